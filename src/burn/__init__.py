@@ -1,0 +1,1 @@
+"""BURN: 1-bit vision backbones, pretrained without labels."""

@@ -1,0 +1,83 @@
+"""What every backbone is: images in, a feature map or a feature vector out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from burn.layers.sign import ActivationGradient, WeightGradient
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The network to train.
+
+    Attributes:
+        name: reactnet_a, or any architecture of timm for a float network.
+        width: factor on the number of channels of every layer.
+        stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
+            3×3 convolution without max-pooling, for small images. Default: the architecture's own.
+        stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels.
+        feature_layer: add Linear + ReLU after pooling, as BURN's release does.
+        activation_gradient: gradient of the sign of activations.
+        weight_gradient: gradient of the sign of weights.
+        mean: mean of each colour channel on the scale 0 to 1, subtracted from the images.
+        std: standard deviation of each colour channel, by which they are divided.
+    """
+
+    name: str = "reactnet_a"
+    width: float = 1.0
+    stem_stride: int | None = None
+    stage_strides: tuple[int, int, int, int] = (2, 2, 2, 2)
+    feature_layer: bool = False
+    activation_gradient: ActivationGradient = "poly"
+    weight_gradient: WeightGradient = "clip"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+
+class Backbone(nn.Module, ABC):
+    """A feature extractor that owns its input normalisation.
+
+    Images are (batch, 3, height, width), uint8 in 0..255 or floating point in [0, 1].
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: BackboneConfig, num_features: int) -> None:
+        super().__init__()
+        self.config = config
+        self.num_features = num_features
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(config, name)).view(1, 3, 1, 1)
+            self.register_buffer(name, values, persistent=False)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """(image on the scale 0 to 1 - mean) / std, channels last."""
+        if images.dtype == torch.uint8:
+            images = images.to(self.mean.dtype) / 255
+        normalized = (images - self.mean) / self.std
+        return normalized.contiguous(memory_format=torch.channels_last)
+
+    @abstractmethod
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The last feature map: (batch, num_features, height / stride, width / stride)."""
+
+    @abstractmethod
+    def pool(self, features: Tensor) -> Tensor:
+        """A map of `forward_features` -> float (batch, num_features)."""
+
+    @abstractmethod
+    def maps(self, images: Tensor) -> dict[int, Tensor]:
+        """The last map at each total stride, by stride, finest first: detection builds on these."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features: (batch, num_features)."""
+        return self.pool(self.forward_features(images))

@@ -1,0 +1,60 @@
+"""Float backbones: any architecture of timm, without its classifier."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import timm
+import torch
+from timm.models.resnet import ResNet
+from torch import Tensor, nn
+
+from burn.backbones.base import Backbone, BackboneConfig
+from burn.errors import UserError
+
+_RESNET_CHANNELS = (64, 128, 256, 512)
+
+
+class FloatBackbone(Backbone):
+    """A timm model as a feature extractor; `feature map -> vector` is the model's own pooling."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        if not timm.is_model(config.name):
+            near = difflib.get_close_matches(config.name, ["reactnet_a", *timm.list_models()], n=3)
+            hint = f"; near: {', '.join(near)}" if near else ""
+            raise UserError(f"unknown backbone {config.name!r}: reactnet_a or a timm name{hint}")
+        options: dict[str, Any] = {}
+        if config.width != 1:
+            options["channels"] = tuple(max(8, round(config.width * c)) for c in _RESNET_CHANNELS)
+        try:
+            model = timm.create_model(config.name, pretrained=False, num_classes=0, **options)
+        except TypeError as error:
+            raise UserError(f"backbone {config.name} has no settable width") from error
+        if config.stem_stride is not None:
+            _shrink_stem(model, config)
+        super().__init__(config, num_features=int(model.num_features))
+        self.model = model
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.model.forward_features(self.normalize(images))  # type: ignore[operator]
+
+    def pool(self, features: Tensor) -> Tensor:
+        return self.model.forward_head(features, pre_logits=True).float()  # type: ignore[operator]
+
+    def maps(self, images: Tensor) -> dict[int, Tensor]:
+        _, maps = self.model.forward_intermediates(self.normalize(images))  # type: ignore[operator]
+        return {images.shape[-1] // m.shape[-1]: m for m in maps}
+
+
+def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
+    if not isinstance(model, ResNet) or not isinstance(model.conv1, nn.Conv2d):
+        raise UserError(f"backbone {config.name} has no settable stem: leave stem_stride unset")
+    stem = nn.Conv2d(3, model.conv1.out_channels, 3, config.stem_stride or 1, 1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    model.conv1, model.maxpool = stem, nn.Identity()
+
+
+def float_backbone(config: BackboneConfig) -> FloatBackbone:
+    """The float network of `config`, channels last. Raises UserError for a name timm lacks."""
+    return FloatBackbone(config).to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -1,0 +1,100 @@
+"""ReActNet-A, the paper's binary student: MobileNet-v1's plan with binary convolutions."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.backbones.base import Backbone, BackboneConfig
+from burn.layers import BinaryConv2d, RPReLU
+from burn.types import Precision
+
+# (output channels, index of the stage whose stride the block applies, or None), 13 blocks.
+_PLAN: tuple[tuple[int, int | None], ...] = (
+    (64, None),
+    (128, 0),
+    (128, None),
+    (256, 1),
+    (256, None),
+    (512, 2),
+    *(((512, None),) * 5),
+    (1024, 3),
+    (1024, None),
+)
+_STEM_CHANNELS = 32
+
+
+class Block(nn.Module):
+    """3×3 binary convolution, then 1×1, each followed by BN, a shortcut around both, and RPReLU.
+
+    x: (batch, in_channels, h, w) -> (batch, out_channels, h/stride, w/stride). The 3×3 keeps the
+    width; a strided one has a 2×2 average pool on its shortcut. Where the 1×1 doubles the width,
+    its shortcut is the input twice: ReActNet writes this as two convolutions whose outputs are
+    concatenated, which is the same function and the same parameters.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, stride: int, config: BackboneConfig,
+        precision: Precision,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        gradients = (config.activation_gradient, config.weight_gradient)
+        self.stride, self.repeat = stride, out_channels // in_channels
+        self.spatial = BinaryConv2d(in_channels, in_channels, 3, stride, precision, *gradients)
+        self.spatial_norm = nn.BatchNorm2d(in_channels)
+        self.spatial_activation = RPReLU(in_channels)
+        self.pointwise = BinaryConv2d(in_channels, out_channels, 1, 1, precision, *gradients)
+        self.pointwise_norm = nn.BatchNorm2d(out_channels)
+        self.pointwise_activation = RPReLU(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = F.avg_pool2d(x, 2, ceil_mode=True) if self.stride == 2 else x
+        x = self.spatial_activation(self.spatial_norm(self.spatial(x)).add_(shortcut))
+        shortcut = x.repeat(1, self.repeat, 1, 1) if self.repeat > 1 else x
+        return self.pointwise_activation(self.pointwise_norm(self.pointwise(x)).add_(shortcut))
+
+
+class ReActNet(Backbone):
+    """ReActNet-A without its classifier (paper, section 4; Liu et al., ECCV 2020).
+
+    Widths are 32, 64, 128, 128, 256, 256, 512 (6 times), 1024, 1024, times `config.width`. The
+    stem, a 3×3 convolution with BN, stays in float. Total stride 32 by default: 1024×7×7 from 224
+    pixels; `config.stem_stride` and `config.stage_strides` (at the widths 128, 256, 512, 1024)
+    lower it for small images. Convolutions, the stem too, start uniform in ±1/sqrt(fan-in), BN at
+    (1, 0), shifts at 0, PReLU slopes at 0.25.
+    """
+
+    def __init__(self, config: BackboneConfig, precision: Precision) -> None:
+        widths = [max(8, round(config.width * c)) for c in (_STEM_CHANNELS, *(c for c, _ in _PLAN))]
+        for before, after in zip(widths, widths[1:], strict=False):
+            if after % before:
+                raise ValueError(f"width {config.width} does not double evenly: {widths}")
+        super().__init__(config, num_features=widths[-1])
+        self.precision = precision
+        stem_stride = 2 if config.stem_stride is None else config.stem_stride
+        self.stem = nn.Conv2d(3, widths[0], 3, stem_stride, padding=1, bias=False)
+        self.stem_norm = nn.BatchNorm2d(widths[0])
+        strides = [1 if stage is None else config.stage_strides[stage] for _, stage in _PLAN]
+        self.blocks = nn.ModuleList(
+            Block(widths[i], widths[i + 1], stride, config, precision)
+            for i, stride in enumerate(strides)
+        )
+        if config.feature_layer:
+            self.feature_layer = nn.Sequential(nn.Linear(widths[-1], widths[-1]), nn.ReLU())
+
+    def maps(self, images: Tensor) -> dict[int, Tensor]:
+        x = self.stem_norm(self.stem(self.normalize(images)))
+        stride = self.stem.stride[0]
+        maps: dict[int, Tensor] = {}
+        for block in self.blocks:
+            stride *= block.stride  # type: ignore[operator]
+            x = block(x)
+            maps[stride] = x
+        return maps
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        return list(self.maps(images).values())[-1]
+
+    def pool(self, features: Tensor) -> Tensor:
+        pooled = features.float().mean(dim=(2, 3))
+        return self.feature_layer(pooled) if self.config.feature_layer else pooled

@@ -1,0 +1,306 @@
+"""The `burn` command: parse, call, print.
+
+Exit status: 0 done; 1 a fault of burn's own; 2 something the user can mend, said in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burn.errors import UserError
+from burn.options import Parser
+
+_OVERVIEW = """\
+usage: burn COMMAND [options]
+
+1-bit vision backbones, pretrained without labels.
+
+commands:
+  demo       the whole road on built-in images, in minutes
+  pretrain   unlabelled images in, a binary backbone out
+  evaluate   judge a checkpoint by kNN or linear classification
+  info       size and cost of a network or a checkpoint
+
+`burn COMMAND --help` shows each with examples; `burn --version` the version.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        return _run(arguments, console)
+    except UserError as error:
+        print(f"burn: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("burn: interrupted; nothing was saved by this step", file=sys.stderr)
+    except BrokenPipeError:  # the reader of our output left
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - kept open until exit
+        return 0
+    return 2
+
+
+def _run(arguments: list[str], console: Console) -> int:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("-h", "--help", "help"):
+        print(_OVERVIEW, end="")
+        return 0
+    if command == "--version":
+        print(f"burn {version('burn-ssl')}")
+        return 0
+    commands: dict[str, Callable[[list[str], Console], None]] = {
+        "demo": _demo,
+        "pretrain": _pretrain,
+        "evaluate": _evaluate,
+        "info": _info,
+    }
+    if command not in commands:
+        import difflib
+
+        near = difflib.get_close_matches(command, commands, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
+        raise UserError(f"unknown command {command!r}: {hint}")
+    try:
+        commands[command](rest, console)
+    except SystemExit as leaving:  # argparse, after --help or --print-config
+        return int(leaving.code or 0)
+    return 0
+
+
+def _demo(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "demo",
+        "Pretrain a float teacher and a binary network on built-in handwritten digits, judge both.",
+        "  burn demo\n  burn demo --out runs/another --seed 1",
+    )
+    parser.add_argument("--out", type=str, default="runs/demo", help="folder for what it makes")
+    parser.add_argument("--seed", type=int, default=0, help="of every random number")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
+    options = parser.read(arguments)
+    from burn.demo import run_demo
+    from burn.report.tables import results_table
+
+    results = run_demo(Path(options.out), options.seed, _device(options.device), console)
+    _print_results(results, options.json, results_table)
+
+
+def _pretrain(arguments: list[str], console: Console) -> None:
+    from burn.recipes import RECIPES, find_recipe
+    from burn.training.recipe import Recipe, recipe_from_json
+    from burn.training.run import Machine, RunPlan, pretrain, read_plan
+
+    parser = Parser(
+        "pretrain",
+        "Unlabelled images in, a binary backbone out. Labels in the data serve monitoring alone.",
+        "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
+        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher --out runs/burn\n"
+        "  burn pretrain --recipe burn_imagenet --data imagenet/train \\\n"
+        "      --teacher resnet50:moco_v2_800ep.pth --out runs/imagenet\n"
+        "  burn pretrain --resume --out runs/burn\n"
+        "  burn pretrain --recipe burn_small --epochs 20 --burn.lam constant --print-config",
+    )
+    parser.add_argument("--recipe", type=str, default=None, help=f"one of {', '.join(RECIPES)}")
+    parser.add_argument(
+        "--data", type=str, default=None,
+        help="folder of images at any depth, parquet with encoded images, CIFAR folder, or digits",
+    )  # fmt: skip
+    parser.add_argument(
+        "--teacher", type=str | None, default=None,
+        help="a run or checkpoint of burn's, or ARCHITECTURE:FILE, a timm name with weights of "
+        "MoCo v2, DINO, torchvision, timm or a plain state dict",
+    )  # fmt: skip
+    parser.add_argument("--out", type=str, default=None, help="folder of the run")
+    parser.add_argument("--seed", type=int, default=0, help="of every random number")
+    parser.add_argument(
+        "--max_steps", type=int | None, default=None,
+        help="optimizer steps after which each stage ends",
+    )  # fmt: skip
+    parser.add_argument("--resume", action="store_true", help="go on where a run in --out stopped")
+    parser.add_argument("--overwrite", action="store_true", help="begin a run in --out again")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument("--config", action="config", help="YAML file with any of these options")
+    parser.add_fields(Recipe)
+    resuming = _resumed_plan(arguments, read_plan)
+    name = resuming.recipe_name if resuming else parser.peek(arguments, "recipe")
+    recipe = resuming.recipe if resuming else find_recipe(name) if name else Recipe()
+    parser.set_field_defaults(recipe.to_json())
+    if resuming:
+        parser.set_defaults(
+            recipe=name, data=resuming.data, teacher=resuming.teacher, seed=resuming.seed,
+            max_steps=resuming.max_steps,
+        )  # fmt: skip
+    options = parser.read(arguments)
+    if not options.recipe:
+        raise UserError(f"give --recipe: one of {', '.join(RECIPES)}")
+    for required in ("data", "out"):
+        if not getattr(options, required):
+            raise UserError(f"give --{required}: see burn pretrain --help")
+    if options.resume and options.overwrite:
+        raise UserError("--resume and --overwrite contradict each other: give one")
+    plan = RunPlan(
+        recipe_name=options.recipe,
+        recipe=recipe_from_json(parser.fields_of(options)),
+        data=options.data,
+        teacher=options.teacher,
+        seed=options.seed,
+        max_steps=options.max_steps,
+    )
+    machine = Machine(_device(options.device), options.workers)
+    summaries = pretrain(
+        plan, Path(options.out), machine, console, resume=options.resume, overwrite=options.overwrite
+    )
+    for s in summaries:
+        knn = "" if s.knn is None else f", kNN {100 * s.knn:.1f} %"
+        collapsed = "" if s.collapsed_at is None else f", target collapsed at step {s.collapsed_at}"
+        print(
+            f"stage {s.stage} {s.precision.value}: {s.steps} steps, "
+            f"{s.images_per_second:.0f} images/s{knn}{collapsed} -> {s.checkpoint}"
+        )
+
+
+def _resumed_plan(arguments: Sequence[str], read_plan: Callable[[Path], Any]) -> Any:
+    """With --resume, the plan of the run that is resumed, whose options are the defaults."""
+    if "--resume" not in arguments:
+        return None
+    for position, argument in enumerate(arguments):
+        if argument == "--out" and position + 1 < len(arguments):
+            return read_plan(Path(arguments[position + 1]))
+        if argument.startswith("--out="):
+            return read_plan(Path(argument.removeprefix("--out=")))
+    raise UserError("--resume needs --out, the folder of the run to go on with")
+
+
+def _evaluate(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "evaluate PROTOCOL CHECKPOINT",
+        "Judge a backbone: knn (k = 20, T = 0.07) or linear (the paper's protocol).",
+        "  burn evaluate knn runs/burn --train digits --test digits\n"
+        "  burn evaluate linear runs/burn --train cifar/train.parquet --test cifar/val.parquet\n"
+        "  burn evaluate linear runs/burn --augment none --train photos/train --test photos/val\n"
+        "  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val",
+    )
+    from burn.evaluation.classifier import LinearConfig
+    from burn.evaluation.protocols import FeatureCache, KnnConfig, check_sources, run_knn, run_linear
+    from burn.evaluation.subject import Subject, load_model
+
+    parser.add_argument("protocol", type=str, help="knn or linear")
+    parser.add_argument(
+        "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
+    )
+    parser.add_argument("--train", type=str, help="labelled images to learn from (as --data)")
+    parser.add_argument("--test", type=str, help="labelled images to judge on")
+    parser.add_argument(
+        "--random_init", action="store_true",
+        help="the checkpoint's network with random weights: the floor",
+    )  # fmt: skip
+    parser.add_argument("--out", type=str | None, default=None, help="folder for results.jsonl")
+    parser.add_argument("--seed", type=int, default=0, help="of every random number")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--workers", type=int, default=0, help="image-loading processes")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_class_arguments(KnnConfig, as_group=False)
+    parser.add_class_arguments(LinearConfig, as_group=False)
+    options = parser.read(arguments)
+    if options.protocol not in ("knn", "linear"):
+        raise UserError(f"unknown protocol {options.protocol!r}: knn or linear")
+    for required in ("train", "test"):
+        if not getattr(options, required):
+            raise UserError(f"give --{required}: images with labels")
+    knn = KnnConfig(options.k, options.temperature)
+    linear = LinearConfig(options.epochs, options.lr, options.batch_size, options.augment)
+    for config in (knn, linear):
+        config.check()
+    from burn.data.sources import open_source
+
+    name, backbone, views = load_model(
+        options.checkpoint, fresh=options.random_init, seed=options.seed
+    )
+    train, test = open_source(options.train, "train"), open_source(options.test, "test")
+    check_sources(train, test)
+    device = _torch_device(_device(options.device))
+    subject = Subject(
+        name, options.checkpoint, backbone.to(device), views, train, test, options.seed,
+        options.workers,
+    )  # fmt: skip
+    cache = FeatureCache(subject)
+    if options.protocol == "knn":
+        results = run_knn(subject, cache, knn)
+    else:
+        from rich.progress import track
+
+        epochs = iter(track(range(linear.epochs), "linear", console=console, transient=True))
+        results = run_linear(subject, cache, linear, lambda _: next(epochs, None))
+    if cache.unreadable:
+        more = f" and {len(cache.unreadable) - 5} more" if len(cache.unreadable) > 5 else ""
+        names = ", ".join(cache.unreadable[:5])
+        print(f"{len(cache.unreadable)} unreadable images were left out: {names}{more}",
+              file=sys.stderr)  # fmt: skip
+    if options.out:
+        from burn.results import append_results
+
+        append_results(Path(options.out) / "results.jsonl", results)
+    from burn.report.tables import results_table
+
+    _print_results(results, options.json, results_table)
+
+
+def _info(arguments: list[str], console: Console) -> None:  # noqa: ARG001
+    parser = Parser(
+        "info NAME",
+        "Parameters, operations and size of a network, or of the one in a checkpoint.",
+        "  burn info reactnet_a --image-size 224 --classes 1000\n"
+        "  burn info runs/burn --json\n"
+        "  burn info resnet50",
+    )
+    parser.add_argument("name", type=str, help="reactnet_a, a timm name, or a checkpoint of burn's")
+    parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
+    parser.add_argument("--classes", type=int, default=0, help="outputs of a linear classifier")
+    parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.read(arguments)
+    from burn.analysis.cost import cost_table, count_named
+
+    cost, about = count_named(options.name, options.image_size, options.classes, options.width)
+    if options.json:
+        print(json.dumps({**about, **asdict(cost), "ops": cost.ops}, indent=2))
+    else:
+        Console().print(cost_table(cost, about))
+
+
+def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:
+    if as_json:
+        for result in results:
+            print(json.dumps(asdict(result)))
+    else:
+        Console().print(table(results))
+
+
+def _device(name: str) -> Any:
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"--device {name}: auto, cpu or cuda")
+    return name
+
+
+def _torch_device(name: str) -> Any:
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if use_cuda else "cpu")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""From a source to batches: shuffled, augmented, resumable; bad images are left out and counted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from burn.data.sources import Source, UnreadableImage
+from burn.data.views import ViewConfig, crop_and_flip, generator, plain_view, random_view
+from burn.types import Batch
+
+Key = tuple[int, int]  # epoch, index
+Transform = Callable[[Tensor, int, int], tuple[Tensor, ...]]  # image, epoch, index -> views
+
+
+class _Views(Dataset[tuple[int, tuple[Tensor, ...]]]):
+    """index -> its views, or no views where the image cannot be read."""
+
+    def __init__(self, source: Source, transform: Transform) -> None:
+        self._source, self._transform = source, transform
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, key: Key) -> tuple[int, tuple[Tensor, ...]]:
+        epoch, index = key
+        try:
+            image = self._source.read(index)
+        except UnreadableImage:
+            return index, ()
+        return index, self._transform(image, epoch, index)
+
+
+def _collate(items: Sequence[tuple[int, tuple[Tensor, ...]]]) -> Batch:
+    good = [(index, views) for index, views in items if views]
+    stacked = tuple(torch.stack(view) for view in zip(*(views for _, views in good), strict=True))
+    return Batch(
+        views=stacked,
+        indices=torch.tensor([index for index, _ in good], dtype=torch.int64),
+        unreadable=tuple(index for index, views in items if not views),
+    )
+
+
+def random_views(config: ViewConfig, num_views: int, seed: int) -> Transform:
+    """Pretraining's transform: `num_views` augmentations that depend on (seed, epoch, index)."""
+
+    def transform(image: Tensor, epoch: int, index: int) -> tuple[Tensor, ...]:
+        return tuple(
+            random_view(image, config, generator(seed, epoch, index, view))
+            for view in range(num_views)
+        )
+
+    return transform
+
+
+def light_views(config: ViewConfig, seed: int) -> Transform:
+    """Linear evaluation's transform: one random resized crop, flipped or not."""
+
+    def transform(image: Tensor, epoch: int, index: int) -> tuple[Tensor, ...]:
+        return (crop_and_flip(image, config, generator(seed, epoch, index, 0)),)
+
+    return transform
+
+
+class EpochSampler(Sampler[list[Key]]):
+    """Batches of (epoch, index): one seeded permutation an epoch.
+
+    drop_last leaves the incomplete last batch out; where there are fewer images than one batch
+    holds, the batch is all of them.
+    """
+
+    def __init__(self, num_images: int, batch_size: int, seed: int, *, drop_last: bool) -> None:
+        self.num_images, self.seed = num_images, seed
+        self.batch_size = min(batch_size, num_images)
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.skip = 0  # batches of the current epoch that were already used
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.num_images, self.batch_size)
+        return whole + (1 if rest and not self.drop_last else 0)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        order = np.random.default_rng((self.seed, self.epoch)).permutation(self.num_images)
+        for batch in range(self.skip, len(self)):
+            start = batch * self.batch_size
+            yield [(self.epoch, int(i)) for i in order[start : start + self.batch_size]]
+
+
+class TrainLoader(DataLoader[Any]):
+    """One epoch an iteration, and it knows where it stands: its state is the batches handed out."""
+
+    def __init__(
+        self, source: Source, transform: Transform, sampler: EpochSampler, workers: int
+    ) -> None:
+        super().__init__(
+            _Views(source, transform),
+            batch_sampler=sampler,  # type: ignore[arg-type]
+            collate_fn=_collate,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            worker_init_fn=_start_worker,
+        )
+        self._epochs = sampler
+        self._used = 0
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        self._epochs.epoch, self._epochs.skip = divmod(self._used, len(self._epochs))
+        for batch in super().__iter__():
+            self._used += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """Batches handed out since the start of the stage."""
+        return {"used": self._used}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on after the batches of `state`."""
+        self._used = state["used"]
+
+
+def plain_batches(
+    source: Source,
+    config: ViewConfig,
+    batch_size: int,
+    workers: int,
+    indices: Sequence[int] | None = None,
+) -> DataLoader[Any]:
+    """Plain views of a source (or of some of its positions), in order, once."""
+    chosen = range(len(source)) if indices is None else indices
+    keys = [(0, int(index)) for index in chosen]
+    return DataLoader(
+        _Views(source, lambda image, _epoch, _index: (plain_view(image, config),)),
+        batch_sampler=[keys[i : i + batch_size] for i in range(0, len(keys), batch_size)],  # type: ignore[arg-type]
+        collate_fn=_collate,
+        num_workers=workers,
+        worker_init_fn=_start_worker,
+    )
+
+
+def _start_worker(_worker: int) -> None:
+    cv2.setNumThreads(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer

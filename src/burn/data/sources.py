@@ -1,0 +1,275 @@
+"""Where images come from: a source gives undecorated uint8 images by position.
+
+`open_source` understands a folder of images at any depth, class folders, parquet with encoded
+images, torchvision's CIFAR folders, and the built-in digits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+from torchvision.io import ImageReadMode, decode_image, read_file
+
+from burn.data.digits import Digits, Split
+from burn.errors import UserError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+_CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
+
+
+class UnreadableImage(Exception):
+    """One image of a source cannot be decoded; the message names it and says why."""
+
+
+class Source(Protocol):
+    """Images by position, and their labels where there are any.
+
+    labels: int64 (images,) or None. fingerprint: changes when the images do (names and sizes, not
+    every byte). `read` returns uint8 (3, height, width) or raises UnreadableImage.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    labels: np.ndarray | None
+    fingerprint: str
+
+    def __len__(self) -> int: ...
+    def read(self, index: int) -> Tensor: ...
+    def describe(self, index: int) -> str: ...
+
+
+def open_source(spec: str, split: Split = "train") -> Source:
+    """The images that `spec` names.
+
+    spec: `digits`; a parquet file or a folder of them (column `image`: bytes or {bytes, path};
+    optional integer column `label`); a folder with CIFAR's python batches; a folder of images.
+    `split` chooses between train and test where the source itself has both (digits, CIFAR); a
+    suffix `:train` or `:test` does the same by hand. Raises UserError where nothing usable is there.
+    """
+    for suffix in ("train", "test"):
+        if spec.endswith(f":{suffix}") and not Path(spec).exists():
+            spec, split = spec.removesuffix(f":{suffix}"), suffix
+    if spec == "digits":
+        return Digits(split)
+    path = Path(spec).expanduser()
+    if not path.exists():
+        raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
+    if path.is_file():
+        if path.suffix != ".parquet":
+            raise UserError(f"{spec} is neither a folder nor a .parquet file")
+        return Parquet([path], spec)
+    for folder in (path, *(path / name for name in _CIFAR_FOLDERS)):
+        if (folder / "batches.meta").is_file() or (folder / "meta").is_file():
+            return Cifar(folder, split)
+    if shards := sorted(path.glob("*.parquet")):
+        return Parquet(shards, spec)
+    return Folder(path)
+
+
+def require_readable(source: Source) -> None:
+    """Raise UserError unless some image can be decoded; reads one image where the first is good."""
+    for index in range(len(source)):
+        try:
+            source.read(index)
+        except UnreadableImage:
+            continue
+        return
+    raise UserError(f"{source.name}: none of its {len(source)} images can be read")
+
+
+def decode(encoded: Tensor, name: str) -> Tensor:
+    """Encoded bytes, uint8 (length,) -> uint8 (3, height, width), EXIF rotation applied."""
+    try:
+        image = decode_image(encoded, ImageReadMode.RGB, apply_exif_orientation=True)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "not an image"
+        raise UnreadableImage(f"{name}: {reason}") from error
+    if image.ndim == 4:  # an animation: its first frame
+        image = image[0]
+    if image.dtype == torch.uint16:
+        image = (image.to(torch.int32) >> 8).to(torch.uint8)
+    if image.numel() == 0:
+        raise UnreadableImage(f"{name}: empty image")
+    return image
+
+
+def _digest(parts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+class Folder:
+    """Images below a folder, at any depth.
+
+    Where every image lies exactly one folder down, and there are two such folders or more, those
+    folders are the classes; otherwise there are no labels.
+    """
+
+    def __init__(self, path: Path) -> None:
+        found: list[tuple[str, int]] = []
+        for folder, subfolders, files in os.walk(path):
+            subfolders.sort()
+            for file in sorted(files):
+                if file.lower().endswith(EXTENSIONS) and not file.startswith("."):
+                    full = Path(folder, file)
+                    found.append((full.relative_to(path).as_posix(), full.stat().st_size))
+        if not found:
+            raise UserError(f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})")
+        self.name = str(path)
+        self._path = path
+        self._names = [name for name, _ in found]
+        self.fingerprint = _digest([f"{name} {size}" for name, size in found])
+        parents = [name.split("/") for name in self._names]
+        folders = sorted({parts[0] for parts in parents})
+        self.classes: tuple[str, ...] = ()
+        self.labels: np.ndarray | None = None
+        if all(len(parts) == 2 for parts in parents) and len(folders) > 1:
+            position = {name: i for i, name in enumerate(folders)}
+            self.classes = tuple(folders)
+            self.labels = np.array([position[parts[0]] for parts in parents], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, index: int) -> Tensor:
+        file = self._path / self._names[index]
+        try:
+            encoded = read_file(str(file))
+        except RuntimeError as error:
+            raise UnreadableImage(f"{file}: cannot be opened") from error
+        return decode(encoded, str(file))
+
+    def describe(self, index: int) -> str:
+        return str(self._path / self._names[index])
+
+
+class Parquet:
+    """Encoded images in parquet files, held in memory as they are stored."""
+
+    def __init__(self, paths: Sequence[Path], name: str) -> None:
+        tables = [self._read(path) for path in paths]
+        table = pa.concat_tables(tables)
+        if not len(table):
+            raise UserError(f"{name} holds no rows")
+        self.name = name
+        self._images = table["image"]
+        sizes = [f"{p.name} {p.stat().st_size} {len(t)}" for p, t in zip(paths, tables, strict=True)]
+        self.fingerprint = _digest(sizes)
+        self.labels: np.ndarray | None = None
+        self.classes: tuple[str, ...] = ()
+        if "label" in table.column_names:
+            self.labels = table["label"].to_numpy().astype(np.int64)
+            if self.labels.min() < 0:
+                raise UserError(f"{name}: column label holds negative values")
+            self.classes = tuple(str(i) for i in range(int(self.labels.max()) + 1))
+
+    @staticmethod
+    def _read(path: Path) -> pa.Table:
+        try:
+            file = pq.ParquetFile(path)
+            schema = file.schema_arrow
+            if "image" not in schema.names:
+                raise UserError(f"{path} has no column image; its columns: {', '.join(schema.names)}")
+            columns = ["image"]
+            if "label" in schema.names and pa.types.is_integer(schema.field("label").type):
+                columns.append("label")
+            table = file.read(columns)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} is not a readable parquet file: {reason}") from error
+        image = table["image"]
+        if pa.types.is_struct(image.type):
+            if image.type.get_field_index("bytes") < 0:
+                raise UserError(f"{path}: column image has no field bytes")
+            image = pa.chunked_array([chunk.field("bytes") for chunk in image.chunks], pa.binary())
+        if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
+            raise UserError(f"{path}: column image holds {image.type}, not encoded bytes")
+        image = image.cast(pa.large_binary())
+        labels = {"label": table["label"].cast(pa.int64())} if "label" in columns else {}
+        return pa.table({"image": image, **labels})
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> Tensor:
+        buffer = self._images[index].as_buffer()
+        if buffer is None or buffer.size == 0:
+            raise UnreadableImage(f"{self.describe(index)}: no bytes")
+        return decode(torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8).copy()), self.describe(index))
+
+    def describe(self, index: int) -> str:
+        return f"{self.name} row {index}"
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """CIFAR's batches are pickles; this opens what they need, arrays and bytes, and nothing else."""
+
+    _ALLOWED = {
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("_codecs", "encode"),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a CIFAR batch")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+class Cifar:
+    """CIFAR-10 or CIFAR-100 in the python batches that torchvision downloads."""
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        ten = (folder / "batches.meta").is_file()
+        if ten:
+            train = [f"data_batch_{i}" for i in range(1, 6)]
+            batches, meta = (train if split == "train" else ["test_batch"]), "batches.meta"
+            label_key, names_key = b"labels", b"label_names"
+        else:
+            batches, meta = [split], "meta"
+            label_key, names_key = b"fine_labels", b"fine_label_names"
+        loaded = [self._load(folder / batch) for batch in batches]
+        try:
+            images = np.concatenate([batch[b"data"] for batch in loaded])
+            self._images = images.astype(np.uint8, casting="safe").reshape(-1, 3, 32, 32)
+            self.labels: np.ndarray | None = np.concatenate(
+                [np.asarray(batch[label_key], dtype=np.int64) for batch in loaded]
+            )
+            names = self._load(folder / meta)[names_key]
+            self.classes = tuple(name.decode() for name in names)
+        except (KeyError, ValueError, TypeError) as error:
+            raise UserError(f"{folder} is not laid out as CIFAR's python batches: {error}") from error
+        if len(self.labels) != len(self._images):
+            raise UserError(f"{folder}: {len(self._images)} images but {len(self.labels)} labels")
+        self.name = f"{folder}:{split}"
+        self.fingerprint = _digest([hashlib.sha256(self._images.tobytes()).hexdigest()])
+
+    @staticmethod
+    def _load(path: Path) -> dict[bytes, Any]:
+        try:
+            return _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        except FileNotFoundError as error:
+            raise UserError(f"{path} is missing from the CIFAR folder") from error
+        except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError) as error:
+            raise UserError(f"{path} is not a CIFAR batch: {error}") from error
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> Tensor:
+        return torch.from_numpy(self._images[index])
+
+    def describe(self, index: int) -> str:
+        return f"{self.name}[{index}]"

@@ -1,0 +1,116 @@
+"""Linear evaluation: one linear layer on frozen features (paper, appendix A)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.data.loader import EpochSampler, TrainLoader, light_views
+from burn.data.sources import Source
+from burn.data.views import ViewConfig
+from burn.errors import UserError
+from burn.types import Features
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """The protocol's settings; the defaults are the paper's.
+
+    Attributes:
+        epochs: passes over the training images; the learning rate falls to a tenth after three fifths and
+            again after four fifths of them.
+        lr: first learning rate of SGD with momentum 0.9 and no weight decay.
+        batch_size: images for each step.
+        augment: crop trains on random resized crops and flips, as the protocol does; none on
+            features of plain views, extracted once, which is much faster and says so in the result.
+    """
+
+    epochs: int = 100
+    lr: float = 30.0
+    batch_size: int = 256
+    augment: Literal["crop", "none"] = "crop"
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if self.epochs < 1 or self.batch_size < 1:
+            raise UserError("epochs and batch_size must be at least 1")
+        if self.lr <= 0:
+            raise UserError(f"lr {self.lr} is not above 0")
+
+    def learning_rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 0."""
+        drops = sum(10 * epoch >= tenth * self.epochs for tenth in (6, 8))
+        return self.lr * 0.1**drops
+
+
+def train_linear(
+    batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]], dimension: int, num_classes: int,
+    config: LinearConfig, seed: int, on_epoch: Callable[[int], None] = lambda _: None,
+) -> nn.Linear:  # fmt: skip
+    """Fit a linear layer with cross-entropy. `batches(epoch)` gives features and labels.
+
+    The layer starts at weights from N(0, 0.01²) and bias 0.
+    """
+    layer = nn.Linear(dimension, num_classes)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        layer.weight.copy_(0.01 * torch.randn(layer.weight.shape, generator=generator))
+        layer.bias.zero_()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=config.lr, momentum=0.9)
+    for epoch in range(config.epochs):
+        optimizer.param_groups[0]["lr"] = config.learning_rate(epoch)
+        for features, labels in batches(epoch):
+            optimizer.zero_grad()
+            F.cross_entropy(layer(features), labels).backward()
+            optimizer.step()
+        on_epoch(epoch)
+    return layer
+
+
+def cached_batches(
+    features: Features, batch_size: int, seed: int
+) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+    """Batches of features that were extracted once, in a seeded order for each epoch."""
+    values, labels = features.values, features.labels
+    assert labels is not None
+
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(values)))
+        for chosen in order.split(batch_size):
+            yield values[chosen], labels[chosen]
+
+    return batches
+
+
+def augmented_batches(
+    backbone: Backbone, source: Source, views: ViewConfig, batch_size: int, seed: int, workers: int
+) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+    """Batches of features of augmented views, through the backbone in eval mode every time."""
+    assert source.labels is not None
+    labels = torch.from_numpy(source.labels)
+    device = next(backbone.parameters()).device
+    sampler = EpochSampler(len(source), batch_size, seed, drop_last=False)
+    loader = TrainLoader(source, light_views(views, seed), sampler, workers)
+    backbone.eval()
+
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG001 - the loader counts
+        for batch in loader:
+            if batch.views:
+                with torch.no_grad():
+                    features = backbone(batch.views[0].to(device)).float().cpu()
+                yield features, labels[batch.indices]
+
+    return batches
+
+
+def top_k(scores: Tensor, labels: Tensor, k: int) -> float:
+    """Share of rows, in [0, 1], whose label is among the k best scores (k cut to the classes)."""
+    best = scores.topk(min(k, scores.shape[1]), dim=1).indices
+    return float((best == labels[:, None]).any(dim=1).float().mean())

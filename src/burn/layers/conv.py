@@ -1,0 +1,128 @@
+"""The binary convolution: one layer, one state dict, three precisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.layers.activation import RSign, per_channel, sum_channels
+from burn.layers.sign import (
+    ActivationGradient,
+    WeightGradient,
+    binary_weight,
+    hard_sign,
+    sign_derivative,
+)
+from burn.types import Precision
+
+
+class _SignConv2d(torch.autograd.Function):
+    """conv2d(sign(x + shift), weight), keeping x and no signs.
+
+    The signs are computed again in the backward pass from x + shift, which the gradient of the
+    sign needs there in any case: autograd alone would keep x + shift and the signs, two more
+    tensors of x's size.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        shift: Tensor,
+        weight: Tensor,
+        stride: int,
+        padding: int,
+        gradient: ActivationGradient,
+    ) -> Tensor:
+        ctx.save_for_backward(x, shift, weight)
+        ctx.stride, ctx.padding, ctx.gradient = stride, padding, gradient
+        signs = hard_sign(x + per_channel(shift, x))
+        return F.conv2d(signs, weight.to(x.dtype), stride=stride, padding=padding)
+
+    @staticmethod
+    def backward(
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+        x, shift, weight = ctx.saved_tensors
+        (grad,) = grads  # its dtype is the one the convolution ran in (autocast may narrow it)
+        need_x, need_shift, need_weight = ctx.needs_input_grad[:3]
+        shifted = x + per_channel(shift, x)
+        grad_signs, grad_weight, _ = torch.ops.aten.convolution_backward(
+            grad,
+            hard_sign(shifted).to(grad.dtype),
+            weight.to(grad.dtype),
+            None,
+            [ctx.stride] * 2,
+            [ctx.padding] * 2,
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [need_x or need_shift, need_weight, False],
+        )
+        grad_x = grad_shift = None
+        if need_x or need_shift:
+            grad_x = sign_derivative(shifted, ctx.gradient).mul_(grad_signs)
+            grad_shift = sum_channels(grad_x).to(shift.dtype)
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_x, grad_shift, grad_weight, None, None, None
+
+
+class BinaryConv2d(nn.Module):
+    """RSign and the convolution behind it, without bias, zero-padded to keep the size at stride 1.
+
+    x: (batch, in_channels, height, width) -> (batch, out_channels, ⌈height/stride⌉, ⌈width/stride⌉).
+    Padding is 0 and comes after the sign: a tap outside the image contributes nothing.
+
+    precision FLOAT convolves x + shift with W; BINARY_ACTIVATIONS convolves sign(x + shift) with
+    W; BINARY convolves it with sign(W) · mean|W|. The parameters are the same in all three, so a
+    state dict of one loads into another.
+
+    W starts uniform in ±1/sqrt(in_channels · kernel_size²) (PyTorch's default for convolutions),
+    the shift at 0.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        precision: Precision = Precision.BINARY,
+        activation_gradient: ActivationGradient = "poly",
+        weight_gradient: WeightGradient = "clip",
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel_size // 2
+        self.precision = precision
+        self.weight_gradient: WeightGradient = weight_gradient
+        self.sign = RSign(in_channels, activation_gradient)
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
+        bound = (in_channels * kernel_size**2) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def effective_weight(self) -> Tensor:
+        """The weight that the convolution uses at this precision."""
+        if self.precision == Precision.BINARY:
+            return binary_weight(self.weight, self.weight_gradient)
+        return self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.effective_weight()
+        if self.precision == Precision.FLOAT:
+            shifted = x + per_channel(self.sign.shift, x)
+            return F.conv2d(shifted, weight, stride=self.stride, padding=self.padding)
+        return _SignConv2d.apply(  # type: ignore[no-any-return]
+            x, self.sign.shift, weight, self.stride, self.padding, self.sign.gradient
+        )
+
+    def extra_repr(self) -> str:
+        out_channels, in_channels, size, _ = self.weight.shape
+        return (
+            f"{in_channels}, {out_channels}, kernel_size={size}, stride={self.stride}, "
+            f"precision={self.precision.value}"
+        )

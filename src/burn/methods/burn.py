@@ -1,0 +1,191 @@
+"""BURN: a binary network learns from a frozen float network with a classifier on top (Eq. 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.methods.base import Method, StepOutput, mlp
+from burn.schedule import LambdaShape, loss_balance
+from burn.targets.frozen import FrozenTarget, TeacherBatchNorm
+from burn.errors import UserError
+from burn.types import Batch, Part
+
+KlDirection = Literal["target_first", "student_first"]
+Similarity = Literal["cosine", "l1", "l2", "normalized_mse"]
+
+
+@dataclass(frozen=True)
+class BurnConfig:
+    """BURN's loss, (1 - λ)·KL + λ·FS, and its classifiers.
+
+    Attributes:
+        classifier: the teacher's classifier is trained with the student (joint, the paper), stays
+            random (frozen), or is left out, with the student's, for FS alone (none).
+        classifier_lr: factor of the learning rate for a joint teacher's classifier.
+        num_classes: outputs of both classifiers.
+        hidden: hidden width of both classifiers.
+        temperature: of both softmaxes.
+        kl_direction: KL(teacher || student), or KL(student || teacher) as the paper's algorithm.
+        similarity: distance between features; normalized_mse is 2·cosine, the release's.
+        similarity_of: what FS compares; the release compares the classifiers' outputs.
+        lam: shape of λ(t).
+        lam_start: λ at the start of a stage.
+        lam_end: λ at its end (and throughout, if constant).
+        views: both networks see the same view (the paper), or two views crossed (the release).
+        teacher_batch_norm: the teacher normalises by running or by each batch's statistics.
+    """
+
+    classifier: Literal["joint", "frozen", "none"] = "frozen"
+    classifier_lr: float = 1.0
+    num_classes: int = 2000
+    hidden: int = 2000
+    temperature: float = 0.2
+    kl_direction: KlDirection = "target_first"
+    similarity: Similarity = "cosine"
+    similarity_of: Literal["features", "logits"] = "features"
+    lam: LambdaShape = "cosine"
+    lam_start: float = 0.9
+    lam_end: float = 0.7
+    views: Literal["same", "cross"] = "same"
+    teacher_batch_norm: TeacherBatchNorm = "running"
+
+    def check(self) -> None:
+        """Raise UserError for values out of range or options that contradict each other."""
+        for name in ("lam_start", "lam_end"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"burn.{name} {getattr(self, name)} is not in [0, 1]")
+        if self.temperature <= 0:
+            raise UserError(f"burn.temperature {self.temperature} is not above 0")
+        if min(self.num_classes, self.hidden) < 2:
+            raise UserError("burn.num_classes and burn.hidden must be at least 2")
+        if self.classifier_lr <= 0:
+            raise UserError(f"burn.classifier_lr {self.classifier_lr}: use burn.classifier frozen")
+        if self.classifier_lr != 1 and self.classifier != "joint":
+            raise UserError("burn.classifier_lr needs burn.classifier joint: no other one learns")
+        if self.classifier == "none" and self.similarity_of == "logits":
+            raise UserError("burn.similarity_of logits needs a classifier, but it is none")
+
+
+def kl_divergence(
+    target: Tensor, student: Tensor, temperature: float, direction: KlDirection = "target_first"
+) -> Tensor:
+    """Mean over the batch of KL(p1 || p2), or KL(p2 || p1) if `student_first` (Eq. 1).
+
+    target, student: logits (batch, classes); p = softmax(logits / temperature).
+    """
+    log_p1 = F.log_softmax(target.float() / temperature, dim=1)
+    log_p2 = F.log_softmax(student.float() / temperature, dim=1)
+    if direction == "student_first":
+        log_p1, log_p2 = log_p2, log_p1
+    return (log_p1.exp() * (log_p1 - log_p2)).sum(dim=1).mean()
+
+
+def feature_similarity(v1: Tensor, v2: Tensor, kind: Similarity = "cosine") -> Tensor:
+    """L_FS, a distance, averaged over the batch (Eq. 2 and Table 6).
+
+    v1, v2: (batch, dimension). cosine: 1 - cos, in [0, 2]; l1, l2: norms of v1 - v2, unbounded;
+    normalized_mse: ‖v1/‖v1‖ - v2/‖v2‖‖², in [0, 4].
+    """
+    v1, v2 = v1.float(), v2.float()
+    if kind == "l1":
+        return (v1 - v2).abs().sum(dim=1).mean()
+    if kind == "l2":
+        return (v1 - v2).norm(dim=1).mean()
+    cosine = 1 - F.cosine_similarity(v1, v2, dim=1).mean()
+    return cosine if kind == "cosine" else 2 * cosine
+
+
+class Burn(Method):
+    """The paper's method, and its ablations by `config`.
+
+    Teacher h gives v1, classifier g on it the logits behind p1; student k gives v2, classifier l
+    on it those behind p2. Where the widths of v1 and v2 differ, a linear projection of v2, used in
+    training alone, meets v1 in the feature similarity. g normalises by each batch's statistics in
+    either case, so that a random one gives targets of a stable spread whatever the teacher's scale.
+    """
+
+    def __init__(self, backbone: Backbone, teacher: Backbone, config: BurnConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.num_views = 2 if config.views == "cross" else 1
+        self.backbone = backbone
+        self.teacher = FrozenTarget(teacher, config.teacher_batch_norm)
+        wide, narrow = teacher.num_features, backbone.num_features
+        self.projection: nn.Module | None = None
+        if config.similarity_of == "features" and wide != narrow:
+            self.projection = nn.Linear(narrow, wide)
+        self.classifier: nn.Module | None = None
+        self.teacher_classifier: nn.Module | None = None
+        if config.classifier != "none":
+            self.classifier = mlp(narrow, config.hidden, config.num_classes)
+            self.teacher_classifier = mlp(wide, config.hidden, config.num_classes)
+            self.teacher_classifier.requires_grad_(config.classifier == "joint")
+
+    def parts(self) -> list[Part]:
+        parts = [Part("student backbone", self.backbone, trained=True)]
+        if self.projection is not None:
+            parts.append(Part("projection", self.projection, trained=True))
+        if self.classifier is not None and self.teacher_classifier is not None:
+            joint, factor = self.config.classifier == "joint", self.config.classifier_lr
+            parts.append(Part("student classifier", self.classifier, trained=True))
+            parts.append(Part("teacher classifier", self.teacher_classifier, joint, factor))
+        return [*parts, Part("teacher", self.teacher, trained=False)]
+
+    def lam(self, progress: float) -> float:
+        """λ(t): the weight of the feature similarity; 1 without classifiers."""
+        c = self.config
+        if c.classifier == "none":
+            return 1.0
+        return loss_balance(progress, c.lam, c.lam_start, c.lam_end)
+
+    def reached(self, progress: float) -> set[str]:
+        names = super().reached(progress)
+        lam = self.lam(progress)
+        if lam == 0:
+            names.discard("projection")
+        if lam == 1 and self.config.similarity_of == "features":
+            names -= {"student classifier", "teacher classifier"}
+        return names
+
+    def forward(self, batch: Batch, progress: float) -> StepOutput:
+        first, second = batch.views[0], batch.views[-1]
+        features = self.backbone(second)
+        output = self._compare(self.teacher(first), features, progress)
+        if self.config.views == "same":
+            return output
+        crossed = self._compare(self.teacher(second), self.backbone(first), progress)
+        return StepOutput(
+            loss=(output.loss + crossed.loss) / 2,
+            terms={name: (term + crossed.terms[name]) / 2 for name, term in output.terms.items()},
+            features=output.features,
+            target_probabilities=output.target_probabilities,
+        )
+
+    def _compare(self, v1: Tensor, v2: Tensor, progress: float) -> StepOutput:
+        c = self.config
+        lam = self.lam(progress)
+        kl = v2.new_zeros(())
+        probabilities = None
+        compared = (v1, v2 if self.projection is None else self.projection(v2))
+        if self.classifier is not None and self.teacher_classifier is not None:
+            logits1, logits2 = self.teacher_classifier(v1), self.classifier(v2)
+            kl = kl_divergence(logits1, logits2, c.temperature, c.kl_direction)
+            probabilities = F.softmax(logits1.detach().float() / c.temperature, dim=1)
+            if c.similarity_of == "logits":
+                compared = (logits1, logits2)
+        similarity = feature_similarity(*compared, c.similarity)
+        loss = (1 - lam) * kl + lam * similarity
+        terms = {
+            "loss": loss.detach(),
+            "feature_similarity": similarity.detach(),
+            "lambda": torch.tensor(lam),
+        }
+        if self.classifier is not None:
+            terms["kl"] = kl.detach()
+        return StepOutput(loss, terms, v2.detach(), probabilities)

@@ -1,0 +1,56 @@
+"""SimCLR: two views of an image attract, all others repel (Chen et al., 2020); loss from lightly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightly.loss import NTXentLoss
+from lightly.models.modules import SimCLRProjectionHead
+
+from burn.backbones import Backbone
+from burn.methods.base import Method, StepOutput
+from burn.errors import UserError
+from burn.types import Batch, Part
+
+
+@dataclass(frozen=True)
+class SimclrConfig:
+    """SimCLR's head and temperature.
+
+    Attributes:
+        temperature: of the contrastive softmax.
+        hidden: hidden width of the projection head; default: the backbone's.
+        dimension: output width of the projection head.
+    """
+
+    temperature: float = 0.5
+    hidden: int | None = None
+    dimension: int = 128
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if self.temperature <= 0:
+            raise UserError(f"simclr.temperature {self.temperature} is not above 0")
+
+
+class Simclr(Method):
+    """Trains a float teacher from the same images, or the student itself as a baseline."""
+
+    num_views = 2
+
+    def __init__(self, backbone: Backbone, config: SimclrConfig) -> None:
+        super().__init__()
+        self.backbone = backbone
+        width = backbone.num_features
+        self.head = SimCLRProjectionHead(width, config.hidden or width, config.dimension)
+        self.criterion = NTXentLoss(config.temperature)
+
+    def parts(self) -> list[Part]:
+        backbone = Part("backbone", self.backbone, trained=True)
+        return [backbone, Part("projection head", self.head, trained=True)]
+
+    def forward(self, batch: Batch, progress: float) -> StepOutput:  # noqa: ARG002
+        features = [self.backbone(view) for view in batch.views]
+        projections = [self.head(f).float() for f in features]
+        loss = self.criterion(projections[0], projections[1])
+        return StepOutput(loss, {"loss": loss.detach()}, features[0].detach())

@@ -1,0 +1,53 @@
+"""results.jsonl: one number a line. Nothing here needs torch, so that reports do not either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from burn.errors import UserError
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number: a line of `results.jsonl`."""
+
+    protocol: str
+    metric: str
+    value: float
+    model: str
+    checkpoint: str
+    train: str
+    test: str
+    seed: int
+    seconds: float
+    settings: Mapping[str, Any]
+
+
+def append_results(path: Path, results: Sequence[Result]) -> None:
+    """Add a line for each result. Raises UserError where the file cannot be written."""
+    lines = "".join(json.dumps(asdict(result)) + "\n" for result in results)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_results(path: Path) -> list[Result]:
+    """All results of a file, in order. Raises UserError for a line that is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    results = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            results.append(Result(**json.loads(line)))
+        except (json.JSONDecodeError, TypeError) as error:
+            raise UserError(f"{path} line {number} is not a result: {error}") from error
+    return results

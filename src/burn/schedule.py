@@ -1,0 +1,42 @@
+"""Schedules: the share of a stage that is done, in [0, 1], to a value."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+LambdaShape = Literal["cosine", "constant", "heaviside"]
+
+
+def cosine_anneal(progress: float, start: float, end: float) -> float:
+    """Half a cosine from `start` at progress 0 to `end` at progress 1."""
+    return end - (end - start) * (math.cos(math.pi * progress) + 1) / 2
+
+
+def loss_balance(progress: float, shape: LambdaShape, start: float, end: float) -> float:
+    """λ(t), the weight of the feature similarity loss (paper, Eq. 3 and Table 7).
+
+    cosine: `start` to `end` by Eq. 3; constant: `end` throughout; heaviside: H(-t + T_max/2),
+    which is 1 in the first half and 0 in the second (and 1 at t = T_max/2, as H(0) = 1).
+    """
+    if shape == "cosine":
+        return cosine_anneal(progress, start, end)
+    if shape == "constant":
+        return end
+    return 1.0 if progress <= 0.5 else 0.0
+
+
+def learning_rate_factor(step: int, num_steps: int, num_warmup: int, shape: str) -> float:
+    """Factor of the base learning rate at optimizer step `step` (0-based).
+
+    Linear warm-up over `num_warmup` steps, then half a cosine ("cosine"), a straight line
+    ("linear") down to 0 at `num_steps`, or 1 ("constant").
+    """
+    if step < num_warmup:
+        return (step + 1) / (num_warmup + 1)
+    progress = min(1.0, (step - num_warmup) / max(1, num_steps - num_warmup))
+    if shape == "cosine":
+        return cosine_anneal(progress, 1.0, 0.0)
+    if shape == "linear":
+        return 1.0 - progress
+    return 1.0

@@ -1,0 +1,283 @@
+"""What happens around the steps of a stage: guard, monitor, online kNN, resume file, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from burn.data.sources import Source
+from burn.features import extract_features
+from burn.knn import knn_accuracy
+from burn.training.metrics import MetricsFile
+from burn.training.module import PretrainModule
+from burn.training.monitor import ALARM, GradientFlowGuard, TargetMonitor, effective_rank
+from burn.errors import UserError
+from burn.types import Batch
+
+_KNN_IMAGES = 2500
+
+
+class Guard(L.Callback):
+    """Runs the gradient-flow guard until every part has been seen, then rests."""
+
+    def __init__(self, guard: GradientFlowGuard) -> None:
+        self._guard = guard
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        assert isinstance(pl_module, PretrainModule)
+        if not self._guard.done and pl_module.output is not None:
+            reached = pl_module.method.reached(pl_module.progress)
+            self._guard.check(reached, trainer.global_step + 1)
+
+
+class Monitor(L.Callback):
+    """Collects numbers at every step, writes them every `every` steps, and names a collapse."""
+
+    def __init__(self, every: int, metrics: MetricsFile, console: Console) -> None:
+        self._every, self._metrics, self._console = every, metrics, console
+        self._target = TargetMonitor()
+        self._images = 0
+        self._since = time.perf_counter()
+        self.unreadable: set[int] = set()
+        self.last: dict[str, float] = {}
+        self.knn: float | None = None
+
+    @property
+    def collapsed_at(self) -> int | None:
+        return self._target.collapsed_at
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "collapsed_at": self._target.collapsed_at,
+            "unreadable": sorted(self.unreadable),
+            "last": self.last,
+            "knn": self.knn,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._target.collapsed_at = state_dict["collapsed_at"]
+        self.unreadable = set(state_dict["unreadable"])
+        self.last, self.knn = state_dict["last"], state_dict["knn"]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._since, self._images = time.perf_counter(), 0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        assert isinstance(pl_module, PretrainModule)
+        self.unreadable.update(batch.unreadable)
+        self._images += len(batch.indices)
+        output = pl_module.output
+        if output is not None and output.target_probabilities is not None:
+            self._target.add(output.target_probabilities)
+        step = trainer.global_step
+        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if output is None or not whole or step % self._every:
+            return
+        seconds = time.perf_counter() - self._since
+        numbers = {name: float(value) for name, value in output.terms.items()}
+        numbers["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
+        numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
+        numbers["effective_rank"] = effective_rank(output.features)
+        collapsed_before = self.collapsed_at is not None
+        numbers |= self._target.close(step)
+        numbers["images_per_second"] = self._images / seconds
+        self.last = numbers
+        self.write(trainer, step, numbers)
+        if self.collapsed_at is not None and not collapsed_before:
+            self._console.print(collapse_message(self.collapsed_at, numbers), style="bold red")
+        self._since, self._images = time.perf_counter(), 0
+
+    def write(self, trainer: L.Trainer, step: int, numbers: dict[str, float]) -> None:
+        """To metrics.csv and TensorBoard."""
+        self._metrics.append(step, trainer.current_epoch, numbers)
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step)
+
+
+def collapse_message(step: int, numbers: dict[str, float]) -> str:
+    """What a collapse is, for the log and the exit summary."""
+    return (
+        f"collapsed target at step {step}: the teacher's classifier gives nearly the same output "
+        f"for every image (entropy of mean p1 {numbers.get('target_entropy', 0):.2f} of log C, "
+        f"alarm below {ALARM}; largest class {numbers.get('target_peak', 0):.2f}); "
+        "KL teaches nothing from here on"
+    )
+
+
+class OnlineKnn(L.Callback):
+    """After every epoch: kNN accuracy on a fixed fifth of up to 2,500 training images with labels.
+
+    A monitor only: labels never reach the loss.
+    """
+
+    def __init__(self, source: Source, monitor: Monitor, workers: int) -> None:
+        self._source, self._monitor, self._workers = source, monitor, workers
+        random = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(len(source), generator=random)[:_KNN_IMAGES]
+        self._indices = chosen.tolist()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        features = extract_features(
+            pl_module.method.backbone, self._source, pl_module.recipe.views,
+            indices=self._indices, workers=self._workers,
+        )  # fmt: skip
+        labels = features.labels
+        assert labels is not None
+        cut = len(labels) // 5
+        accuracy = knn_accuracy(
+            features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
+        )
+        self._monitor.knn = accuracy
+        self._monitor.write(trainer, trainer.global_step, {"knn": accuracy})
+
+
+class StopRequest:
+    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def _handle(self, number: int, _frame: Any) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """While inside, signals set `requested` instead of stopping the process."""
+        try:
+            before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: signals are the caller's
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class ResumeFile(L.Callback):
+    """Keeps Lightning's resume file of the stage: every `minutes`, and when a stop is requested."""
+
+    def __init__(self, path: Path, stop: StopRequest, minutes: float = 5) -> None:
+        self._path, self._stop, self._seconds = path, stop, 60 * minutes
+        self._saved = time.monotonic()
+        self.stopped = False
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if not whole:
+            return
+        if self._stop.requested:
+            self.save(trainer)
+            self.stopped = trainer.should_stop = True
+        elif time.monotonic() - self._saved > self._seconds:
+            self.save(trainer)
+
+    def save(self, trainer: L.Trainer) -> None:
+        """Written beside, then renamed."""
+        temporary = self._path.with_name(f".{self._path.name}.writing")
+        try:
+            trainer.save_checkpoint(temporary)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UserError(f"cannot write {self._path}: {error.strerror or error}") from error
+        os.replace(temporary, self._path)
+        self._saved = time.monotonic()
+
+
+class ProgressBar(L.Callback):
+    """One bar a stage with images/s and time left; plain lines where there is no terminal."""
+
+    def __init__(self, title: str, monitor: Monitor, console: Console) -> None:
+        self._title, self._monitor, self._console = title, monitor, console
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._started = 0.0
+        self._first = self._images = 0
+        self._line_due = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        self._started, self._first, self._images = time.monotonic(), trainer.global_step, 0
+        self._line_due = self._started + 10
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} steps"),
+                TextColumn("{task.fields[rate]:.0f} images/s"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[numbers]}"),
+                console=self._console,
+            )
+            self._task = self._bar.add_task(
+                self._title, total=pl_module.num_steps, completed=self._first, rate=0, numbers=""
+            )
+            self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        assert isinstance(pl_module, PretrainModule)
+        self._images += len(batch.indices)
+        now = time.monotonic()
+        step, total = trainer.global_step, pl_module.num_steps
+        rate = self._images / max(now - self._started, 1e-9)
+        numbers = self._numbers(pl_module)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, rate=rate, numbers=numbers)
+        elif now >= self._line_due or step == total:
+            seconds = (now - self._started) / max(step - self._first, 1) * (total - step)
+            left = f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
+            line = f"{self._title} · {step}/{total} steps · {rate:.0f} images/s · {left} · {numbers}"
+            self._console.print(line, highlight=False)
+            self._line_due = now + max(10, (now - self._started) / 10)
+
+    def _numbers(self, module: PretrainModule) -> str:
+        if module.output is None:
+            return ""
+        shown = {k: v for k, v in module.output.terms.items() if k != "lambda"}
+        names = {"feature_similarity": "FS", "kl": "KL"}
+        text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
+        return text if self._monitor.knn is None else f"{text} kNN {100 * self._monitor.knn:.1f} %"
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._close()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self._close()
+
+
+def tensorboard(folder: Path) -> TensorBoardLogger:
+    """Event files straight in `folder`."""
+    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False)

@@ -1,0 +1,67 @@
+"""The only pretraining LightningModule: it steps a method and keeps what the callbacks need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+
+from burn.methods.base import Method, StepOutput
+from burn.optim import build_optimizer
+from burn.schedule import learning_rate_factor
+from burn.training.monitor import GradientFlowError
+from burn.training.recipe import Recipe
+from burn.types import Batch
+
+
+class PretrainModule(L.LightningModule):
+    """One stage of a method. `output` and `batch` are those of the last micro-batch."""
+
+    def __init__(self, method: Method, recipe: Recipe, num_steps: int, steps_per_epoch: int) -> None:
+        super().__init__()
+        self.method = method
+        self.recipe = recipe
+        self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
+        self.strict_loading = False  # a resume file leaves the frozen teacher out
+        self.output: StepOutput | None = None
+        self.batch: Batch | None = None
+
+    @property
+    def progress(self) -> float:
+        """Share of the stage's optimizer steps that are done, in [0, 1)."""
+        return min(1.0, self.global_step / self.num_steps)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:  # noqa: ARG002
+        self.batch, self.output = batch, None
+        if not batch.views or len(batch.indices) < 2:
+            return None  # every image of the batch was unreadable; BN needs two
+        self.output = self.method(batch, self.progress)
+        if not self.output.loss.requires_grad:
+            raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
+        return self.output.loss
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        optim = self.recipe.optim
+        optimizer = build_optimizer(self.method.parts(), optim)
+        warmup = min(round(optim.warmup_epochs * self.steps_per_epoch), self.num_steps)
+
+        def factor(step: int) -> float:
+            return learning_rate_factor(step, self.num_steps, warmup, optim.schedule)
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int  # noqa: ARG002
+    ) -> Batch:  # fmt: skip
+        views = tuple(view.to(device, non_blocking=True) for view in batch.views)
+        return Batch(views, batch.indices, batch.unreadable)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {
+            name: tensor for name, tensor in state.items() if not name.startswith("method.teacher.")
+        }

@@ -1,0 +1,121 @@
+"""What watches a run: gradient flow on the first step, and the collapse of the target.
+
+When teacher's and student's classifier agree on a constant output the KL term is zero and nothing
+in a loss curve says so. The entropy of the mean of p1 does: a target that still tells images apart
+spreads over the classes (near 1, as a share of log C), a constant one does not (near 0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from burn.errors import UserError
+from burn.types import Part
+
+ALARM = 0.5  # share of log C below which a target counts as collapsed
+
+
+class GradientFlowError(UserError):
+    """The loss does not train what it is meant to train."""
+
+
+class GradientFlowGuard:
+    """Holds the first optimizer step to what each part of a method claims about itself.
+
+    Every parameter of a part that is meant to learn must have a gradient, and the part's must be
+    finite and not zero; a part that is not meant to learn must have none. A part that the loss does
+    not reach yet (λ = 1 or 0) is looked at on the first step that reaches it.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = list(parts)
+        self._pending = {part.name for part in parts}
+
+    @property
+    def done(self) -> bool:
+        return not self._pending
+
+    def check(self, reached: set[str], step: int) -> None:
+        """After a backward pass. Raises GradientFlowError naming the part."""
+        for part in self._parts:
+            if part.name not in self._pending or (part.trained and part.name not in reached):
+                continue
+            problem = _problem(part)
+            if problem:
+                raise GradientFlowError(f"stopped at step {step}: {part.name} {problem}")
+            self._pending.discard(part.name)
+
+
+def _problem(part: Part) -> str | None:
+    gradients = {name: p.grad for name, p in part.module.named_parameters()}
+    if not part.trained:
+        return "is frozen but received a gradient" if any(
+            g is not None for g in gradients.values()
+        ) else None  # fmt: skip
+    missing = [name for name, gradient in gradients.items() if gradient is None]
+    if len(missing) == len(gradients):
+        return "is meant to learn but received no gradient: the loss is detached from it"
+    if missing:
+        return f"is meant to learn but {missing[0]} received no gradient"
+    total = sum(float(g.detach().float().square().sum()) for g in gradients.values() if g is not None)
+    if not math.isfinite(total):
+        return "received a gradient that is not finite: lower the learning rate or check the images"
+    return None if total > 0 else "is meant to learn but its gradient is zero"
+
+
+def effective_rank(features: Tensor) -> float:
+    """RankMe (Garrido et al., 2023): exp of the entropy of the normalised singular values.
+
+    features: (batch, dimension). Between 1 and min(batch, dimension).
+    """
+    singular = torch.linalg.svdvals(features.float())
+    share = singular / singular.sum() + 1e-7
+    return float(torch.exp(-(share * share.log()).sum()))
+
+
+class TargetMonitor:
+    """Statistics of p1 over a window of steps; a single batch has too few images for 2000 classes.
+
+    collapsed_at: the first step at which the alarm rang, or None.
+    """
+
+    def __init__(self) -> None:
+        self.collapsed_at: int | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._count = 0
+        self._sum: Tensor | None = None
+        self._entropy: Tensor | None = None
+
+    def add(self, probabilities: Tensor) -> None:
+        """probabilities: p1, (batch, classes)."""
+        entropy = torch.special.entr(probabilities).sum()
+        total = probabilities.sum(dim=0)
+        self._sum = total if self._sum is None else self._sum + total
+        self._entropy = entropy if self._entropy is None else self._entropy + entropy
+        self._count += len(probabilities)
+
+    def close(self, step: int) -> dict[str, float]:
+        """Numbers of the window that ends at `step`; empty where nothing was added.
+
+        target_entropy: of mean p1, as a share of log C; target_mean_entropy: mean entropy of p1,
+        likewise; target_peak: largest entry of mean p1.
+        """
+        if self._sum is None or self._entropy is None:
+            return {}
+        mean = self._sum / self._count
+        log_classes = math.log(len(mean))
+        numbers = {
+            "target_entropy": float(torch.special.entr(mean).sum()) / log_classes,
+            "target_mean_entropy": float(self._entropy) / self._count / log_classes,
+            "target_peak": float(mean.max()),
+        }
+        self._reset()
+        if numbers["target_entropy"] < ALARM and self.collapsed_at is None:
+            self.collapsed_at = step
+        return numbers

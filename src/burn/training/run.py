@@ -1,0 +1,424 @@
+"""A pretraining run: stages in order, hand-over between them, and resuming where it stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from rich.console import Console
+
+from burn.backbones import Backbone, build_backbone
+from burn.checkpoint import load_checkpoint, save_checkpoint, write_text
+from burn.data.loader import EpochSampler, TrainLoader, random_views
+from burn.data.sources import Source, open_source, require_readable
+from burn.methods.base import Method
+from burn.methods.burn import Burn
+from burn.methods.simclr import Simclr
+from burn.targets.weights import load_backbone
+from burn.training.callbacks import (
+    Guard,
+    Monitor,
+    OnlineKnn,
+    ProgressBar,
+    ResumeFile,
+    StopRequest,
+    collapse_message,
+    tensorboard,
+)
+from burn.training.metrics import MetricsFile
+from burn.training.module import PretrainModule
+from burn.training.monitor import GradientFlowGuard
+from burn.training.recipe import Recipe, recipe_from_json
+from burn.errors import UserError
+from burn.types import Precision
+
+Device = Literal["auto", "cpu", "cuda"]
+_RUN_FILE = "run.json"
+_FORMAT = 1
+
+
+class Interrupted(UserError):
+    """The run was stopped by a signal and can be resumed."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What is trained on what: a recipe with its data, teacher and seed.
+
+    data: as `open_source` takes it. teacher: as `load_backbone` takes it, or None. max_steps cuts
+    every stage to that many optimizer steps; its schedules span what is left.
+    """
+
+    recipe_name: str
+    recipe: Recipe
+    data: str
+    teacher: str | None
+    seed: int = 0
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how it runs, without influence on what comes out (beyond rounding)."""
+
+    device: Device = "auto"
+    workers: int | None = None
+    monitor_every: int = 20
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """How a stage ended; `numbers` are the last ones the monitor wrote."""
+
+    stage: int
+    precision: Precision
+    checkpoint: Path
+    steps: int
+    images_per_second: float
+    knn: float | None
+    collapsed_at: int | None
+    numbers: Mapping[str, float]
+
+
+def pretrain(
+    plan: RunPlan, out: Path, machine: Machine, console: Console, *, resume: bool, overwrite: bool
+) -> list[StageSummary]:
+    """Train every stage of the plan into `out`, and say on the console how each ended.
+
+    A stage leaves stageN.safetensors, stageN.json, and in stageN/ metrics.csv, TensorBoard's
+    events and, while it is under way, Lightning's resume file. Raises UserError for what cannot
+    be used, GradientFlowError where the loss does not train, Interrupted after a signal.
+    """
+    plan.recipe.check()
+    _check_plan(plan)
+    source = open_source(plan.data)
+    require_readable(source)
+    if len(source) < 2:
+        raise UserError(f"{plan.data} holds one image: BN needs at least two")
+    teacher, origin = load_backbone(plan.teacher) if plan.teacher else (None, None)
+    _check_size(plan.recipe)
+    described = _describe(plan, source, origin)
+    _open_folder(out, described, resume=resume, overwrite=overwrite)
+    summaries = []
+    weights: Mapping[str, torch.Tensor] | None = None
+    for number, precision in enumerate(plan.recipe.precisions(), start=1):
+        file = out / f"stage{number}.safetensors"
+        if file.is_file():
+            checkpoint = load_checkpoint(file)
+            summaries.append(_summary(number, file, checkpoint.meta))
+            console.print(f"stage {number} is done already: {file}")
+        else:
+            stage = _Stage(plan, number, precision, source, teacher, machine, console, out)
+            stage.train(weights, described)
+            checkpoint = load_checkpoint(file)
+            summaries.append(_summary(number, file, checkpoint.meta))
+        weights = checkpoint.weights
+    return summaries
+
+
+def read_plan(out: Path) -> RunPlan:
+    """The plan of a run begun earlier. Raises UserError where `out` holds none."""
+    stored = _read_run_file(out)
+    try:
+        values = stored["plan"]
+        recipe = recipe_from_json(values["recipe"])
+        return RunPlan(**{**values, "recipe": recipe})
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{out / _RUN_FILE} was written by burn {stored.get('burn', 'unknown')} and does not "
+            f"fit burn {version('burn-ssl')}: {error}"
+        ) from error
+
+
+def _check_plan(plan: RunPlan) -> None:
+    if plan.recipe.method == "burn" and plan.teacher is None:
+        raise UserError(
+            "method burn needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher recipe"
+        )
+    if plan.recipe.method == "simclr" and plan.teacher is not None:
+        raise UserError("method simclr learns without a teacher: leave --teacher out")
+    if plan.max_steps is not None and plan.max_steps < 1:
+        raise UserError(f"max_steps {plan.max_steps} is not at least 1")
+    if not 0 <= plan.seed < 2**32:
+        raise UserError(f"seed {plan.seed} is not in 0 … 2³² - 1")
+
+
+def _check_size(recipe: Recipe) -> None:
+    """The views must be large enough for the backbone's strides."""
+    network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
+    image = torch.zeros(1, 3, recipe.views.size, recipe.views.size)
+    try:
+        with torch.inference_mode():
+            network(image)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"backbone {recipe.backbone.name} cannot take views of {recipe.views.size} pixels"
+        ) from error
+
+
+def _describe(plan: RunPlan, source: Source, origin: dict[str, Any] | None) -> dict[str, Any]:
+    values = {**vars(plan), "recipe": plan.recipe.to_json()}
+    data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
+    versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
+    return {"format": _FORMAT, **versions, "plan": values, "data": data, "teacher": origin}
+
+
+def _read_run_file(out: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads((out / _RUN_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{out} holds no run to resume (no {_RUN_FILE})") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{out / _RUN_FILE} cannot be read: {error}") from error
+    if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
+        raise UserError(f"{out / _RUN_FILE} was written by another version of burn")
+    return stored
+
+
+def _open_folder(
+    out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool
+) -> None:
+    """Make `out` ready, refusing to touch what is not ours or not meant."""
+    if resume:
+        _check_same(_read_run_file(out), described, out)
+        return
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give a folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / _RUN_FILE).is_file():
+            raise UserError(f"--out {out} is not empty and holds no run: give another folder")
+        if not overwrite:
+            raise UserError(f"--out {out} already holds a run: give --resume or --overwrite")
+        for number in (1, 2):
+            shutil.rmtree(out / f"stage{number}", ignore_errors=True)
+            for suffix in (".safetensors", ".json"):
+                (out / f"stage{number}{suffix}").unlink(missing_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / _RUN_FILE, json.dumps(described, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
+
+
+def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> None:
+    """A resumed run must be the same run. Raises UserError naming the first difference."""
+    now = json.loads(json.dumps(described))
+    for part in ("plan", "data", "teacher"):
+        difference = _first_difference(stored.get(part), now[part], part)
+        if difference:
+            raise UserError(f"{out} cannot be resumed with other settings: {difference}")
+
+
+def _first_difference(old: Any, new: Any, name: str) -> str | None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() | new.keys():
+            found = _first_difference(old.get(key), new.get(key), f"{name}.{key}")
+            if found:
+                return found
+        return None
+    return None if old == new else f"{name} was {old}, is {new}"
+
+
+def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
+    monitor = meta["monitor"]
+    return StageSummary(
+        stage=number,
+        precision=Precision(meta["precision"]),
+        checkpoint=file,
+        steps=meta["steps"],
+        images_per_second=monitor["images_per_second"],
+        knn=monitor["knn"],
+        collapsed_at=monitor["collapsed_at"],
+        numbers=monitor["last"],
+    )
+
+
+class _Stage:
+    """One stage of a run."""
+
+    def __init__(
+        self, plan: RunPlan, number: int, precision: Precision, source: Source,
+        teacher: Backbone | None, machine: Machine, console: Console, out: Path,
+    ) -> None:  # fmt: skip
+        self._plan, self._number, self._precision = plan, number, precision
+        self._source, self._teacher, self._machine = source, teacher, machine
+        self._console, self._out = console, out
+        self._folder = out / f"stage{number}"
+
+    def _method(self) -> Method:
+        recipe = self._plan.recipe
+        torch.manual_seed(self._plan.seed)
+        backbone = build_backbone(recipe.backbone, self._precision)
+        if recipe.method == "simclr":
+            return Simclr(backbone, recipe.simclr)
+        assert self._teacher is not None
+        return Burn(backbone, self._teacher, recipe.burn)
+
+    def train(
+        self, weights: Mapping[str, torch.Tensor] | None, described: dict[str, Any]
+    ) -> None:
+        """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
+        plan, recipe = self._plan, self._plan.recipe
+        method = self._method()
+        if weights is not None:
+            method.load_weights(weights)
+        workers = self._machine.workers
+        if workers is None:
+            workers = default_workers(self._machine.device)
+        seed = plan.seed + 1000 * (self._number - 1)  # stage 2 sees other views than stage 1
+        micro_batch = recipe.batch_size // recipe.accumulate
+        loader = TrainLoader(
+            self._source,
+            random_views(recipe.views, method.num_views, seed),
+            EpochSampler(len(self._source), micro_batch, seed, drop_last=True),
+            workers,
+        )
+        steps_per_epoch = -(-len(loader) // recipe.accumulate)
+        num_steps = steps_per_epoch * recipe.epochs
+        if plan.max_steps is not None:
+            num_steps = min(num_steps, plan.max_steps)
+        module = PretrainModule(method, recipe, num_steps, steps_per_epoch)
+
+        self._folder.mkdir(exist_ok=True)
+        metrics = MetricsFile(self._folder / "metrics.csv")
+        monitor = Monitor(self._machine.monitor_every, metrics, self._console)
+        stop = StopRequest()
+        resume_path = self._folder / "resume.ckpt"
+        resume_file = ResumeFile(resume_path, stop)
+        knn = [OnlineKnn(self._source, monitor, workers)] if self._has_labels() else []
+        title = f"stage {self._number}/{len(recipe.precisions())} {self._precision.value}"
+        trainer = _trainer(
+            [
+                Guard(GradientFlowGuard(method.parts())),
+                monitor,
+                *knn,
+                resume_file,
+                ProgressBar(title, monitor, self._console),
+            ],
+            recipe, num_steps, self._machine.device, self._folder,
+        )  # fmt: skip
+        resumed = resume_path if resume_path.is_file() else None
+        metrics.start(_step_of(resume_path) if resumed else 0)
+        began = time.monotonic()
+        with stop.installed(), _quiet():
+            trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
+        if resume_file.stopped and trainer.global_step < num_steps:
+            raise Interrupted(
+                f"stopped at step {trainer.global_step} of {num_steps} in stage {self._number}; "
+                f"go on with: burn pretrain --resume --out {self._out}"
+            )
+        seconds = time.monotonic() - began
+        self._finish(module, monitor, seconds, described)
+        resume_path.unlink(missing_ok=True)
+
+    def _has_labels(self) -> bool:
+        return self._source.labels is not None and len(self._source) >= 10
+
+    def _finish(
+        self, module: PretrainModule, monitor: Monitor, seconds: float, described: dict[str, Any]
+    ) -> None:
+        recipe = self._plan.recipe
+        images = module.global_step * min(recipe.batch_size, len(self._source))
+        meta = {
+            "stage": self._number,
+            "num_stages": len(recipe.precisions()),
+            "precision": self._precision.value,
+            "steps": module.global_step,
+            "seed": self._plan.seed,
+            "backbone": recipe.to_json()["backbone"],
+            "views": recipe.to_json()["views"],
+            "recipe": {"name": self._plan.recipe_name, **recipe.to_json()},
+            "data": described["data"],
+            "teacher": described["teacher"],
+            "monitor": {
+                "knn": monitor.knn,
+                "collapsed_at": monitor.collapsed_at,
+                "images_per_second": images / max(seconds, 1e-9),
+                "unreadable_images": len(monitor.unreadable),
+                "last": monitor.last,
+            },
+        }
+        save_checkpoint(self._out / f"stage{self._number}.safetensors", module.method.weights(), meta)
+        self._report(monitor)
+
+    def _report(self, monitor: Monitor) -> None:
+        if monitor.collapsed_at is not None:
+            text = collapse_message(monitor.collapsed_at, monitor.last)
+            self._console.print(f"stage {self._number}: {text}", style="bold red")
+        if monitor.unreadable:
+            first = sorted(monitor.unreadable)
+            names = ", ".join(self._source.describe(index) for index in first[:5])
+            more = f" and {len(first) - 5} more" if len(first) > 5 else ""
+            self._console.print(f"{len(first)} unreadable images were left out: {names}{more}")
+
+
+def default_workers(device: Device) -> int:
+    """Processes that load images: most cores feed a GPU; on a CPU half, the other half trains."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return min(16, cores) if cuda else max(1, cores // 2)
+
+
+def _step_of(resume_path: Path) -> int:
+    try:
+        content = torch.load(resume_path, map_location="cpu", weights_only=True, mmap=True)
+        return int(content["global_step"])
+    except Exception as error:  # whatever a damaged file makes of the reader
+        raise UserError(
+            f"{resume_path} is damaged: remove it to begin this stage again, then --resume"
+        ) from error
+
+
+def _trainer(
+    callbacks: list[L.Callback], recipe: Recipe, num_steps: int, device: Device, folder: Path
+) -> L.Trainer:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    with _quiet():
+        return L.Trainer(
+            accelerator="auto" if device == "auto" else device,
+            devices=1,
+            precision="bf16-mixed" if recipe.compute == "bfloat16" else "32-true",
+            max_steps=num_steps,
+            max_epochs=-1,
+            accumulate_grad_batches=recipe.accumulate,
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            callbacks=callbacks,
+            logger=tensorboard(folder),
+            num_sanity_val_steps=0,
+        )
+
+
+class _quiet:
+    """Lightning's tips and notices, which a user can do nothing about, stay away."""
+
+    _LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero",
+                "lightning.pytorch.accelerators.cuda")  # fmt: skip
+
+    def __enter__(self) -> None:
+        self._levels = {name: logging.getLogger(name).level for name in self._LOGGERS}
+        for name in self._LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._caught = warnings.catch_warnings()
+        self._caught.__enter__()
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        warnings.filterwarnings("ignore", message=r".*num_workers.*")
+
+    def __exit__(self, *exception: object) -> None:
+        self._caught.__exit__(None, None, None)
+        for name, level in self._levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,69 @@
+"""The values that travel between rooms: frozen, and without behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+
+class Precision(StrEnum):
+    """What is a single bit in a network (paper, section 3.4)."""
+
+    FLOAT = "float"
+    BINARY_ACTIVATIONS = "binary_activations"  # stage 1
+    BINARY = "binary"  # stage 2: activations and weights
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a data loader hands to a method.
+
+    views: one uint8 tensor (batch, 3, height, width) for each augmented view of the same images.
+    indices: int64 (batch,), the images' positions in their source.
+    unreadable: positions of images that belonged in this batch and could not be decoded.
+    """
+
+    views: tuple[torch.Tensor, ...]
+    indices: torch.Tensor
+    unreadable: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of the readable images of a source, in its order.
+
+    values: float32 (images, dimension); labels: int64 (images,), or None where there are none.
+    """
+
+    values: torch.Tensor
+    labels: torch.Tensor | None
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights and what is known about them.
+
+    weights: name -> tensor, every name prefixed by the part it belongs to ("backbone.", ...).
+    meta: plain JSON values; `burn.checkpoint` says which.
+    """
+
+    weights: Mapping[str, torch.Tensor]
+    meta: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part of what a method holds, and whether it is meant to learn.
+
+    learning_rate: factor of the recipe's learning rate.
+    """
+
+    name: str
+    module: torch.nn.Module
+    trained: bool
+    learning_rate: float = 1.0
