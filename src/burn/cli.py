@@ -81,17 +81,22 @@ def _demo(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "demo",
         "Pretrain a float teacher and a binary network on built-in handwritten digits, judge both.",
-        "  burn demo\n  burn demo --out runs/another --seed 1",
+        "  burn demo\n  burn demo --out runs/another --seed 1\n  burn demo --overwrite",
     )
     parser.add_argument("--out", type=str, default="runs/demo", help="folder for what it makes")
     parser.add_argument("--seed", type=int, default=0, help="of every random number")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="begin again (default: keep what is finished)"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
     options = parser.read(arguments)
     from burn.demo import run_demo
     from burn.report.tables import results_table
 
-    results = run_demo(Path(options.out), options.seed, _device(options.device), console)
+    device = _device(options.device)
+    out = Path(options.out)
+    results = run_demo(out, options.seed, device, console, overwrite=options.overwrite)
     _print_results(results, options.json, results_table)
 
 

@@ -86,7 +86,7 @@ def burn_small() -> Recipe:
         --out runs/student
     """
     return Recipe(
-        epochs=6,
+        epochs=5,
         batch_size=128,
         backbone=BackboneConfig(
             width=0.5, stage_strides=(2, 2, 2, 1), mean=CIFAR_MEAN, std=CIFAR_STD

@@ -21,7 +21,7 @@ def teacher_small() -> Recipe:
     return Recipe(
         method="simclr",
         stages=1,
-        epochs=14,
+        epochs=11,
         batch_size=256,
         backbone=BackboneConfig(
             name="resnet18", width=0.5, stem_stride=2, mean=CIFAR_MEAN, std=CIFAR_STD
