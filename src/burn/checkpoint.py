@@ -10,7 +10,6 @@ Lightning's own file serves only to resume an interrupted stage.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -31,17 +30,17 @@ def write_text(path: Path, text: str) -> None:
     """Write beside, then rename: the file is whole or not there."""
     temporary = path.with_name(f".{path.name}.writing")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
-    """Write `path` (.safetensors) and the same meta as `path` with suffix .json, each atomically."""
+    """Write `path` (.safetensors) and the same meta beside it as .json, each atomically."""
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
     text = json.dumps({"format": FORMAT, **versions, **meta}, indent=2)
     temporary = path.with_name(f".{path.name}.writing")
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     save_file(contiguous, temporary, metadata={"burn": text})
-    os.replace(temporary, path)
+    temporary.replace(path)
     write_text(path.with_suffix(".json"), text + "\n")
 
 

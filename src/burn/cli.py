@@ -102,14 +102,16 @@ def _demo(arguments: list[str], console: Console) -> None:
 
 def _pretrain(arguments: list[str], console: Console) -> None:
     from burn.recipes import RECIPES, find_recipe
-    from burn.training.recipe import Recipe, recipe_from_json
+    from burn.settings import from_plain
+    from burn.training.recipe import Recipe
     from burn.training.run import Machine, RunPlan, pretrain, read_plan
 
     parser = Parser(
         "pretrain",
         "Unlabelled images in, a binary backbone out. Labels in the data serve monitoring alone.",
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
-        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher --out runs/burn\n"
+        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher \\\n"
+        "      --out runs/burn\n"
         "  burn pretrain --recipe burn_imagenet --data imagenet/train \\\n"
         "      --teacher resnet50:moco_v2_800ep.pth --out runs/imagenet\n"
         "  burn pretrain --resume --out runs/burn\n"
@@ -156,7 +158,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         raise UserError("--resume and --overwrite contradict each other: give one")
     plan = RunPlan(
         recipe_name=options.recipe,
-        recipe=recipe_from_json(parser.fields_of(options)),
+        recipe=from_plain(Recipe, parser.fields_of(options)),
         data=options.data,
         teacher=options.teacher,
         seed=options.seed,
@@ -164,7 +166,12 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     )
     machine = Machine(_device(options.device), options.workers)
     summaries = pretrain(
-        plan, Path(options.out), machine, console, resume=options.resume, overwrite=options.overwrite
+        plan,
+        Path(options.out),
+        machine,
+        console,
+        resume=options.resume,
+        overwrite=options.overwrite,
     )
     for s in summaries:
         knn = "" if s.knn is None else f", kNN {100 * s.knn:.1f} %"
@@ -197,7 +204,13 @@ def _evaluate(arguments: list[str], console: Console) -> None:
         "  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val",
     )
     from burn.evaluation.classifier import LinearConfig
-    from burn.evaluation.protocols import FeatureCache, KnnConfig, check_sources, run_knn, run_linear
+    from burn.evaluation.protocols import (
+        FeatureCache,
+        KnnConfig,
+        check_sources,
+        run_knn,
+        run_linear,
+    )
     from burn.evaluation.subject import Subject, load_model
 
     parser.add_argument("protocol", type=str, help="knn or linear")
@@ -246,7 +259,11 @@ def _evaluate(arguments: list[str], console: Console) -> None:
         from rich.progress import track
 
         epochs = iter(track(range(linear.epochs), "linear", console=console, transient=True))
-        results = run_linear(subject, cache, linear, lambda _: next(epochs, None))
+
+        def advance(_epoch: int) -> None:
+            next(epochs, None)
+
+        results = run_linear(subject, cache, linear, advance)
     if cache.unreadable:
         more = f" and {len(cache.unreadable) - 5} more" if len(cache.unreadable) > 5 else ""
         names = ", ".join(cache.unreadable[:5])
@@ -261,7 +278,7 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     _print_results(results, options.json, results_table)
 
 
-def _info(arguments: list[str], console: Console) -> None:  # noqa: ARG001
+def _info(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "info NAME",
         "Parameters, operations and size of a network, or of the one in a checkpoint.",

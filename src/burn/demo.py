@@ -32,7 +32,9 @@ def run_demo(
             recipe, find_recipe(recipe), "digits", str(taught_by) if taught_by else None, seed
         )
         begun = (folder / "run.json").is_file()
-        pretrain(plan, folder, machine, console, resume=begun and not overwrite, overwrite=overwrite)
+        pretrain(
+            plan, folder, machine, console, resume=begun and not overwrite, overwrite=overwrite
+        )
     console.rule("evaluation on 360 held-out digits")
     results = _judge(teacher, student, seed)
     (out / "results.jsonl").unlink(missing_ok=True)

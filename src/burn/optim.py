@@ -74,6 +74,7 @@ def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.O
         return torch.optim.Adam(groups, lr=config.lr, betas=(config.momentum, config.beta2))
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
-    from timm.optim import create_optimizer_v2  # slow to import, and only LARS needs it
+    # timm is slow to import, and only LARS needs it
+    from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 
     return create_optimizer_v2(groups, opt="lars", lr=config.lr, momentum=config.momentum)

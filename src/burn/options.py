@@ -102,7 +102,9 @@ class Parser(jsonargparse.ArgumentParser):
                 if group.title != "options" else group._group_actions
             )  # fmt: skip
             formatter.end_section()
-        return re.sub(r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), formatter.format_help())
+        return re.sub(
+            r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), formatter.format_help()
+        )
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

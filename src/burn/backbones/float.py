@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
@@ -33,7 +33,7 @@ class FloatBackbone(Backbone):
             raise UserError(f"backbone {config.name} has no settable width") from error
         if config.stem_stride is not None:
             _shrink_stem(model, config)
-        super().__init__(config, num_features=int(model.num_features))
+        super().__init__(config, num_features=cast(int, model.num_features))
         self.model = model
 
     def forward_features(self, images: Tensor) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone, BackboneConfig
+from burn.errors import UserError
 from burn.layers import BinaryConv2d, RPReLU
 from burn.types import Precision
 
@@ -66,9 +69,9 @@ class ReActNet(Backbone):
 
     def __init__(self, config: BackboneConfig, precision: Precision) -> None:
         widths = [max(8, round(config.width * c)) for c in (_STEM_CHANNELS, *(c for c, _ in _PLAN))]
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             if after % before:
-                raise ValueError(f"width {config.width} does not double evenly: {widths}")
+                raise UserError(f"width {config.width} does not double evenly: {widths}")
         super().__init__(config, num_features=widths[-1])
         self.precision = precision
         stem_stride = 2 if config.stem_stride is None else config.stem_stride
@@ -84,10 +87,11 @@ class ReActNet(Backbone):
 
     def maps(self, images: Tensor) -> dict[int, Tensor]:
         x = self.stem_norm(self.stem(self.normalize(images)))
-        stride = self.stem.stride[0]
+        stride = int(self.stem.stride[0])
         maps: dict[int, Tensor] = {}
         for block in self.blocks:
-            stride *= block.stride  # type: ignore[operator]
+            assert isinstance(block, Block)
+            stride *= block.stride
             x = block(x)
             maps[stride] = x
         return maps

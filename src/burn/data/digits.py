@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 import cv2
 import numpy as np
@@ -21,7 +21,7 @@ class Digits:
     classes = tuple("0123456789")
 
     def __init__(self, split: Split) -> None:
-        data = load_digits()
+        data = cast(Any, load_digits())
         train, test = train_test_split(
             np.arange(len(data.target)), test_size=360, random_state=0, stratify=data.target
         )

@@ -10,6 +10,9 @@ import hashlib
 import io
 import os
 import pickle
+import struct
+import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_image, read_file
 
 from burn.data.digits import Digits, Split
 from burn.errors import UserError
@@ -55,7 +58,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
     spec: `digits`; a parquet file or a folder of them (column `image`: bytes or {bytes, path};
     optional integer column `label`); a folder with CIFAR's python batches; a folder of images.
     `split` chooses between train and test where the source itself has both (digits, CIFAR); a
-    suffix `:train` or `:test` does the same by hand. Raises UserError where nothing usable is there.
+    suffix `:train` or `:test` does the same by hand. Raises UserError where nothing is usable.
     """
     for suffix in ("train", "test"):
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
@@ -88,20 +91,43 @@ def require_readable(source: Source) -> None:
     raise UserError(f"{source.name}: none of its {len(source)} images can be read")
 
 
-def decode(encoded: Tensor, name: str) -> Tensor:
-    """Encoded bytes, uint8 (length,) -> uint8 (3, height, width), EXIF rotation applied."""
+def decode(encoded: bytes, name: str) -> Tensor:
+    """Encoded bytes -> uint8 (3, height, width), EXIF rotation applied; a film's first frame.
+
+    Raises UnreadableImage for what Pillow cannot decode to its end.
+    """
     try:
-        image = decode_image(encoded, ImageReadMode.RGB, apply_exif_orientation=True)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "not an image"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
+            opened = Image.open(io.BytesIO(encoded))
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I"):  # 16 bits, which convert() would clip
+                array = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
+                image = Image.fromarray(array)
+            pixels = np.array(image.convert("RGB"))
+    except _PILLOW_ERRORS as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = "not an image" if "BytesIO" in reason else reason
         raise UnreadableImage(f"{name}: {reason}") from error
-    if image.ndim == 4:  # an animation: its first frame
-        image = image[0]
-    if image.dtype == torch.uint16:
-        image = (image.to(torch.int32) >> 8).to(torch.uint8)
-    if image.numel() == 0:
-        raise UnreadableImage(f"{name}: empty image")
-    return image
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+# What Pillow's decoders raise on damaged files of one format or another.
+_PILLOW_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    IndexError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 
 
 def _digest(parts: Sequence[str]) -> str:
@@ -144,9 +170,9 @@ class Folder:
     def read(self, index: int) -> Tensor:
         file = self._path / self._names[index]
         try:
-            encoded = read_file(str(file))
-        except RuntimeError as error:
-            raise UnreadableImage(f"{file}: cannot be opened") from error
+            encoded = file.read_bytes()
+        except OSError as error:
+            raise UnreadableImage(f"{file}: {error.strerror}") from error
         return decode(encoded, str(file))
 
     def describe(self, index: int) -> str:
@@ -163,15 +189,18 @@ class Parquet:
             raise UserError(f"{name} holds no rows")
         self.name = name
         self._images = table["image"]
-        sizes = [f"{p.name} {p.stat().st_size} {len(t)}" for p, t in zip(paths, tables, strict=True)]
+        sizes = [
+            f"{p.name} {p.stat().st_size} {len(t)}" for p, t in zip(paths, tables, strict=True)
+        ]
         self.fingerprint = _digest(sizes)
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         if "label" in table.column_names:
-            self.labels = table["label"].to_numpy().astype(np.int64)
-            if self.labels.min() < 0:
+            labels = table["label"].to_numpy().astype(np.int64)
+            if labels.min() < 0:
                 raise UserError(f"{name}: column label holds negative values")
-            self.classes = tuple(str(i) for i in range(int(self.labels.max()) + 1))
+            self.labels = labels
+            self.classes = tuple(str(i) for i in range(int(labels.max()) + 1))
 
     @staticmethod
     def _read(path: Path) -> pa.Table:
@@ -179,7 +208,9 @@ class Parquet:
             file = pq.ParquetFile(path)
             schema = file.schema_arrow
             if "image" not in schema.names:
-                raise UserError(f"{path} has no column image; its columns: {', '.join(schema.names)}")
+                raise UserError(
+                    f"{path} has no column image; its columns: {', '.join(schema.names)}"
+                )
             columns = ["image"]
             if "label" in schema.names and pa.types.is_integer(schema.field("label").type):
                 columns.append("label")
@@ -205,22 +236,24 @@ class Parquet:
         buffer = self._images[index].as_buffer()
         if buffer is None or buffer.size == 0:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
-        return decode(torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8).copy()), self.describe(index))
+        return decode(
+            torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8).copy()), self.describe(index)
+        )
 
     def describe(self, index: int) -> str:
         return f"{self.name} row {index}"
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """CIFAR's batches are pickles; this opens what they need, arrays and bytes, and nothing else."""
+    """CIFAR's batches are pickles; this opens arrays and bytes, which they need, and no more."""
 
-    _ALLOWED = {
+    _ALLOWED = frozenset({
         ("numpy.core.multiarray", "_reconstruct"),
         ("numpy._core.multiarray", "_reconstruct"),
         ("numpy", "ndarray"),
         ("numpy", "dtype"),
         ("_codecs", "encode"),
-    }
+    })  # fmt: skip
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
@@ -250,7 +283,9 @@ class Cifar:
             names = self._load(folder / meta)[names_key]
             self.classes = tuple(name.decode() for name in names)
         except (KeyError, ValueError, TypeError) as error:
-            raise UserError(f"{folder} is not laid out as CIFAR's python batches: {error}") from error
+            raise UserError(
+                f"{folder} is not laid out as CIFAR's python batches: {error}"
+            ) from error
         if len(self.labels) != len(self._images):
             raise UserError(f"{folder}: {len(self._images)} images but {len(self.labels)} labels")
         self.name = f"{folder}:{split}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -19,7 +20,7 @@ from torchvision.transforms.v2 import functional as T
 
 from burn.errors import UserError
 
-Array = NDArray[np.uint8]
+Array = NDArray[Any]  # uint8 (height, width, 3)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator
 
 
 def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
-    """uint8 (3, h, w) -> uint8 (3, size, size): short side resized, centre cropped; no randomness."""
+    """uint8 (3, h, w) -> uint8 (3, size, size): short side resized, centre cropped."""
     short = config.resize if config.resize is not None else round(config.size * 8 / 7)
     _, height, width = image.shape
     if min(height, width) != short:

@@ -24,8 +24,8 @@ class LinearConfig:
     """The protocol's settings; the defaults are the paper's.
 
     Attributes:
-        epochs: passes over the training images; the learning rate falls to a tenth after three fifths and
-            again after four fifths of them.
+        epochs: passes over the training images; the learning rate falls to a tenth after three
+            fifths and again after four fifths of them.
         lr: first learning rate of SGD with momentum 0.9 and no weight decay.
         batch_size: images for each step.
         augment: crop trains on random resized crops and flips, as the protocol does; none on
@@ -100,7 +100,7 @@ def augmented_batches(
     loader = TrainLoader(source, light_views(views, seed), sampler, workers)
     backbone.eval()
 
-    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: ARG001 - the loader counts
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # the loader counts
         for batch in loader:
             if batch.views:
                 with torch.no_grad():

@@ -80,7 +80,8 @@ def check_sources(train: Source, test: Source) -> None:
         raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
     if test.labels.max() >= len(train.classes):
         raise UserError(
-            f"{test.name} has label {test.labels.max()}, {train.name} only 0 … {len(train.classes) - 1}"
+            f"{test.name} has label {test.labels.max()}, {train.name} only "
+            f"0 … {len(train.classes) - 1}"
         )
 
 

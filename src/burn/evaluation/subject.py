@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from burn.backbones import Backbone
@@ -10,6 +10,7 @@ from burn.checkpoint import find_checkpoint, load_checkpoint
 from burn.data.sources import Source
 from burn.data.views import ViewConfig
 from burn.errors import UserError
+from burn.settings import from_plain
 from burn.targets.weights import backbone_from, load_backbone
 
 
@@ -44,11 +45,11 @@ def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, Vie
     checkpoint = load_checkpoint(find_checkpoint(Path(spec)))
     backbone = backbone_from(checkpoint, fresh=fresh, seed=seed)
     meta = checkpoint.meta
-    known = {field.name for field in fields(ViewConfig)}
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in meta["views"].items()}
-    if set(values) - known:
-        raise UserError(f"{spec}: unknown view settings {sorted(set(values) - known)}")
+    try:
+        views = from_plain(ViewConfig, meta["views"])
+    except TypeError as error:
+        raise UserError(f"{spec}: the description of its views is damaged: {error}") from error
     name = f"{meta['recipe']['name']}, stage {meta['stage']}"
     if fresh:
         name = f"random {meta['backbone']['name']}, {meta['precision']}"
-    return name, backbone, ViewConfig(**values)
+    return name, backbone, views

@@ -75,7 +75,7 @@ class _SignConv2d(torch.autograd.Function):
 class BinaryConv2d(nn.Module):
     """RSign and the convolution behind it, without bias, zero-padded to keep the size at stride 1.
 
-    x: (batch, in_channels, height, width) -> (batch, out_channels, ⌈height/stride⌉, ⌈width/stride⌉).
+    x: (batch, in_channels, h, w) -> (batch, out_channels, ⌈h / stride⌉, ⌈w / stride⌉).
     Padding is 0 and comes after the sign: a tap outside the image contributes nothing.
 
     precision FLOAT convolves x + shift with W; BINARY_ACTIVATIONS convolves sign(x + shift) with

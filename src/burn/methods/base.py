@@ -38,7 +38,7 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def parts(self) -> list[Part]:
-        """Every part, with whether it is meant to learn; the gradient-flow guard holds it to this."""
+        """Every part, and whether it is meant to learn: the gradient-flow guard checks that."""
 
     def reached(self, progress: float) -> set[str]:
         """Names of the trained parts that the loss reaches at this progress."""
@@ -52,7 +52,8 @@ class Method(nn.Module, ABC):
         """Take over what `weights()` gave, name for name (the hand-over between stages)."""
         outcome = self.load_state_dict(dict(weights), strict=False)
         lacking = [name for name in outcome.missing_keys if not name.startswith("teacher.")]
-        assert not lacking and not outcome.unexpected_keys, (lacking, outcome.unexpected_keys)
+        assert not lacking, lacking
+        assert not outcome.unexpected_keys, outcome.unexpected_keys
 
 
 def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones import Backbone
+from burn.errors import UserError
 from burn.methods.base import Method, StepOutput, mlp
 from burn.schedule import LambdaShape, loss_balance
 from burn.targets.frozen import FrozenTarget, TeacherBatchNorm
-from burn.errors import UserError
 from burn.types import Batch, Part
 
 KlDirection = Literal["target_first", "student_first"]

@@ -1,4 +1,4 @@
-"""SimCLR: two views of an image attract, all others repel (Chen et al., 2020); loss from lightly."""
+"""SimCLR: two views of an image attract, all others repel (Chen et al., 2020)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
 
 from burn.backbones import Backbone
-from burn.methods.base import Method, StepOutput
 from burn.errors import UserError
+from burn.methods.base import Method, StepOutput
 from burn.types import Batch, Part
 
 
@@ -49,7 +49,7 @@ class Simclr(Method):
         backbone = Part("backbone", self.backbone, trained=True)
         return [backbone, Part("projection head", self.head, trained=True)]
 
-    def forward(self, batch: Batch, progress: float) -> StepOutput:  # noqa: ARG002
+    def forward(self, batch: Batch, progress: float) -> StepOutput:
         features = [self.backbone(view) for view in batch.views]
         projections = [self.head(f).float() for f in features]
         loss = self.criterion(projections[0], projections[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
+from burn.errors import UserError
 from burn.recipes.burn import (
     burn_imagenet,
     burn_small,
@@ -17,7 +18,6 @@ from burn.recipes.burn import (
 )
 from burn.recipes.teachers import demo_teacher, teacher_small
 from burn.training.recipe import Recipe
-from burn.errors import UserError
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     recipe.__name__: recipe

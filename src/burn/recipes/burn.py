@@ -15,7 +15,7 @@ from burn.training.recipe import Recipe
 def paper_imagenet() -> Recipe:
     """The paper, literally (section 4 and appendix A): joint classifier, LARS, 200 epochs a stage.
 
-    burn pretrain --recipe paper_imagenet --data imagenet/train --teacher resnet50:moco_v2_800ep.pth \
+    burn pretrain --recipe paper_imagenet --data imagenet/train --teacher resnet50:moco_v2.pth \
         --out runs/paper
     Hardware: the paper's is not stated. Not run here. Expected by the paper: linear 62.29 % (Table
     2). Expected by what was measured at small scale: the joint classifier collapses within a
@@ -44,7 +44,7 @@ def paper_imagenet100() -> Recipe:
 def burn_imagenet() -> Recipe:
     """The paper's recipe with the classifier that does not collapse: random and frozen.
 
-    burn pretrain --recipe burn_imagenet --data imagenet/train --teacher resnet50:moco_v2_800ep.pth \
+    burn pretrain --recipe burn_imagenet --data imagenet/train --teacher resnet50:moco_v2.pth \
         --out runs/burn
     Not run here.
     """
@@ -55,7 +55,7 @@ def burn_imagenet() -> Recipe:
 def released() -> Recipe:
     """The settings of BURN's released code, made trainable.
 
-    burn pretrain --recipe released --data imagenet/train --teacher resnet50:moco_v2_800ep.pth \
+    burn pretrain --recipe released --data imagenet/train --teacher resnet50:moco_v2.pth \
         --out runs/released
     Not run here; the release itself computes its loss without gradients and trains nothing. Kept
     out: sign(0) = 0, which no packed bit can hold, and the factor 2 of summing two crossed views

@@ -41,7 +41,7 @@ def demo_teacher() -> Recipe:
         epochs=30,
         batch_size=128,
         backbone=BackboneConfig(
-            name="resnet18", width=0.25, stem_stride=2, mean=(0.5,) * 3, std=(0.5,) * 3
+            name="resnet18", width=0.25, stem_stride=2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
         ),
         views=_digit_views(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -17,7 +18,7 @@ from burn.results import Result
 from burn.training.metrics import read_metrics
 
 _GREY, _ORANGE, _BLUE, _INK = "#b8bec7", "#e4572e", "#2e6fb7", "#20242b"
-_STYLE = {
+_STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.color": _INK,

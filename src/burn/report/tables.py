@@ -15,7 +15,9 @@ def results_table(results: Sequence[Result], title: str | None = None) -> Table:
     table = Table(title=title)
     table.add_column("model")
     for protocol, metric in columns:
-        table.add_column(f"{protocol_name(protocol)} {metric.replace('top', 'top-')}", justify="right")
+        table.add_column(
+            f"{protocol_name(protocol)} {metric.replace('top', 'top-')}", justify="right"
+        )
     for model in dict.fromkeys(r.model for r in results):
         numbers = {(r.protocol, r.metric): r.value for r in results if r.model == model}
         cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]

@@ -30,7 +30,7 @@ class FrozenTarget(nn.Module):
                     module.running_mean = module.running_var = None
         self.train(False)
 
-    def train(self, mode: bool = True) -> FrozenTarget:  # noqa: ARG002 - a teacher does not train
+    def train(self, mode: bool = True) -> FrozenTarget:  # a teacher does not train
         return super().train(False)
 
     @torch.no_grad()

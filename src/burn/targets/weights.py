@@ -9,7 +9,7 @@ import hashlib
 import pickle
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from burn.backbones import Backbone, BackboneConfig, build_backbone
 from burn.checkpoint import find_checkpoint, load_checkpoint, take
 from burn.errors import UserError
+from burn.settings import from_plain
 from burn.types import Checkpoint, Precision
 
 
@@ -57,7 +58,7 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
     fresh: the same network with new weights drawn from `seed` instead.
     """
     try:
-        config = backbone_config(checkpoint.meta["backbone"])
+        config = from_plain(BackboneConfig, checkpoint.meta["backbone"])
         precision = Precision(checkpoint.meta["precision"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the checkpoint's description is incomplete: {error}") from error
@@ -66,14 +67,6 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
     if not fresh:
         _load_strictly(backbone, take(checkpoint.weights, "backbone."), "the checkpoint")
     return backbone.eval()
-
-
-def backbone_config(values: Mapping[str, Any]) -> BackboneConfig:
-    """From JSON, where tuples are lists. Raises TypeError for unknown or missing names."""
-    unknown = set(values) - {field.name for field in fields(BackboneConfig)}
-    if unknown:
-        raise TypeError(f"unknown fields {sorted(unknown)}")
-    return BackboneConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
@@ -140,7 +133,9 @@ def _unwrap(content: Any, file: Path) -> tuple[str, dict[str, Tensor]]:
         if below:
             weights = {k: v for k, v in below.items() if not k.startswith(layout.heads)}
             return layout.name, weights
-    raise UserError(f"{file} holds no weights; its entries: {', '.join(map(str, list(content)[:5]))}")
+    raise UserError(
+        f"{file} holds no weights; its entries: {', '.join(map(str, list(content)[:5]))}"
+    )
 
 
 def _load_strictly(model: torch.nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:

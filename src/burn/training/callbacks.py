@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,20 +11,20 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
 
 from burn.data.sources import Source
+from burn.errors import UserError
 from burn.features import extract_features
 from burn.knn import knn_accuracy
 from burn.training.metrics import MetricsFile
 from burn.training.module import PretrainModule
 from burn.training.monitor import ALARM, GradientFlowGuard, TargetMonitor, effective_rank
-from burn.errors import UserError
 from burn.types import Batch
 
-_KNN_IMAGES = 2500
+_KNN_IMAGES = 1000
 
 
 class Guard(L.Callback):
@@ -35,7 +34,7 @@ class Guard(L.Callback):
         self._guard = guard
 
     def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any  # noqa: ARG002
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
     ) -> None:  # fmt: skip
         assert isinstance(pl_module, PretrainModule)
         if not self._guard.done and pl_module.output is not None:
@@ -46,8 +45,11 @@ class Guard(L.Callback):
 class Monitor(L.Callback):
     """Collects numbers at every step, writes them every `every` steps, and names a collapse."""
 
-    def __init__(self, every: int, metrics: MetricsFile, console: Console) -> None:
-        self._every, self._metrics, self._console = every, metrics, console
+    def __init__(self, every: int, folder: Path, console: Console) -> None:
+        self._every, self._console = every, console
+        self._metrics = MetricsFile(folder / "metrics.csv")
+        self._folder = folder
+        self._board: SummaryWriter | None = None
         self._target = TargetMonitor()
         self._images = 0
         self._since = time.perf_counter()
@@ -61,19 +63,25 @@ class Monitor(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "collapsed_at": self._target.collapsed_at,
+            "target": self._target.state_dict(),
             "unreadable": sorted(self.unreadable),
             "last": self.last,
             "knn": self.knn,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._target.collapsed_at = state_dict["collapsed_at"]
+        self._target.load_state_dict(state_dict["target"])
         self.unreadable = set(state_dict["unreadable"])
         self.last, self.knn = state_dict["last"], state_dict["knn"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._metrics.start(trainer.global_step)
+        self._board = SummaryWriter(str(self._folder), purge_step=trainer.global_step + 1)
         self._since, self._images = time.perf_counter(), 0
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._board is not None:
+            self._board.close()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
@@ -106,8 +114,9 @@ class Monitor(L.Callback):
     def write(self, trainer: L.Trainer, step: int, numbers: dict[str, float]) -> None:
         """To metrics.csv and TensorBoard."""
         self._metrics.append(step, trainer.current_epoch, numbers)
-        for logger in trainer.loggers:
-            logger.log_metrics(numbers, step)
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
 
 
 def collapse_message(step: int, numbers: dict[str, float]) -> str:
@@ -118,34 +127,6 @@ def collapse_message(step: int, numbers: dict[str, float]) -> str:
         f"alarm below {ALARM}; largest class {numbers.get('target_peak', 0):.2f}); "
         "KL teaches nothing from here on"
     )
-
-
-class OnlineKnn(L.Callback):
-    """After every epoch: kNN accuracy on a fixed fifth of up to 2,500 training images with labels.
-
-    A monitor only: labels never reach the loss.
-    """
-
-    def __init__(self, source: Source, monitor: Monitor, workers: int) -> None:
-        self._source, self._monitor, self._workers = source, monitor, workers
-        random = torch.Generator().manual_seed(0)
-        chosen = torch.randperm(len(source), generator=random)[:_KNN_IMAGES]
-        self._indices = chosen.tolist()
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        features = extract_features(
-            pl_module.method.backbone, self._source, pl_module.recipe.views,
-            indices=self._indices, workers=self._workers,
-        )  # fmt: skip
-        labels = features.labels
-        assert labels is not None
-        cut = len(labels) // 5
-        accuracy = knn_accuracy(
-            features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
-        )
-        self._monitor.knn = accuracy
-        self._monitor.write(trainer, trainer.global_step, {"knn": accuracy})
 
 
 class StopRequest:
@@ -174,11 +155,40 @@ class StopRequest:
                 signal.signal(number, handler)
 
 
+class OnlineKnn(L.Callback):
+    """After every epoch: kNN accuracy on a fixed fifth of up to 1,000 training images with labels.
+
+    A monitor only: labels never reach the loss.
+    """
+
+    def __init__(self, source: Source, monitor: Monitor, stop: StopRequest) -> None:
+        self._source, self._monitor, self._stop = source, monitor, stop
+        random = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(len(source), generator=random)[:_KNN_IMAGES]
+        self._indices = chosen.tolist()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        if self._stop.requested:
+            return
+        features = extract_features(
+            pl_module.method.backbone, self._source, pl_module.recipe.views, indices=self._indices
+        )
+        labels = features.labels
+        assert labels is not None
+        cut = len(labels) // 5
+        accuracy = knn_accuracy(
+            features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
+        )
+        self._monitor.knn = accuracy
+        self._monitor.write(trainer, trainer.global_step, {"knn": accuracy})
+
+
 class ResumeFile(L.Callback):
     """Keeps Lightning's resume file of the stage: every `minutes`, and when a stop is requested."""
 
     def __init__(self, path: Path, stop: StopRequest, minutes: float = 5) -> None:
-        self._path, self._stop, self._seconds = path, stop, 60 * minutes
+        self.path, self.stop, self._seconds = path, stop, 60 * minutes
         self._saved = time.monotonic()
         self.stopped = False
 
@@ -189,7 +199,7 @@ class ResumeFile(L.Callback):
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not whole:
             return
-        if self._stop.requested:
+        if self.stop.requested:
             self.save(trainer)
             self.stopped = trainer.should_stop = True
         elif time.monotonic() - self._saved > self._seconds:
@@ -197,13 +207,13 @@ class ResumeFile(L.Callback):
 
     def save(self, trainer: L.Trainer) -> None:
         """Written beside, then renamed."""
-        temporary = self._path.with_name(f".{self._path.name}.writing")
+        temporary = self.path.with_name(f".{self.path.name}.writing")
         try:
             trainer.save_checkpoint(temporary)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            raise UserError(f"cannot write {self._path}: {error.strerror or error}") from error
-        os.replace(temporary, self._path)
+            raise UserError(f"cannot write {self.path}: {error.strerror or error}") from error
+        temporary.replace(self.path)
         self._saved = time.monotonic()
 
 
@@ -252,7 +262,9 @@ class ProgressBar(L.Callback):
         elif now >= self._line_due or step == total:
             seconds = (now - self._started) / max(step - self._first, 1) * (total - step)
             left = f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
-            line = f"{self._title} · {step}/{total} steps · {rate:.0f} images/s · {left} · {numbers}"
+            line = (
+                f"{self._title} · {step}/{total} steps · {rate:.0f} images/s · {left} · {numbers}"
+            )
             self._console.print(line, highlight=False)
             self._line_due = now + max(10, (now - self._started) / 10)
 
@@ -276,8 +288,3 @@ class ProgressBar(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
         self._close()
-
-
-def tensorboard(folder: Path) -> TensorBoardLogger:
-    """Event files straight in `folder`."""
-    return TensorBoardLogger(folder, name="", version="", default_hp_metric=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "step",
     "epoch",
     "loss",
@@ -31,7 +31,10 @@ class MetricsFile:
 
     def start(self, step: int) -> None:
         """Begin, or go on after `step` of an earlier run, dropping what that run wrote later."""
-        rows = [row for row in read_metrics(self._path) if row["step"] <= step] if step else []
+        rows: list[dict[str, str]] = []
+        if step and self._path.is_file():
+            with self._path.open(newline="") as file:
+                rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
         with self._path.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()

@@ -20,7 +20,9 @@ from burn.types import Batch
 class PretrainModule(L.LightningModule):
     """One stage of a method. `output` and `batch` are those of the last micro-batch."""
 
-    def __init__(self, method: Method, recipe: Recipe, num_steps: int, steps_per_epoch: int) -> None:
+    def __init__(
+        self, method: Method, recipe: Recipe, num_steps: int, steps_per_epoch: int
+    ) -> None:
         super().__init__()
         self.method = method
         self.recipe = recipe
@@ -34,14 +36,15 @@ class PretrainModule(L.LightningModule):
         """Share of the stage's optimizer steps that are done, in [0, 1)."""
         return min(1.0, self.global_step / self.num_steps)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:  # noqa: ARG002
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
         self.batch, self.output = batch, None
         if not batch.views or len(batch.indices) < 2:
             return None  # every image of the batch was unreadable; BN needs two
-        self.output = self.method(batch, self.progress)
-        if not self.output.loss.requires_grad:
+        output: StepOutput = self.method(batch, self.progress)
+        if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
-        return self.output.loss
+        self.output = output
+        return output.loss
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optim = self.recipe.optim
@@ -55,7 +58,7 @@ class PretrainModule(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def transfer_batch_to_device(
-        self, batch: Batch, device: torch.device, dataloader_idx: int  # noqa: ARG002
+        self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:  # fmt: skip
         views = tuple(view.to(device, non_blocking=True) for view in batch.views)
         return Batch(views, batch.indices, batch.unreadable)

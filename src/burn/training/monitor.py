@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +62,9 @@ def _problem(part: Part) -> str | None:
         return "is meant to learn but received no gradient: the loss is detached from it"
     if missing:
         return f"is meant to learn but {missing[0]} received no gradient"
-    total = sum(float(g.detach().float().square().sum()) for g in gradients.values() if g is not None)
+    total = sum(
+        float(g.detach().float().square().sum()) for g in gradients.values() if g is not None
+    )
     if not math.isfinite(total):
         return "received a gradient that is not finite: lower the learning rate or check the images"
     return None if total > 0 else "is meant to learn but its gradient is zero"
@@ -92,12 +95,22 @@ class TargetMonitor:
         self._sum: Tensor | None = None
         self._entropy: Tensor | None = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """The open window too, so that a resumed run writes the same numbers."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        vars(self).update(state)
+
     def add(self, probabilities: Tensor) -> None:
         """probabilities: p1, (batch, classes)."""
         entropy = torch.special.entr(probabilities).sum()
         total = probabilities.sum(dim=0)
-        self._sum = total if self._sum is None else self._sum + total
-        self._entropy = entropy if self._entropy is None else self._entropy + entropy
+        if self._sum is not None and self._entropy is not None:
+            total += self._sum.to(total.device)
+            entropy += self._entropy.to(entropy.device)
+        self._sum, self._entropy = total, entropy
         self._count += len(probabilities)
 
     def close(self, step: int) -> dict[str, float]:

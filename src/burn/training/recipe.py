@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from burn.backbones import BackboneConfig, is_binary
 from burn.data.views import ViewConfig
+from burn.errors import UserError
 from burn.methods.burn import BurnConfig
 from burn.methods.simclr import SimclrConfig
 from burn.optim import OptimConfig
-from burn.errors import UserError
 from burn.types import Precision
 
 
@@ -52,7 +51,8 @@ class Recipe:
                 raise UserError(f"{name} {getattr(self, name)} is not at least 1")
         if self.batch_size % self.accumulate:
             raise UserError(
-                f"batch_size {self.batch_size} cannot be cut into accumulate {self.accumulate} parts"
+                f"batch_size {self.batch_size} cannot be cut into accumulate {self.accumulate} "
+                "equal parts"
             )
         if self.batch_size // self.accumulate < 2:
             raise UserError("batch_size / accumulate must be at least 2: BN needs a batch")
@@ -75,19 +75,3 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Nested plain values."""
         return asdict(self)
-
-
-def recipe_from_json(values: Mapping[str, Any]) -> Recipe:
-    """The inverse of `Recipe.to_json`. Raises TypeError for unknown fields."""
-    parts: dict[str, type] = {
-        "backbone": BackboneConfig,
-        "burn": BurnConfig,
-        "simclr": SimclrConfig,
-        "views": ViewConfig,
-        "optim": OptimConfig,
-    }
-    fields = {name: value for name, value in values.items() if name not in parts}
-    for name, build in parts.items():
-        given = values.get(name, {})
-        fields[name] = build(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
-    return Recipe(**fields)

@@ -22,9 +22,11 @@ from burn.backbones import Backbone, build_backbone
 from burn.checkpoint import load_checkpoint, save_checkpoint, write_text
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
+from burn.errors import UserError
 from burn.methods.base import Method
 from burn.methods.burn import Burn
 from burn.methods.simclr import Simclr
+from burn.settings import from_plain
 from burn.targets.weights import load_backbone
 from burn.training.callbacks import (
     Guard,
@@ -34,13 +36,10 @@ from burn.training.callbacks import (
     ResumeFile,
     StopRequest,
     collapse_message,
-    tensorboard,
 )
-from burn.training.metrics import MetricsFile
 from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowGuard
-from burn.training.recipe import Recipe, recipe_from_json
-from burn.errors import UserError
+from burn.training.recipe import Recipe
 from burn.types import Precision
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -131,9 +130,7 @@ def read_plan(out: Path) -> RunPlan:
     """The plan of a run begun earlier. Raises UserError where `out` holds none."""
     stored = _read_run_file(out)
     try:
-        values = stored["plan"]
-        recipe = recipe_from_json(values["recipe"])
-        return RunPlan(**{**values, "recipe": recipe})
+        return from_plain(RunPlan, stored["plan"])
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{out / _RUN_FILE} was written by burn {stored.get('burn', 'unknown')} and does not "
@@ -186,9 +183,7 @@ def _read_run_file(out: Path) -> dict[str, Any]:
     return stored
 
 
-def _open_folder(
-    out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool
-) -> None:
+def _open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
     """Make `out` ready, refusing to touch what is not ours or not meant."""
     if resume:
         _check_same(_read_run_file(out), described, out)
@@ -265,9 +260,7 @@ class _Stage:
         assert self._teacher is not None
         return Burn(backbone, self._teacher, recipe.burn)
 
-    def train(
-        self, weights: Mapping[str, torch.Tensor] | None, described: dict[str, Any]
-    ) -> None:
+    def train(self, weights: Mapping[str, torch.Tensor] | None, described: dict[str, Any]) -> None:
         """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
         plan, recipe = self._plan, self._plan.recipe
         method = self._method()
@@ -291,12 +284,11 @@ class _Stage:
         module = PretrainModule(method, recipe, num_steps, steps_per_epoch)
 
         self._folder.mkdir(exist_ok=True)
-        metrics = MetricsFile(self._folder / "metrics.csv")
-        monitor = Monitor(self._machine.monitor_every, metrics, self._console)
         stop = StopRequest()
+        monitor = Monitor(self._machine.monitor_every, self._folder, self._console)
         resume_path = self._folder / "resume.ckpt"
         resume_file = ResumeFile(resume_path, stop)
-        knn = [OnlineKnn(self._source, monitor, workers)] if self._has_labels() else []
+        knn = [OnlineKnn(self._source, monitor, stop)] if self._has_labels() else []
         title = f"stage {self._number}/{len(recipe.precisions())} {self._precision.value}"
         trainer = _trainer(
             [
@@ -306,21 +298,36 @@ class _Stage:
                 resume_file,
                 ProgressBar(title, monitor, self._console),
             ],
-            recipe, num_steps, self._machine.device, self._folder,
+            recipe, num_steps, self._machine.device,
         )  # fmt: skip
-        resumed = resume_path if resume_path.is_file() else None
-        metrics.start(_step_of(resume_path) if resumed else 0)
         began = time.monotonic()
-        with stop.installed(), _quiet():
-            trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
-        if resume_file.stopped and trainer.global_step < num_steps:
-            raise Interrupted(
-                f"stopped at step {trainer.global_step} of {num_steps} in stage {self._number}; "
-                f"go on with: burn pretrain --resume --out {self._out}"
-            )
+        self._fit(module, trainer, loader, resume_file)
         seconds = time.monotonic() - began
         self._finish(module, monitor, seconds, described)
         resume_path.unlink(missing_ok=True)
+
+    def _fit(
+        self,
+        module: PretrainModule,
+        trainer: L.Trainer,
+        loader: TrainLoader,
+        resume_file: ResumeFile,
+    ) -> None:
+        """Train to the last step, from the resume file where there is one."""
+        resumed = resume_file.path if resume_file.path.is_file() else None
+        if resumed:
+            _check_resume_file(resumed)
+        again = f"go on with: burn pretrain --resume --out {self._out}"
+        with resume_file.stop.installed(), _quiet():
+            try:
+                trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
+            except SystemExit:  # Lightning's answer to a second Ctrl-C
+                raise Interrupted(f"stopped at once in stage {self._number}; {again}") from None
+        if resume_file.stopped and trainer.global_step < module.num_steps:
+            raise Interrupted(
+                f"stopped and saved at step {trainer.global_step} of {module.num_steps} in stage "
+                f"{self._number}; {again}"
+            )
 
     def _has_labels(self) -> bool:
         return self._source.labels is not None and len(self._source) >= 10
@@ -349,7 +356,9 @@ class _Stage:
                 "last": monitor.last,
             },
         }
-        save_checkpoint(self._out / f"stage{self._number}.safetensors", module.method.weights(), meta)
+        save_checkpoint(
+            self._out / f"stage{self._number}.safetensors", module.method.weights(), meta
+        )
         self._report(monitor)
 
     def _report(self, monitor: Monitor) -> None:
@@ -365,15 +374,16 @@ class _Stage:
 
 def default_workers(device: Device) -> int:
     """Processes that load images: most cores feed a GPU; on a CPU half, the other half trains."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     return min(16, cores) if cuda else max(1, cores // 2)
 
 
-def _step_of(resume_path: Path) -> int:
+def _check_resume_file(resume_path: Path) -> None:
     try:
-        content = torch.load(resume_path, map_location="cpu", weights_only=True, mmap=True)
-        return int(content["global_step"])
+        torch.load(resume_path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever a damaged file makes of the reader
         raise UserError(
             f"{resume_path} is damaged: remove it to begin this stage again, then --resume"
@@ -381,7 +391,7 @@ def _step_of(resume_path: Path) -> int:
 
 
 def _trainer(
-    callbacks: list[L.Callback], recipe: Recipe, num_steps: int, device: Device, folder: Path
+    callbacks: list[L.Callback], recipe: Recipe, num_steps: int, device: Device
 ) -> L.Trainer:
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
@@ -398,7 +408,7 @@ def _trainer(
             enable_model_summary=False,
             enable_progress_bar=False,
             callbacks=callbacks,
-            logger=tensorboard(folder),
+            logger=False,
             num_sanity_val_steps=0,
         )
 

@@ -1,0 +1,104 @@
+"""Float backbones: timm's networks behind our normalisation."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+
+from burn.backbones import BackboneConfig, build_backbone, is_binary
+from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
+from burn.backbones.float import FloatBackbone
+from burn.errors import UserError
+from burn.types import Precision
+from networks import randomize
+
+
+def build(name: str = "test_resnet", **settings: object) -> FloatBackbone:
+    backbone = build_backbone(BackboneConfig(name=name, **settings), Precision.FLOAT)  # type: ignore[arg-type]
+    assert isinstance(backbone, FloatBackbone)
+    return backbone
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_efficientnet"])
+def test_features_are_timms_on_normalised_images(name: str):
+    side = 160 if name == "test_vit" else 64
+    backbone = build(name).eval()
+    model = timm.create_model(name, num_classes=0).eval()
+    model.load_state_dict(backbone.model.state_dict())
+    images = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    with torch.no_grad():
+        features = backbone(images)
+        expected = model((images.float() / 255 - mean) / std)
+    # float32; convolutions sum in another order in another memory format.
+    torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
+    assert features.shape == (2, backbone.num_features)
+    assert features.dtype == torch.float32
+
+
+def test_uint8_and_float_images_are_the_same_images():
+    backbone = build().eval()
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    assert torch.equal(backbone(images), backbone(images.float() / 255))
+
+
+def test_maps_by_stride():
+    backbone = build("resnet18", width=0.25).eval()
+    with torch.no_grad():
+        images = torch.rand(1, 3, 64, 64)
+        maps = backbone.maps(images)
+        last = backbone.forward_features(images)
+    sides = {stride: tuple(m.shape[1:]) for stride, m in maps.items()}
+    assert sides == {
+        2: (64, 32, 32),
+        4: (16, 16, 16),
+        8: (32, 8, 8),
+        16: (64, 4, 4),
+        32: (128, 2, 2),
+    }
+    assert list(maps) == [2, 4, 8, 16, 32]
+    assert torch.equal(maps[32], last)
+
+
+@pytest.mark.parametrize(("stride", "side"), [(None, 2), (1, 8), (2, 4)])
+def test_stem_stride_makes_a_small_stem_without_pooling(stride: int | None, side: int):
+    backbone = build("resnet18", width=0.25, stem_stride=stride)
+    with torch.no_grad():
+        assert backbone.forward_features(torch.rand(2, 3, 64, 64)).shape == (2, 128, side, side)
+    assert tuple(backbone.model.conv1.kernel_size) == ((7, 7) if stride is None else (3, 3))  # type: ignore[union-attr]
+
+
+def test_every_parameter_gets_a_gradient():
+    """Past the start, where timm's last BN of each block is 0 and lets nothing through."""
+    backbone = randomize(build("resnet18", width=0.25, stem_stride=1))
+    backbone(torch.rand(4, 3, 32, 32)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in backbone.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("resnet81", {}, "resnet81.*resnet18"),
+        ("reactnet", {}, "reactnet_a"),
+        ("test_vit", {"width": 0.5}, "test_vit.*width"),
+        ("test_vit", {"stem_stride": 1}, "test_vit.*stem"),
+        ("resnet10t", {"stem_stride": 1}, "resnet10t.*stem"),  # its stem is three convolutions
+        ("resnet18", {"stage_strides": (1, 2, 2, 2)}, "stage_strides.*resnet18"),
+        ("resnet18", {"feature_layer": True}, "feature_layer.*resnet18"),
+    ],
+)
+def test_what_cannot_be_built_is_named(name: str, settings: dict[str, object], words: str):
+    with pytest.raises(UserError, match=words):
+        build(name, **settings)
+
+
+@pytest.mark.parametrize("precision", [Precision.BINARY_ACTIVATIONS, Precision.BINARY])
+def test_a_float_network_has_no_binary_precision(precision: Precision):
+    with pytest.raises(UserError, match="resnet18"):
+        build_backbone(BackboneConfig(name="resnet18"), precision)
+
+
+def test_only_reactnet_is_binary():
+    assert is_binary("reactnet_a")
+    assert not is_binary("resnet18")

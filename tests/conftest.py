@@ -1,0 +1,25 @@
+"""Shared by the tests: one thread (the suite runs in parallel), one tiny teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Every test draws its tensors from the same state, alone or in company."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folder of a tiny float teacher trained for a few steps on digits."""
+    out = tmp_path_factory.mktemp("teacher") / "run"
+    tiny.train(tiny.teacher_recipe(), out, max_steps=8)
+    return out

@@ -1,0 +1,52 @@
+"""Networks, recipes and runs small enough for a test."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from burn.backbones import BackboneConfig
+from burn.methods.burn import BurnConfig
+from burn.recipes import find_recipe
+from burn.training.recipe import Recipe
+from burn.training.run import Machine, RunPlan, StageSummary, pretrain
+
+STUDENT = BackboneConfig(width=0.25, stage_strides=(2, 2, 2, 1))
+TEACHER = BackboneConfig(name="resnet10t", width=0.125)
+
+
+def teacher_recipe() -> Recipe:
+    """A float ResNet by SimCLR, one small epoch."""
+    recipe = find_recipe("demo_teacher")
+    return replace(recipe, epochs=1, batch_size=64, compute="float32", backbone=TEACHER)
+
+
+def student_recipe(**burn: object) -> Recipe:
+    """BURN on the tiny student; keywords change its loss."""
+    recipe = find_recipe("demo")
+    loss = replace(BurnConfig(num_classes=64, hidden=64), **burn)  # type: ignore[arg-type]
+    return replace(recipe, epochs=1, batch_size=64, compute="float32", backbone=STUDENT, burn=loss)
+
+
+def train(
+    recipe: Recipe,
+    out: Path,
+    teacher: Path | str | None = None,
+    *,
+    data: str = "digits",
+    name: str = "tiny",
+    max_steps: int | None = 4,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    monitor_every: int = 2,
+    console: Console | None = None,
+) -> list[StageSummary]:
+    """Pretrain on the CPU without worker processes."""
+    plan = RunPlan(name, recipe, data, str(teacher) if teacher else None, seed, max_steps)
+    machine = Machine(device="cpu", workers=0, monitor_every=monitor_every)
+    console = console or Console(file=io.StringIO(), width=200)
+    return pretrain(plan, out, machine, console, resume=resume, overwrite=overwrite)

@@ -1,0 +1,307 @@
+import csv
+import io
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from PIL import Image
+
+import burn.training.run as run_module
+from burn.checkpoint import load_checkpoint
+from burn.errors import UserError
+from burn.methods.base import StepOutput
+from burn.methods.burn import Burn
+from burn.targets.weights import backbone_from
+from burn.training.callbacks import StopRequest
+from burn.training.monitor import GradientFlowError
+from burn.training.run import Interrupted, read_plan
+from burn.types import Precision
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_two_stages_leave_checkpoints_that_describe_themselves(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    first, second = tiny.train(tiny.student_recipe(), out, teacher)
+    assert (first.precision, second.precision) == (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
+    assert first.steps == second.steps == 4
+    meta = json.loads((out / "stage2.json").read_text())
+    assert meta["precision"] == "binary"
+    assert (meta["stage"], meta["num_stages"], meta["steps"]) == (2, 2, 4)
+    assert meta["recipe"]["burn"]["num_classes"] == 64
+    assert meta["data"] == {"name": "digits", "images": 1437, "fingerprint": "digits:train:1437"}
+    assert len(meta["teacher"]["sha256"]) == 64
+    assert meta == load_checkpoint(out).meta
+    assert not [name for name in load_checkpoint(out).weights if name.startswith("teacher.")]
+    rows = rows_of(out / "stage1" / "metrics.csv")
+    assert [row["step"] for row in rows if row["loss"]] == ["2", "4"]
+    assert all(float(row["images_per_second"]) > 0 for row in rows if row["loss"])
+    assert [row["step"] for row in rows if row["knn"]] == ["4"]
+    assert list((out / "stage1").glob("events.out.tfevents*"))
+    assert not (out / "stage1" / "resume.ckpt").exists()
+
+
+def test_hand_over_carries_every_weight(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Stage 2 starts from exactly stage 1's weights, the teacher's classifier included."""
+    started: list[dict[str, torch.Tensor]] = []
+    train = run_module._Stage._fit
+
+    def spy(self, module, *rest):
+        started.append({k: v.clone() for k, v in module.method.weights().items()})
+        return train(self, module, *rest)
+
+    monkeypatch.setattr(run_module._Stage, "_fit", spy)
+    out = tmp_path / "run"
+    tiny.train(tiny.student_recipe(classifier="joint"), out, teacher)
+    finished = load_file(out / "stage1.safetensors")
+    assert same(started[1], finished)
+    assert any(name.startswith("teacher_classifier.") for name in finished)
+    assert not same(started[0], finished)
+
+
+def test_a_run_repeats_itself_bit_by_bit_and_the_seed_matters(teacher: Path, tmp_path: Path):
+    recipe = replace(tiny.student_recipe(), stages=1)
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        tiny.train(recipe, tmp_path / name, teacher, seed=seed)
+    a, b, c = (load_file(tmp_path / name / "stage1.safetensors") for name in "abc")
+    assert same(a, b)
+    assert not same(a, c)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+):
+    """Stopped in the middle of an epoch of stage 1, then of stage 2; the end is bit-identical."""
+    recipe = replace(tiny.student_recipe(classifier="joint"), accumulate=accumulate, epochs=2)
+    recipe = replace(recipe, batch_size=128)
+    steps = 14  # 11 steps an epoch: the run crosses an epoch's end
+    tiny.train(recipe, tmp_path / "whole", teacher, max_steps=steps)
+
+    out = tmp_path / "cut"
+    forward = Burn.forward
+
+    def stop_at(last_call: int) -> None:
+        calls = 0
+        stop: list[StopRequest] = []
+        make = StopRequest.__init__
+
+        def remember(self: StopRequest) -> None:
+            make(self)
+            stop.append(self)
+
+        def counting(self, batch, progress):
+            nonlocal calls
+            calls += 1
+            if calls == last_call:
+                stop[-1]._handle(signal.SIGINT, None)
+            return forward(self, batch, progress)
+
+        monkeypatch.setattr(StopRequest, "__init__", remember)
+        monkeypatch.setattr(Burn, "forward", counting)
+
+    stop_at(5 * accumulate)
+    with pytest.raises(Interrupted, match=r"step 5 of 14 in stage 1; go on with: burn pretrain"):
+        tiny.train(recipe, out, teacher, max_steps=steps)
+    monkeypatch.undo()
+    assert not (out / "stage1.safetensors").exists()
+    stop_at((9 + 12) * accumulate)
+    with pytest.raises(Interrupted, match="step 12 of 14 in stage 2"):
+        tiny.train(recipe, out, teacher, max_steps=steps, resume=True)
+    monkeypatch.undo()
+    tiny.train(recipe, out, teacher, max_steps=steps, resume=True)
+
+    for stage in (1, 2):
+        whole, cut = (
+            load_file(tmp_path / name / f"stage{stage}.safetensors") for name in ("whole", "cut")
+        )
+        assert same(whole, cut)
+        tables = [
+            [
+                {k: v for k, v in row.items() if k != "images_per_second"}
+                for row in rows_of(tmp_path / n / f"stage{stage}" / "metrics.csv")
+            ]
+            for n in ("whole", "cut")
+        ]
+        assert tables[0] == tables[1]
+
+
+def test_resume_of_a_finished_run_changes_nothing(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    tiny.train(tiny.student_recipe(), out, teacher)
+    before = (out / "stage2.safetensors").read_bytes()
+    summaries = tiny.train(tiny.student_recipe(), out, teacher, resume=True)
+    assert [s.steps for s in summaries] == [4, 4]
+    assert (out / "stage2.safetensors").read_bytes() == before
+
+
+def test_the_plan_of_a_run_reads_back(teacher: Path, tmp_path: Path):
+    recipe = tiny.student_recipe(lam="heaviside")
+    tiny.train(recipe, tmp_path / "run", teacher, max_steps=2, seed=3)
+    plan = read_plan(tmp_path / "run")
+    assert plan.recipe == recipe
+    assert (plan.seed, plan.max_steps, plan.data) == (3, 2, "digits")
+
+
+def test_resume_with_other_settings_names_the_difference(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    tiny.train(tiny.student_recipe(), out, teacher)
+    with pytest.raises(UserError, match=r"plan.recipe.burn.lam_end was 0.7, is 0.6"):
+        tiny.train(tiny.student_recipe(lam_end=0.6), out, teacher, resume=True)
+
+
+def test_a_used_folder_is_refused_and_overwrite_begins_again(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    tiny.train(tiny.student_recipe(), out, teacher)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="already holds a run: give --resume or --overwrite"):
+        tiny.train(tiny.student_recipe(), out, teacher)
+    tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher, overwrite=True)
+    assert not (out / "stage2.safetensors").exists()
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_with_other_things_is_never_touched(tmp_path: Path):
+    (tmp_path / "photo.jpg").write_bytes(b"precious")
+    with pytest.raises(UserError, match="not empty and holds no run"):
+        tiny.train(tiny.teacher_recipe(), tmp_path, overwrite=True)
+    assert (tmp_path / "photo.jpg").read_bytes() == b"precious"
+
+
+def test_a_damaged_resume_file_is_named(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher)
+    (out / "stage1.safetensors").unlink()
+    (out / "stage1" / "resume.ckpt").write_bytes(b"PK\x03\x04 cut short")
+    with pytest.raises(UserError, match=r"resume\.ckpt is damaged: remove it"):
+        tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher, resume=True)
+
+
+def test_guard_stops_a_detached_loss(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What BURN's release does: the loss is computed without gradients, then marked as having one."""
+    forward = Burn.forward
+
+    def released(self, batch, progress):
+        with torch.no_grad():
+            output = forward(self, batch, progress)
+        return StepOutput(output.loss.clone().requires_grad_(), output.terms, output.features)
+
+    monkeypatch.setattr(Burn, "forward", released)
+    with pytest.raises(GradientFlowError, match="student backbone .* received no gradient"):
+        tiny.train(tiny.student_recipe(), tmp_path / "run", teacher)
+    assert not (tmp_path / "run" / "stage1.safetensors").exists()
+
+
+def test_guard_stops_a_loss_without_a_graph(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    forward = Burn.forward
+    monkeypatch.setattr(Burn, "forward", torch.no_grad()(forward))
+    with pytest.raises(GradientFlowError, match="detached from all parameters"):
+        tiny.train(tiny.student_recipe(), tmp_path / "run", teacher)
+
+
+def test_guard_stops_a_joint_classifier_that_is_frozen_by_mistake(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    make = Burn.__init__
+
+    def forgetful(self, *arguments):
+        make(self, *arguments)
+        self.teacher_classifier.requires_grad_(False)
+
+    monkeypatch.setattr(Burn, "__init__", forgetful)
+    with pytest.raises(GradientFlowError, match="teacher classifier is meant to learn"):
+        tiny.train(tiny.student_recipe(classifier="joint"), tmp_path / "run", teacher)
+
+
+@pytest.mark.parametrize("shape", ["heaviside", "constant"])
+def test_guard_lets_parts_without_weight_wait(teacher: Path, tmp_path: Path, shape: str):
+    """λ = 1 in the first half of Heaviside gives KL no weight: that is no fault."""
+    recipe = replace(tiny.student_recipe(lam=shape), stages=1)
+    (summary,) = tiny.train(recipe, tmp_path / "run", teacher, max_steps=6)
+    assert summary.steps == 6
+
+
+def test_literal_joint_classifier_is_called_collapsed_and_the_frozen_one_is_not(
+    teacher: Path, tmp_path: Path
+):
+    """The paper-literal run within 200 steps (SPEC section 1), by the log and by the summary."""
+    base = replace(tiny.student_recipe(), stages=1, epochs=20)
+    for classifier in ("joint", "frozen"):
+        text = io.StringIO()
+        recipe = replace(base, burn=replace(base.burn, classifier=classifier))
+        (summary,) = tiny.train(
+            recipe, tmp_path / classifier, teacher, max_steps=120, monitor_every=20,
+            console=Console(file=text, width=1000),
+        )  # fmt: skip
+        if classifier == "joint":
+            assert summary.collapsed_at is not None
+            assert summary.collapsed_at <= 200
+            assert text.getvalue().count("collapsed target at step") == 2
+        else:
+            assert summary.collapsed_at is None
+            assert "collapsed" not in text.getvalue()
+
+
+def test_teacher_does_not_move(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kept: list[Burn] = []
+    make = Burn.__init__
+
+    def remember(self, *arguments):
+        make(self, *arguments)
+        kept.append(self)
+
+    monkeypatch.setattr(Burn, "__init__", remember)
+    tiny.train(tiny.student_recipe(), tmp_path / "run", teacher)
+    original = backbone_from(load_checkpoint(teacher)).state_dict()
+    for method in kept:
+        assert same(dict(method.teacher.backbone.state_dict()), dict(original))
+
+
+def test_corrupt_images_are_left_out_counted_and_named(teacher: Path, tmp_path: Path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    random = np.random.default_rng(0)
+    for i in range(12):
+        pixels = random.integers(0, 255, (40, 36, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{i:02d}.png")
+    (photos / "05.png").write_bytes(b"not an image")
+    text = io.StringIO()
+    recipe = replace(tiny.student_recipe(), stages=1, epochs=2, batch_size=6)
+    (summary,) = tiny.train(
+        recipe, tmp_path / "run", teacher, data=str(photos), console=Console(file=text, width=1000)
+    )
+    assert summary.steps == 4
+    assert "1 unreadable images were left out" in text.getvalue()
+    assert "05.png" in text.getvalue()
+
+
+def test_metrics_file_drops_what_came_after_the_step_it_resumes_from(tmp_path: Path):
+    from burn.training.metrics import MetricsFile, read_metrics
+
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics.start(0)
+    for step in (10, 20, 30):
+        metrics.append(step, 0, {"loss": step / 8})
+    metrics.start(20)
+    metrics.append(30, 0, {"loss": 7.0})
+    rows = read_metrics(tmp_path / "metrics.csv")
+    assert [(row["step"], row["loss"]) for row in rows] == [(10, 1.25), (20, 2.5), (30, 7.0)]
