@@ -149,6 +149,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             max_steps=resuming.max_steps,
         )  # fmt: skip
     options = parser.read(arguments)
+    machine = Machine(_device(options.device), options.workers)
     if not options.recipe:
         raise UserError(f"give --recipe: one of {', '.join(RECIPES)}")
     for required in ("data", "out"):
@@ -164,7 +165,6 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         seed=options.seed,
         max_steps=options.max_steps,
     )
-    machine = Machine(_device(options.device), options.workers)
     summaries = pretrain(
         plan,
         Path(options.out),

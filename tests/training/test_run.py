@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
-from PIL import Image
 
 import burn.training.run as run_module
+import tiny
 from burn.checkpoint import load_checkpoint
 from burn.errors import UserError
 from burn.methods.base import StepOutput
@@ -195,7 +195,7 @@ def test_a_damaged_resume_file_is_named(teacher: Path, tmp_path: Path):
 def test_guard_stops_a_detached_loss(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """What BURN's release does: the loss is computed without gradients, then marked as having one."""
+    """What BURN's release does: a loss without gradients that is then marked as having one."""
     forward = Burn.forward
 
     def released(self, batch, progress):
@@ -204,7 +204,7 @@ def test_guard_stops_a_detached_loss(
         return StepOutput(output.loss.clone().requires_grad_(), output.terms, output.features)
 
     monkeypatch.setattr(Burn, "forward", released)
-    with pytest.raises(GradientFlowError, match="student backbone .* received no gradient"):
+    with pytest.raises(GradientFlowError, match=r"student backbone .* received no gradient"):
         tiny.train(tiny.student_recipe(), tmp_path / "run", teacher)
     assert not (tmp_path / "run" / "stage1.safetensors").exists()
 

@@ -97,6 +97,7 @@ def count_named(
     neither, and for a width given to a checkpoint.
     """
     about: dict[str, Any] = {"name": name}
+    own_size = 224
     if Path(name).exists():
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
@@ -104,12 +105,12 @@ def count_named(
         backbone = backbone_from(checkpoint)
         about |= {key: checkpoint.meta[key] for key in ("precision", "stage", "steps")}
         about["recipe"] = checkpoint.meta["recipe"]["name"]
-        image_size = image_size or checkpoint.meta["views"]["size"]
+        own_size = checkpoint.meta["views"]["size"]
     else:
         config = replace(BackboneConfig(name=name), width=width or 1.0)
         precision = Precision.BINARY if is_binary(name) else Precision.FLOAT
         backbone = build_backbone(config, precision)
-    image_size = image_size or 224
+    image_size = own_size if image_size is None else image_size
     if image_size < 1 or num_classes < 0:
         raise UserError("--image-size must be at least 1 and --classes at least 0")
     about |= {"image_size": image_size, "classes": num_classes}

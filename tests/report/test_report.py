@@ -1,0 +1,68 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from burn.errors import UserError
+from burn.report.plots import demo_picture
+from burn.report.tables import results_table
+from burn.results import Result, append_results, read_results
+from burn.training.metrics import MetricsFile
+
+
+def result(model: str, protocol: str, value: float, metric: str = "top1") -> Result:
+    return Result(protocol, metric, value, model, "c", "a", "b", 0, 1.0, {"k": 20})
+
+
+RESULTS = [
+    result("random", "knn", 11.25),
+    result("random", "linear", 20),
+    result("teacher", "knn", 90),
+    result("teacher", "linear", 95.55),
+    result("teacher", "linear", 99.9, "top5"),
+]
+
+
+def test_results_survive_their_file(tmp_path: Path):
+    append_results(tmp_path / "new" / "results.jsonl", RESULTS[:2])
+    append_results(tmp_path / "new" / "results.jsonl", RESULTS[2:])
+    assert read_results(tmp_path / "new" / "results.jsonl") == RESULTS
+
+
+def test_a_damaged_line_is_named(tmp_path: Path):
+    append_results(tmp_path / "r.jsonl", RESULTS)
+    with (tmp_path / "r.jsonl").open("a") as file:
+        file.write('{"protocol": "knn"')
+    with pytest.raises(UserError, match="line 6 is not a result"):
+        read_results(tmp_path / "r.jsonl")
+
+
+def test_table_has_a_row_a_model_and_a_column_a_number():
+    text = io.StringIO()
+    Console(file=text, width=100).print(results_table(RESULTS))
+    lines = text.getvalue().splitlines()
+    assert "kNN top-1" in lines[1]
+    assert "linear top-5" in lines[1]
+    random = next(line for line in lines if "random" in line)
+    assert [cell.strip() for cell in random.split("│")][1:-1] == ["random", "11.2 %", "20.0 %", ""]
+
+
+def test_demo_picture_draws_what_the_runs_wrote_and_is_reproducible(tmp_path: Path):
+    for run, stages in (("teacher", 1), ("student", 2)):
+        for stage in range(1, stages + 1):
+            folder = tmp_path / run / f"stage{stage}"
+            folder.mkdir(parents=True)
+            metrics = MetricsFile(folder / "metrics.csv")
+            metrics.start(0)
+            for step in (20, 40):
+                numbers = {"loss": 1 / step, "learning_rate": 0.1}
+                if run == "student":
+                    numbers |= {"kl": 3 / step, "feature_similarity": 1 / step}
+                metrics.append(step, 0, numbers)
+    files = [tmp_path / "a.svg", tmp_path / "b.svg", tmp_path / "c.png"]
+    demo_picture(RESULTS, tmp_path / "teacher", tmp_path / "student", files)
+    svg = files[0].read_text()
+    assert svg == files[1].read_text()
+    assert "weights become bits" in svg or svg.count("<path") > 50
+    assert files[2].read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,123 @@
+"""The teacher: whatever is done to it in training, nothing in it moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.methods.burn import Burn, BurnConfig
+from burn.optim import OptimConfig, build_optimizer
+from burn.targets.frozen import FrozenTarget
+from burn.types import Batch, Precision
+from networks import randomize, tiny_reactnet
+
+
+def float_teacher() -> Backbone:
+    """A ResNet with running statistics that are not those of the images below."""
+    torch.manual_seed(4)
+    return randomize(build_backbone(BackboneConfig(name="test_resnet"), Precision.FLOAT))
+
+
+def images(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (6, 3, 32, 32), generator=generator, dtype=torch.uint8)
+
+
+def contents(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of every parameter and buffer, those outside the state dict too."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def unchanged(module: nn.Module, before: dict[str, Tensor]) -> bool:
+    now = contents(module)
+    return list(now) == list(before) and all(torch.equal(now[k], v) for k, v in before.items())
+
+
+@pytest.mark.parametrize("batch_norm", ["running", "batch"])
+@pytest.mark.parametrize("views", ["same", "cross"])
+def test_nothing_moves_in_training(batch_norm: str, views: str):
+    config = BurnConfig(
+        classifier="joint", num_classes=12, hidden=16, views=views, teacher_batch_norm=batch_norm  # type: ignore[arg-type]
+    )  # fmt: skip
+    teacher = float_teacher()
+    method = Burn(tiny_reactnet(), teacher, config)
+    before = contents(method.teacher)
+    student = contents(method.backbone)
+    optimizer = build_optimizer(method.parts(), OptimConfig(name="sgd", lr=0.1, weight_decay=0.1))
+    for step in range(3):
+        method.train()
+        batch = Batch(
+            tuple(images(10 * step + v) for v in range(method.num_views)), torch.arange(6)
+        )
+        optimizer.zero_grad()
+        method(batch, step / 3).loss.backward()
+        optimizer.step()
+    assert unchanged(method.teacher, before)
+    assert not unchanged(method.backbone, student), "the student does move"
+    assert all(p.grad is None and not p.requires_grad for p in teacher.parameters())
+
+
+def test_running_statistics_are_in_the_comparison():
+    """The test above would see them move: a teacher trained for one pass has others."""
+    teacher = float_teacher()
+    before = contents(teacher)
+    assert any(name.endswith("running_var") for name in before)
+    assert any(name.endswith("num_batches_tracked") for name in before)
+    teacher.train()(images(0))
+    now = contents(teacher)
+    moved = {name.rsplit(".", 1)[-1] for name in before if not torch.equal(now[name], before[name])}
+    assert moved == {"running_mean", "running_var", "num_batches_tracked"}
+
+
+def test_train_mode_leaves_every_module_in_eval_mode():
+    target = FrozenTarget(float_teacher())
+    assert not any(module.training for module in target.modules())
+    assert target.train() is target
+    nn.Sequential(target).train()
+    assert not any(module.training for module in target.modules())
+
+
+def test_running_statistics_give_what_the_backbone_gives_in_eval_mode():
+    expected = float_teacher().eval()(images(1)).detach()
+    found = FrozenTarget(float_teacher()).train()(images(1))
+    assert torch.equal(found, expected)
+    # Each image by itself is the same image: float32 kernels for other batch sizes may round else.
+    alone = FrozenTarget(float_teacher())(images(1)[:1])
+    torch.testing.assert_close(alone, expected[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_batch_statistics_give_what_the_backbone_gives_in_train_mode():
+    expected = float_teacher().train()(images(1)).detach()
+    target = FrozenTarget(float_teacher(), "batch")
+    before = contents(target)
+    found = target.train()(images(1))
+    # The same float32 formula, through another kernel.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    running = FrozenTarget(float_teacher())(images(1))
+    assert not torch.allclose(found, running, rtol=0.05), "they differ from the running ones"
+    assert unchanged(target, before)
+
+
+def test_it_gives_features_without_gradients():
+    target = FrozenTarget(float_teacher())
+    features = target(images(0))
+    assert features.shape == (6, target.num_features)
+    assert features.dtype == torch.float32
+    assert not features.requires_grad
+
+
+def test_the_two_settings_make_different_losses():
+    """`teacher_batch_norm` reaches the teacher."""
+    config = BurnConfig(classifier="none")
+    losses = []
+    for batch_norm in ("running", "batch"):
+        chosen = replace(config, teacher_batch_norm=batch_norm)
+        torch.manual_seed(0)
+        method = Burn(tiny_reactnet(), float_teacher(), chosen).train()
+        losses.append(method(Batch((images(1),), torch.arange(6)), 0.0).loss.item())
+    assert abs(losses[0] - losses[1]) > 1e-3

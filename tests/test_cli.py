@@ -1,0 +1,208 @@
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny
+from burn.cli import main
+
+SMALL = [
+    "--recipe", "demo", "--data", "digits", "--max-steps", "2", "--workers", "0",
+    "--compute", "float32", "--batch-size", "16", "--backbone.width", "0.125",
+]  # fmt: skip
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run; the status must be 2 and the error one line on stderr, which is returned."""
+    assert main([str(a) for a in arguments]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("burn: ")
+    assert "Traceback" not in captured.err
+    return lines[0]
+
+
+def test_no_arguments_show_the_commands(capsys):
+    assert main([]) == 0
+    assert "pretrain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["demo", "pretrain", "evaluate", "info"])
+def test_help_leads_with_examples_and_fits_a_screen_or_two(command: str, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("examples:") < text.index("options:")
+    assert f"burn {command} " in text
+    assert len(text.splitlines()) <= 75
+    assert "_" not in "".join(re.findall(r"--[\w.-]+", text))
+
+
+def test_every_field_of_a_recipe_is_an_option(capsys):
+    assert main(["pretrain", "--help-fields"]) == 0
+    fields = capsys.readouterr().out
+    assert main(["pretrain", "--help"]) == 0
+    text = fields + capsys.readouterr().out
+    from burn.options import _flatten
+    from burn.training.recipe import Recipe
+
+    for name in _flatten(Recipe().to_json()):
+        assert f"--{name.replace('_', '-')} " in text
+
+
+def test_config_and_print_config_reproduce_each_other(capsys, tmp_path: Path):
+    arguments = ["--recipe", "paper_small", "--burn.lam=constant", "--views.crop-scale", "[0.5,1]"]
+    assert main(["pretrain", *arguments, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "lam: constant" in printed
+    assert "classifier: joint" in printed
+    (tmp_path / "run.yaml").write_text(printed)
+    assert main(["pretrain", "--config", str(tmp_path / "run.yaml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    (tmp_path / "part.yaml").write_text("recipe: paper_small\nepochs: 3\n")
+    assert main(["pretrain", "--config", str(tmp_path / "part.yaml"), "--print-config"]) == 0
+    part = capsys.readouterr().out
+    assert "epochs: 3" in part
+    assert "classifier: joint" in part
+
+
+def test_pretrain_evaluate_info_through_the_command(teacher: Path, tmp_path: Path, capsys):
+    out = tmp_path / "run"
+    assert main(["pretrain", *SMALL, "--teacher", str(teacher), "--out", str(out)]) == 0
+    assert "stage 2 binary: 2 steps" in capsys.readouterr().out
+    assert main(["pretrain", "--resume", "--out", str(out)]) == 0
+    assert "stage 2 binary: 2 steps" in capsys.readouterr().out
+    data = ["--train", "digits", "--test", "digits", "--out", str(tmp_path), "--json"]
+    assert main(["evaluate", "knn", str(out), *data]) == 0
+    knn = json.loads(capsys.readouterr().out)
+    assert (knn["protocol"], knn["metric"], knn["settings"]["k"]) == ("knn", "top1", 20)
+    linear = ["evaluate", "linear", str(out), "--epochs", "2", "--augment", "none", *data]
+    assert main(linear) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["metric"] for row in rows] == ["top1", "top5"]
+    assert rows[0]["settings"]["augment"] == "none"
+    assert main(["evaluate", "knn", str(out), "--random-init", *data]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "random reactnet_a, binary"
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
+    assert main(["info", str(out), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["precision"], info["recipe"], info["steps"]) == ("binary", "demo", 2)
+
+
+def test_info_counts_reactnet_as_the_paper_does(capsys):
+    assert main(["info", "reactnet_a", "--image-size", "224", "--classes", "1000", "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["binary_macs"] == 4_816_896_000
+    assert round(info["flops"] / 1e8, 2) == 0.12
+    assert round(info["ops"] / 1e8, 2) == 0.87
+    assert info["binary_parameters"] + info["float_parameters"] == 29_343_592
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("pretran", "unknown command 'pretran': did you mean pretrain?"),
+        ("pretrain", "give --recipe: one of"),
+        ("pretrain --recipe burn_smal", "did you mean burn_small?"),
+        ("pretrain --recipe demo --max-stepz 3", "did you mean --max-steps?"),
+        ("pretrain --recipe demo --lamb_start 3", "did you mean --burn.lam-start?"),
+        ("pretrain --recipe demo", "give --data"),
+        ("pretrain --recipe demo --data digits", "give --out"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x", "method burn needs a teacher"),
+        ("pretrain --recipe demo --epochs many", "--epochs: expected int. Got value: many"),
+        ("pretrain --recipe demo --burn.lam wavy", "--burn.lam: expected one of"),
+        ("pretrain --recipe demo --device tpu", "--device tpu: auto, cpu or cuda"),
+        ("pretrain --resume", "--resume needs --out"),
+        ("pretrain --resume --out {tmp}", "holds no run to resume"),
+        ("pretrain --recipe teacher_small --data {tmp}/none --out {tmp}/x", "no data at"),
+        ("pretrain --recipe teacher_small --data {tmp} --out {tmp}/x", "holds no image"),
+        ("pretrain --recipe teacher_small --data digits --teacher r:f --out {tmp}/x",
+         "method simclr learns without a teacher"),
+        ("pretrain --recipe demo --data digits --teacher resnet18 --out {tmp}/x",
+         "no teacher at resnet18"),
+        ("pretrain --recipe demo --data digits --teacher resnet81:f --out {tmp}/x",
+         "unknown backbone 'resnet81'"),
+        ("pretrain --recipe demo --data digits --teacher resnet18:{tmp}/f --out {tmp}/x",
+         "no weights file at"),
+        ("pretrain --recipe demo --data digits --teacher {tmp} --out {tmp}/x",
+         "holds no finished stage"),
+        ("pretrain --recipe demo --config {tmp}/none.yaml", "File does not exist"),
+        ("evaluate knn {tmp}/none --train digits --test digits", "no teacher at"),
+        ("evaluate cnn {tmp} --train digits --test digits", "unknown protocol 'cnn'"),
+        ("evaluate knn {tmp} --test digits", "give --train"),
+        ("info resnet81", "unknown backbone 'resnet81'"),
+        ("info reactnet_a --image-size 0", "--image-size must be at least 1"),
+        ("info reactnet_a --width 99", "width 99.0 is not in (0, 16]"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line_with_status_2(arguments: str, message: str, capsys, tmp_path: Path):
+    error = fails(capsys, *arguments.format(tmp=tmp_path).split())
+    assert message in error
+    assert not (tmp_path / "x").exists()
+
+
+def test_labels_are_needed_to_judge(teacher: Path, tmp_path: Path, capsys):
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
+    photos = str(tmp_path / "photos")
+    error = fails(capsys, "evaluate", "knn", teacher, "--train", photos, "--test", photos)
+    assert "has no labels: give class folders" in error
+
+
+def test_no_readable_image_is_said_before_anything_is_written(tmp_path: Path, capsys):
+    (tmp_path / "photos").mkdir()
+    for name in ("a.jpg", "b.png"):
+        (tmp_path / "photos" / name).write_bytes(b"nothing")
+    out = tmp_path / "run"
+    error = fails(
+        capsys, "pretrain", "--recipe", "teacher_small", "--data", tmp_path / "photos", "--out", out
+    )
+    assert "none of its 2 images can be read" in error
+    assert not out.exists()
+
+
+def test_a_checkpoint_of_another_version_is_named(teacher: Path, tmp_path: Path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    meta = json.loads((teacher / "stage1.json").read_text()) | {"format": 99}
+    weights = load_file(teacher / "stage1.safetensors")
+    save_file(weights, tmp_path / "new.safetensors", metadata={"burn": json.dumps(meta)})
+    error = fails(capsys, "info", tmp_path / "new.safetensors")
+    assert "has checkpoint format 99" in error
+
+
+def test_ctrl_c_saves_and_says_how_to_resume(teacher: Path, tmp_path: Path):
+    """A real process, a real signal."""
+    out = tmp_path / "run"
+    arguments = [
+        sys.executable, "-m", "burn.cli", "pretrain", *SMALL, "--max-steps", "2000",
+        "--epochs", "200", "--workers", "1", "--teacher", str(teacher), "--out", str(out),
+    ]  # fmt: skip
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    metrics = out / "stage1" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.is_file() and len(metrics.read_text().splitlines()) > 1):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    last = error.strip().splitlines()[-1]
+    assert last.startswith("burn: stopped and saved at step")
+    assert last.endswith(f"go on with: burn pretrain --resume --out {out}")
+    assert "Traceback" not in error
+    assert torch.load(out / "stage1" / "resume.ckpt", weights_only=True)["global_step"] > 0
+
+
+def test_tiny_runs_do_not_warn(teacher: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    tiny.train(tiny.student_recipe(), tmp_path / "run", teacher, max_steps=2)
+    assert [str(w.message) for w in recwarn] == []

@@ -1,0 +1,39 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tiny
+from burn.cli import main
+from burn.recipes import RECIPES, find_recipe
+
+
+def test_demo_leaves_runs_results_and_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    """The real demo with one epoch and tiny networks; a second call keeps what is finished."""
+    teacher, student = tiny.teacher_recipe(), tiny.student_recipe()
+    monkeypatch.setitem(RECIPES, "demo_teacher", lambda: teacher)
+    monkeypatch.setitem(RECIPES, "demo", lambda: student)
+    out = tmp_path / "demo"
+    assert main(["demo", "--out", str(out), "--device", "cpu", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len({row["model"] for row in rows}) == 5
+    assert len(rows) == 15  # kNN top-1, linear top-1 and top-5
+    for name in ("teacher/stage1.safetensors", "student/stage2.safetensors", "demo.svg"):
+        assert (out / name).is_file()
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
+    before = (out / "student" / "stage2.safetensors").stat().st_mtime_ns
+    assert main(["demo", "--out", str(out), "--device", "cpu", "--json"]) == 0
+    again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["value"] for row in again] == [row["value"] for row in rows]
+    assert (out / "student" / "stage2.safetensors").stat().st_mtime_ns == before
+    assert main(["demo", "--out", str(out), "--seed", "1"]) == 2
+    assert "cannot be resumed with other settings" in capsys.readouterr().err
+
+
+def test_the_demos_recipes_fit_each_other():
+    teacher, student = find_recipe("demo_teacher"), find_recipe("demo")
+    assert teacher.views.size == student.views.size == 32
+    assert replace(teacher.views, jitter=student.views.jitter) == student.views
