@@ -97,7 +97,7 @@ def count_named(
     neither, and for a width given to a checkpoint.
     """
     about: dict[str, Any] = {"name": name}
-    own_size = 224
+    own_size: int = 224
     if Path(name).exists():
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
@@ -110,11 +110,11 @@ def count_named(
         config = replace(BackboneConfig(name=name), width=width or 1.0)
         precision = Precision.BINARY if is_binary(name) else Precision.FLOAT
         backbone = build_backbone(config, precision)
-    image_size = own_size if image_size is None else image_size
-    if image_size < 1 or num_classes < 0:
+    size = own_size if image_size is None else image_size
+    if size < 1 or num_classes < 0:
         raise UserError("--image-size must be at least 1 and --classes at least 0")
-    about |= {"image_size": image_size, "classes": num_classes}
-    return count(backbone, image_size, num_classes), about
+    about |= {"image_size": size, "classes": num_classes}
+    return count(backbone, size, num_classes), about
 
 
 def cost_table(cost: Cost, about: dict[str, Any]) -> Table:

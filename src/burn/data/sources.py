@@ -236,9 +236,7 @@ class Parquet:
         buffer = self._images[index].as_buffer()
         if buffer is None or buffer.size == 0:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
-        return decode(
-            torch.from_numpy(np.frombuffer(buffer, dtype=np.uint8).copy()), self.describe(index)
-        )
+        return decode(buffer.to_pybytes(), self.describe(index))
 
     def describe(self, index: int) -> str:
         return f"{self.name} row {index}"
