@@ -37,7 +37,7 @@ commands:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     try:
         return _run(arguments, console)
     except UserError as error:
@@ -137,6 +137,9 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     parser.add_argument("--overwrite", action="store_true", help="begin a run in --out again")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
     parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument(
+        "--monitor_every", type=int, default=20, help="optimizer steps between two looks at the run"
+    )
     parser.add_argument("--config", action="config", help="YAML file with any of these options")
     parser.add_fields(Recipe)
     resuming = _resumed_plan(arguments, read_plan)
@@ -149,7 +152,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             max_steps=resuming.max_steps,
         )  # fmt: skip
     options = parser.read(arguments)
-    machine = Machine(_device(options.device), options.workers)
+    machine = Machine(_device(options.device), options.workers, options.monitor_every)
     if not options.recipe:
         raise UserError(f"give --recipe: one of {', '.join(RECIPES)}")
     for required in ("data", "out"):
@@ -298,7 +301,7 @@ def _info(arguments: list[str], console: Console) -> None:
     if options.json:
         print(json.dumps({**about, **asdict(cost), "ops": cost.ops}, indent=2))
     else:
-        Console().print(cost_table(cost, about))
+        Console(markup=False, highlight=False).print(cost_table(cost, about))
 
 
 def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:
@@ -306,7 +309,7 @@ def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., A
         for result in results:
             print(json.dumps(asdict(result)))
     else:
-        Console().print(table(results))
+        Console(markup=False, highlight=False).print(table(results))
 
 
 def _device(name: str) -> Any:

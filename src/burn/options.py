@@ -97,10 +97,10 @@ class Parser(jsonargparse.ArgumentParser):
         for group in groups:
             formatter.start_section(group.title)
             formatter.add_text(group.description)
+            nested = group.title not in ("options", "arguments")
             formatter.add_arguments(
-                [action for action in group._group_actions if action.dest not in self._fields[5:]]
-                if group.title != "options" else group._group_actions
-            )  # fmt: skip
+                [a for a in group._group_actions if not nested or "." in a.dest]  # no whole groups
+            )
             formatter.end_section()
         return re.sub(
             r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), formatter.format_help()

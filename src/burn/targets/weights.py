@@ -85,7 +85,8 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
     name, separator, file_name = spec.partition(":")
     if not separator:
         raise UserError(
-            f"no teacher at {spec}: give a checkpoint or run folder of burn's, or ARCHITECTURE:FILE"
+            f"no checkpoint at {spec}: give a run folder or checkpoint of burn's, or "
+            "ARCHITECTURE:FILE"
         )
     backbone = build_backbone(BackboneConfig(name=name), Precision.FLOAT).eval()
     file = Path(file_name).expanduser()

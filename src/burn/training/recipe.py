@@ -24,7 +24,8 @@ class Recipe:
         batch_size: images for each optimizer step.
         accumulate: parts into which a batch is cut where memory is short.
         stages: 2 trains a binary network first with float weights, then fully binary; 1 at once.
-        compute: number format of the arithmetic; bfloat16 where both are possible is faster.
+        compute: number format of the arithmetic; auto is bfloat16 where the processor has
+            instructions for it, else float32.
         backbone: the network to train.
         burn: BURN's loss and classifiers.
         simclr: SimCLR's head and temperature.
@@ -37,7 +38,7 @@ class Recipe:
     batch_size: int = 256
     accumulate: int = 1
     stages: Literal[1, 2] = 2
-    compute: Literal["float32", "bfloat16"] = "bfloat16"
+    compute: Literal["auto", "float32", "bfloat16"] = "auto"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     burn: BurnConfig = field(default_factory=BurnConfig)
     simclr: SimclrConfig = field(default_factory=SimclrConfig)

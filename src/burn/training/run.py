@@ -91,16 +91,24 @@ class StageSummary:
 
 
 def pretrain(
-    plan: RunPlan, out: Path, machine: Machine, console: Console, *, resume: bool, overwrite: bool
+    plan: RunPlan,
+    out: Path,
+    machine: Machine,
+    console: Console,
+    *,
+    resume: bool,
+    overwrite: bool,
+    resume_command: str | None = None,
 ) -> list[StageSummary]:
     """Train every stage of the plan into `out`, and say on the console how each ended.
 
     A stage leaves stageN.safetensors, stageN.json, and in stageN/ metrics.csv, TensorBoard's
-    events and, while it is under way, Lightning's resume file. Raises UserError for what cannot
-    be used, GradientFlowError where the loss does not train, Interrupted after a signal.
+    events and, while it is under way, Lightning's resume file. resume_command is what the user is
+    told to type after an interruption. Raises UserError for what cannot be used,
+    GradientFlowError where the loss does not train, Interrupted after a signal.
     """
     plan.recipe.check()
-    _check_plan(plan)
+    _check_plan(plan, machine)
     source = open_source(plan.data)
     require_readable(source)
     if len(source) < 2:
@@ -109,6 +117,7 @@ def pretrain(
     _check_size(plan.recipe)
     described = _describe(plan, source, origin)
     _open_folder(out, described, resume=resume, overwrite=overwrite)
+    resume_command = resume_command or f"burn pretrain --resume --out {out}"
     summaries = []
     weights: Mapping[str, torch.Tensor] | None = None
     for number, precision in enumerate(plan.recipe.precisions(), start=1):
@@ -119,7 +128,7 @@ def pretrain(
             console.print(f"stage {number} is done already: {file}")
         else:
             stage = _Stage(plan, number, precision, source, teacher, machine, console, out)
-            stage.train(weights, described)
+            stage.train(weights, described, resume_command)
             checkpoint = load_checkpoint(file)
             summaries.append(_summary(number, file, checkpoint.meta))
         weights = checkpoint.weights
@@ -138,13 +147,15 @@ def read_plan(out: Path) -> RunPlan:
         ) from error
 
 
-def _check_plan(plan: RunPlan) -> None:
+def _check_plan(plan: RunPlan, machine: Machine) -> None:
     if plan.recipe.method == "burn" and plan.teacher is None:
         raise UserError(
             "method burn needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher recipe"
         )
     if plan.recipe.method == "simclr" and plan.teacher is not None:
         raise UserError("method simclr learns without a teacher: leave --teacher out")
+    if machine.monitor_every < 1 or (machine.workers or 0) < 0:
+        raise UserError("--monitor-every must be at least 1 and --workers at least 0")
     if plan.max_steps is not None and plan.max_steps < 1:
         raise UserError(f"max_steps {plan.max_steps} is not at least 1")
     if not 0 <= plan.seed < 2**32:
@@ -260,7 +271,12 @@ class _Stage:
         assert self._teacher is not None
         return Burn(backbone, self._teacher, recipe.burn)
 
-    def train(self, weights: Mapping[str, torch.Tensor] | None, described: dict[str, Any]) -> None:
+    def train(
+        self,
+        weights: Mapping[str, torch.Tensor] | None,
+        described: dict[str, Any],
+        resume_command: str,
+    ) -> None:
         """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
         plan, recipe = self._plan, self._plan.recipe
         method = self._method()
@@ -301,7 +317,7 @@ class _Stage:
             recipe, num_steps, self._machine.device,
         )  # fmt: skip
         began = time.monotonic()
-        self._fit(module, trainer, loader, resume_file)
+        self._fit(module, trainer, loader, resume_file, resume_command)
         seconds = time.monotonic() - began
         self._finish(module, monitor, seconds, described)
         resume_path.unlink(missing_ok=True)
@@ -312,12 +328,13 @@ class _Stage:
         trainer: L.Trainer,
         loader: TrainLoader,
         resume_file: ResumeFile,
+        resume_command: str,
     ) -> None:
         """Train to the last step, from the resume file where there is one."""
         resumed = resume_file.path if resume_file.path.is_file() else None
         if resumed:
             _check_resume_file(resumed)
-        again = f"go on with: burn pretrain --resume --out {self._out}"
+        again = f"go on with: {resume_command}"
         with resume_file.stop.installed(), _quiet():
             try:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
@@ -399,7 +416,7 @@ def _trainer(
         return L.Trainer(
             accelerator="auto" if device == "auto" else device,
             devices=1,
-            precision="bf16-mixed" if recipe.compute == "bfloat16" else "32-true",
+            precision="bf16-mixed" if _uses_bfloat16(recipe.compute, device) else "32-true",
             max_steps=num_steps,
             max_epochs=-1,
             accumulate_grad_batches=recipe.accumulate,
@@ -411,6 +428,16 @@ def _trainer(
             logger=False,
             num_sanity_val_steps=0,
         )
+
+
+def _uses_bfloat16(compute: str, device: Device) -> bool:
+    if compute != "auto":
+        return compute == "bfloat16"
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Emulated on a CPU without such instructions, bfloat16 is slower than float32.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer than torch 2.11
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 class _quiet:
