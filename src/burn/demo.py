@@ -33,7 +33,13 @@ def run_demo(
         )
         begun = (folder / "run.json").is_file()
         pretrain(
-            plan, folder, machine, console, resume=begun and not overwrite, overwrite=overwrite
+            plan,
+            folder,
+            machine,
+            console,
+            resume=begun and not overwrite,
+            overwrite=overwrite,
+            resume_command=f"burn demo --out {out} --seed {seed}",
         )
     console.rule("evaluation on 360 held-out digits")
     results = _judge(teacher, student, seed)

@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -532,6 +534,38 @@ def test_names_outside_the_list_are_refused(opcodes: bytes, tmp_path: Path):
     (folder / "data_batch_1").write_bytes(opcodes)
     with pytest.raises(UserError, match="not allowed in a CIFAR batch"):
         open_source(str(folder))
+
+
+class ForgedDtype:
+    """Eight raw bytes that call themselves a record with a Python object, and not refcounted."""
+
+    def __reduce__(self) -> Any:
+        fields = {"a": (np.dtype("O"), 0)}
+        return np.dtype, ("V8", False, True), (3, "|", None, ("a",), fields, 8, 1, 0)
+
+
+class ForgedArray:
+    """Bytes that numpy would follow as pointers."""
+
+    def __reduce__(self) -> Any:
+        from numpy._core.multiarray import _reconstruct  # type: ignore[attr-defined]
+
+        state = (1, (1, 3072), ForgedDtype(), False, b"A" * 8 * 3072)
+        return _reconstruct, (np.ndarray, (0,), b"b"), state
+
+
+def test_a_forged_array_does_not_reach_memory(tmp_path: Path):
+    """In a process of its own: where it does, that process dies of signal 11."""
+    folder = cifar100(tmp_path / "cifar")
+    put(folder / "train", python3({b"data": ForgedArray(), b"fine_labels": [1]}))
+    code = (
+        "from burn.data.sources import open_source; from burn.errors import UserError\n"
+        f"try: open_source({str(folder)!r})\n"
+        "except UserError: print('refused')"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "refused")
 
 
 def test_cifar_folders_that_are_refused(tmp_path: Path):
