@@ -102,5 +102,5 @@ def _losses(axes: Axes, stages: Sequence[Path], names: dict[str, tuple[str, str]
                           xycoords=("data", "axes fraction"), va="top", fontsize=7)  # fmt: skip
     if names.keys() != {"loss"}:
         axes.set_yscale("log")
-        axes.legend(frameon=False, fontsize=8, loc="lower left")
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0.08, 0.52))
     axes.set_xlabel("optimizer steps")
