@@ -137,6 +137,8 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo --config {tmp}/none.yaml", "File does not exist"),
         ("evaluate knn {tmp}/none --train digits --test digits", "no checkpoint at"),
         ("evaluate cnn {tmp} --train digits --test digits", "unknown protocol 'cnn'"),
+        ("evaluate --train digits knn {tmp}", "unknown protocol '--train': give knn or linear"),
+        ("evaluate knn {tmp} --epochs 3", "unknown option --epochs"),
         ("evaluate knn {tmp} --test digits", "give --train"),
         ("info resnet81", "unknown backbone 'resnet81'"),
         ("info reactnet_a --image-size 0", "--image-size must be at least 1"),

@@ -140,6 +140,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "--monitor_every", type=int, default=20, help="optimizer steps between two looks at the run"
     )
+    parser.add_argument("--json", action="store_true", help="print how stages ended as JSON lines")
     parser.add_argument("--config", action="config", help="YAML file with any of these options")
     parser.add_fields(Recipe)
     resuming = _resumed_plan(arguments, read_plan)
@@ -177,6 +178,9 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         overwrite=options.overwrite,
     )
     for s in summaries:
+        if options.json:
+            print(json.dumps({**asdict(s), "checkpoint": str(s.checkpoint)}))
+            continue
         knn = "" if s.knn is None else f", kNN {100 * s.knn:.1f} %"
         collapsed = "" if s.collapsed_at is None else f", target collapsed at step {s.collapsed_at}"
         print(
@@ -231,18 +235,20 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
     parser.add_argument("--workers", type=int, default=0, help="image-loading processes")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    parser.add_class_arguments(KnnConfig, as_group=False)
-    parser.add_class_arguments(LinearConfig, as_group=False)
-    options = parser.read(arguments)
-    if options.protocol not in ("knn", "linear"):
-        raise UserError(f"unknown protocol {options.protocol!r}: knn or linear")
+    protocols = {"knn": KnnConfig, "linear": LinearConfig}
+    protocol = arguments[0] if arguments else "--help"
+    if protocol not in (*protocols, "-h", "--help"):
+        raise UserError(f"unknown protocol {protocol!r}: give knn or linear first")
+    for name, config in protocols.items():
+        if protocol in (name, "-h", "--help"):
+            parser.add_class_arguments(config, as_group=False)
+    options = parser.read(arguments or ["--help"])
     for required in ("train", "test"):
         if not getattr(options, required):
             raise UserError(f"give --{required}: images with labels")
-    knn = KnnConfig(options.k, options.temperature)
-    linear = LinearConfig(options.epochs, options.lr, options.batch_size, options.augment)
-    for config in (knn, linear):
-        config.check()
+    fields = protocols[protocol].__dataclass_fields__
+    config = protocols[protocol](**{name: getattr(options, name) for name in fields})
+    config.check()
     from burn.data.sources import open_source
 
     name, backbone, views = load_model(
@@ -256,17 +262,17 @@ def _evaluate(arguments: list[str], console: Console) -> None:
         options.workers,
     )  # fmt: skip
     cache = FeatureCache(subject)
-    if options.protocol == "knn":
-        results = run_knn(subject, cache, knn)
+    if isinstance(config, KnnConfig):
+        results = run_knn(subject, cache, config)
     else:
         from rich.progress import track
 
-        epochs = iter(track(range(linear.epochs), "linear", console=console, transient=True))
+        epochs = iter(track(range(config.epochs), "linear", console=console, transient=True))
 
         def advance(_epoch: int) -> None:
             next(epochs, None)
 
-        results = run_linear(subject, cache, linear, advance)
+        results = run_linear(subject, cache, config, advance)
     if cache.unreadable:
         more = f" and {len(cache.unreadable) - 5} more" if len(cache.unreadable) > 5 else ""
         names = ", ".join(cache.unreadable[:5])
