@@ -208,10 +208,7 @@ def test_the_short_side_is_resized_to_eight_sevenths_by_default():
 @pytest.mark.parametrize("factor", [0.0, 0.6, 1.0, 1.4, 2.0])
 @pytest.mark.parametrize("image", [noise(), photo()], ids=["noise", "photo"])
 def test_brightness_contrast_and_saturation_are_torchvisions(factor: float, image: Tensor):
-    """To a level, where torchvision truncates and OpenCV rounds; saturation and contrast to two:
-
-    their grey levels, rounded in one and truncated in the other, are scaled by up to 1.
-    """
+    """One truncates and one rounds, once in brightness, twice in what has grey levels in it."""
     for ours, theirs, levels in (
         (views.adjust_brightness, T.adjust_brightness, 1),
         (views.adjust_contrast, T.adjust_contrast, 2),

@@ -336,7 +336,7 @@ def test_the_payload_would_have_run(tmp_path: Path):
 
 
 def test_specs_that_name_nothing(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no teacher at .*ARCHITECTURE:FILE"):
+    with pytest.raises(UserError, match=r"no checkpoint at .*ARCHITECTURE:FILE"):
         load_backbone(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match=r"no weights file at .*nowhere.pth"):
         load_backbone(f"{ARCHITECTURE}:{tmp_path}/nowhere.pth")

@@ -1,0 +1,253 @@
+"""Linear evaluation against SGD by hand, and a backbone that must not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from burn.backbones import Backbone, BackboneConfig
+from burn.data.loader import light_views
+from burn.data.views import ViewConfig
+from burn.errors import UserError
+from burn.evaluation.classifier import (
+    LinearConfig,
+    augmented_batches,
+    cached_batches,
+    top_k,
+    train_linear,
+)
+from burn.types import Features
+from networks import randomize, tiny_reactnet
+
+VIEWS = ViewConfig(size=32, resize=32)
+
+
+# --- The schedule. ---
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"), [(0, 30.0), (59, 30.0), (60, 3.0), (79, 3.0), (80, 0.3), (99, 0.3)]
+)
+def test_learning_rate_of_the_paper(epoch: int, rate: float):
+    assert LinearConfig().learning_rate(epoch) == pytest.approx(rate, rel=1e-12)  # 0.1² in float64
+
+
+@pytest.mark.parametrize(
+    ("epochs", "rates"),
+    [
+        (1, [1.0]),
+        (5, [1.0, 1.0, 1.0, 0.1, 0.01]),
+        (10, [1.0] * 6 + [0.1] * 2 + [0.01] * 2),
+        (7, [1.0] * 5 + [0.1, 0.01]),  # three fifths are 4.2, four fifths 5.6
+    ],
+)
+def test_learning_rate_of_other_lengths(epochs: int, rates: list[float]):
+    config = LinearConfig(epochs=epochs, lr=1.0)
+    found = [config.learning_rate(epoch) for epoch in range(epochs)]
+    assert found == pytest.approx(rates, rel=1e-12)
+
+
+# --- Training. ---
+
+
+def toy(seed: int = 0) -> Features:
+    """Three classes that a line each can part."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.arange(60) % 3
+    centres = torch.tensor([[4.0, 0, 0, 0], [0, 4.0, 0, 0], [0, 0, 4.0, 0]])
+    return Features(centres[labels] + torch.randn(60, 4, generator=random), labels, ("a", "b", "c"))
+
+
+def test_separable_classes_are_parted():
+    features, held_out = toy(), toy(1)
+    assert held_out.labels is not None
+    assert features.labels is not None
+    config = LinearConfig(epochs=20, lr=1.0, batch_size=16)
+    layer = train_linear(cached_batches(features, 16, 0), 4, 3, config, seed=0)
+    assert top_k(layer(features.values), features.labels, 1) == 1
+    assert top_k(layer(held_out.values), held_out.labels, 1) > 0.9
+
+
+def test_training_is_sgd_with_momentum_and_no_decay_by_hand():
+    """In NumPy and float64: cross-entropy of a linear layer, momentum 0.9, the schedule's rates."""
+    config = LinearConfig(epochs=5, lr=0.5, batch_size=20)
+    batches = cached_batches(toy(), 20, seed=3)
+    layer = train_linear(batches, 4, 3, config, seed=7)
+
+    generator = torch.Generator().manual_seed(7)
+    weight = 0.01 * torch.randn(3, 4, generator=generator).double().numpy()
+    bias, weight_speed, bias_speed = np.zeros(3), np.zeros((3, 4)), np.zeros(3)
+    for epoch, rate in enumerate([0.5, 0.5, 0.5, 0.05, 0.005]):
+        for values, labels in batches(epoch):
+            x, y = values.double().numpy(), np.eye(3)[labels.numpy()]
+            scores = x @ weight.T + bias
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            error = (powers / powers.sum(axis=1, keepdims=True) - y) / len(x)
+            weight_speed = 0.9 * weight_speed + error.T @ x
+            bias_speed = 0.9 * bias_speed + error.sum(axis=0)
+            weight, bias = weight - rate * weight_speed, bias - rate * bias_speed
+    # 15 steps in float32.
+    assert np.allclose(layer.weight.detach().numpy(), weight, rtol=1e-4, atol=1e-5)
+    assert np.allclose(layer.bias.detach().numpy(), bias, rtol=1e-4, atol=1e-5)
+
+
+def test_training_depends_on_its_seed_alone():
+    config = LinearConfig(epochs=2, lr=0.1)
+    weights = []
+    for seed, state in ((0, 1), (0, 2), (1, 1)):
+        torch.manual_seed(state)
+        weights.append(train_linear(cached_batches(toy(), 16, 0), 4, 3, config, seed).weight)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_every_epoch_is_asked_for_and_told():
+    asked, told = [], []
+
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        asked.append(epoch)
+        yield torch.ones(2, 4), torch.tensor([0, 1])
+
+    train_linear(batches, 4, 2, LinearConfig(epochs=4), 0, told.append)
+    assert asked == told == [0, 1, 2, 3]
+
+
+def test_cached_batches_give_every_row_with_its_label_once_an_epoch():
+    values, labels = torch.arange(10.0)[:, None], torch.arange(10) + 100
+    batches = cached_batches(Features(values, labels, ()), 4, seed=2)
+    orders = []
+    for epoch in (0, 1, 0):
+        parts = list(batches(epoch))
+        assert [len(rows) for rows, _ in parts] == [4, 4, 2]
+        rows = torch.cat([rows for rows, _ in parts])
+        assert torch.equal(rows[:, 0] + 100, torch.cat([labels for _, labels in parts]).float())
+        assert sorted(rows[:, 0].tolist()) == list(range(10))
+        orders.append(rows[:, 0].tolist())
+    assert orders[0] != orders[1]
+    assert orders[0] == orders[2]
+
+
+# --- Augmented batches. ---
+
+
+class Shades:
+    """Noisy images whose mean grey level tells their label."""
+
+    name = "shades"
+    classes: tuple[str, ...] = ("dark", "middle", "light")
+    fingerprint = ""
+
+    def __init__(self) -> None:
+        self.labels: np.ndarray | None = np.arange(10, dtype=np.int64) % 3
+        random = np.random.default_rng(0)
+        noise = random.integers(-20, 21, (10, 3, 40, 40))
+        self.images = (noise + 50 + 75 * self.labels[:, None, None, None]).astype(np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index: int) -> Tensor:
+        return torch.from_numpy(self.images[index])
+
+    def describe(self, index: int) -> str:
+        return str(index)
+
+
+def contents(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def test_augmented_batches_leave_the_backbone_alone():
+    backbone = randomize(tiny_reactnet()).train()
+    before = contents(backbone)
+    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0)
+    for epoch in range(2):
+        for features, _ in batches(epoch):
+            assert not any(module.training for module in backbone.modules())
+            assert not features.requires_grad
+            assert features.dtype == torch.float32
+    after = contents(backbone)
+    assert any(name.endswith("running_mean") for name in before)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert all(parameter.grad is None for parameter in backbone.parameters())
+
+
+def test_training_on_augmented_batches_leaves_the_backbone_alone():
+    backbone = randomize(tiny_reactnet())
+    before = contents(backbone)
+    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0)
+    layer = train_linear(batches, 256, 3, LinearConfig(epochs=2, lr=0.1), seed=0)
+    assert layer.weight.shape == (3, 256)
+    assert all(torch.equal(backbone.state_dict()[name], t) for name, t in before.items())
+    assert all(parameter.grad is None for parameter in backbone.parameters())
+
+
+class MeanLevel(Backbone):
+    """Its only feature is the image's mean on the scale 0 to 1."""
+
+    def __init__(self) -> None:
+        super().__init__(BackboneConfig(), num_features=1)
+        self.unused = nn.Parameter(torch.zeros(1))
+        self.seen: list[Tensor] = []
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        self.seen.append(images)
+        return images.float() / 255
+
+    def pool(self, features: Tensor) -> Tensor:
+        return features.mean(dim=(1, 2, 3))[:, None]
+
+    def maps(self, images: Tensor) -> dict[int, Tensor]:
+        return {1: self.forward_features(images)}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_augmented_batches_pair_features_with_their_labels(workers: int):
+    batches = augmented_batches(MeanLevel(), Shades(), VIEWS, 4, seed=0, workers=workers)
+    for epoch in range(2):
+        counts = np.zeros(3, dtype=int)
+        for features, labels in batches(epoch):
+            # Levels 50, 125 and 200 with noise of ±20 and the bicubic kernel's overshoot.
+            assert torch.equal(((features[:, 0] * 255 - 50) / 75).round().long(), labels)
+            counts += np.bincount(labels.numpy(), minlength=3)
+        assert counts.tolist() == [4, 3, 3], "the last, smaller batch is there too"
+
+
+def test_augmented_batches_are_light_views_of_the_epoch():
+    """Crops and flips, others in every epoch; no colour, no blur, whatever the recipe's views."""
+    backbone, source = MeanLevel(), Shades()
+    batches = augmented_batches(backbone, source, VIEWS, 10, seed=4, workers=0)
+    transform, seen = light_views(VIEWS, 4), []
+    for epoch in range(2):
+        ((features, _),) = batches(epoch)
+        views = backbone.seen[-1]
+        expected = {transform(source.read(i), epoch, i)[0].numpy().tobytes() for i in range(10)}
+        seen.append({view.numpy().tobytes() for view in views})
+        assert seen[-1] == expected
+        assert torch.equal(features, backbone.pool(views.float() / 255))
+    assert not seen[0] & seen[1]
+
+
+# --- Accuracy. ---
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 6, 9])
+def test_top_k_by_loop(k: int):
+    scores, labels = torch.randn(40, 6), torch.randint(0, 6, (40,))
+    hits = 0
+    for row, label in zip(scores.tolist(), labels.tolist(), strict=True):
+        better = sum(score > row[label] for score in row)
+        hits += better < k
+    assert top_k(scores, labels, k) == pytest.approx(hits / 40, rel=1e-6)  # a float32 mean
+
+
+@pytest.mark.parametrize(
+    "config", [LinearConfig(epochs=0), LinearConfig(batch_size=0), LinearConfig(lr=0.0)]
+)
+def test_values_out_of_range(config: LinearConfig):
+    with pytest.raises(UserError):
+        config.check()
