@@ -29,8 +29,11 @@ FORMAT = 1
 def write_text(path: Path, text: str) -> None:
     """Write beside, then rename: the file is whole or not there."""
     temporary = path.with_name(f".{path.name}.writing")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
@@ -39,8 +42,11 @@ def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[
     text = json.dumps({"format": FORMAT, **versions, **meta}, indent=2)
     temporary = path.with_name(f".{path.name}.writing")
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    save_file(contiguous, temporary, metadata={"burn": text})
-    temporary.replace(path)
+    try:
+        save_file(contiguous, temporary, metadata={"burn": text})
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     write_text(path.with_suffix(".json"), text + "\n")
 
 
@@ -85,7 +91,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             f"{file} has checkpoint format {found}, this burn ({version('burn-ssl')}) reads "
             f"{FORMAT}: use the version that wrote it ({meta.get('burn', 'unknown')})"
         )
-    return Checkpoint(weights, meta)
+    return Checkpoint(weights, meta, str(file))
 
 
 def take(weights: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -19,7 +19,8 @@ class OptimConfig:
     Attributes:
         name: lars (timm's), adam or sgd.
         lr: learning rate after warm-up, for the recipe's whole batch.
-        weight_decay: L2 penalty; biases, BN, shifts and slopes get none.
+        weight_decay: L2 penalty; biases, BN, shifts and slopes get none. lars adapts only what
+            decays: at 0 it is sgd.
         momentum: momentum of lars and sgd, beta1 of adam.
         beta2: beta2 of adam. Short runs with KL want 0.98: the first gradients are up to a hundred
             times later ones and would inflate the second moment for a thousand steps.

@@ -49,11 +49,12 @@ class Checkpoint:
     """Weights and what is known about them.
 
     weights: name -> tensor, every name prefixed by the part it belongs to ("backbone.", ...).
-    meta: plain JSON values; `burn.checkpoint` says which.
+    meta: plain JSON values; `burn.checkpoint` says which. origin: the file, for messages.
     """
 
     weights: Mapping[str, torch.Tensor]
     meta: Mapping[str, Any]
+    origin: str = "the checkpoint"
 
 
 @dataclass(frozen=True)

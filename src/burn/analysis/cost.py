@@ -103,9 +103,13 @@ def count_named(
             raise UserError("--width cannot change a checkpoint")
         checkpoint = load_checkpoint(Path(name))
         backbone = backbone_from(checkpoint)
-        about |= {key: checkpoint.meta[key] for key in ("precision", "stage", "steps")}
-        about["recipe"] = checkpoint.meta["recipe"]["name"]
-        own_size = checkpoint.meta["views"]["size"]
+        try:
+            about |= {key: checkpoint.meta[key] for key in ("precision", "stage", "steps")}
+            about["recipe"] = checkpoint.meta["recipe"]["name"]
+            own_size = int(checkpoint.meta["views"]["size"])
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"{checkpoint.origin}: its description is damaged: {error}"
+            raise UserError(message) from error
     else:
         config = replace(BackboneConfig(name=name), width=width or 1.0)
         precision = Precision.BINARY if is_binary(name) else Precision.FLOAT

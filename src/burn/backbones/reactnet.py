@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -100,5 +101,5 @@ class ReActNet(Backbone):
         return list(self.maps(images).values())[-1]
 
     def pool(self, features: Tensor) -> Tensor:
-        pooled = features.float().mean(dim=(2, 3))
+        pooled = features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))
         return self.feature_layer(pooled) if self.config.feature_layer else pooled

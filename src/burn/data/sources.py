@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import pickle
 import struct
 import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from burn.data.cifar import Cifar
 from burn.data.digits import Digits, Split
 from burn.errors import UserError
 
@@ -148,7 +148,9 @@ class Folder:
             for file in sorted(files):
                 if file.lower().endswith(EXTENSIONS) and not file.startswith("."):
                     full = Path(folder, file)
-                    found.append((full.relative_to(path).as_posix(), full.stat().st_size))
+                    # a dangling link counts as an image that cannot be read
+                    size = full.stat().st_size if full.exists() else 0
+                    found.append((full.relative_to(path).as_posix(), size))
         if not found:
             raise UserError(f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})")
         self.name = str(path)
@@ -184,6 +186,8 @@ class Parquet:
 
     def __init__(self, paths: Sequence[Path], name: str) -> None:
         tables = [self._read(path) for path in paths]
+        if len({tuple(table.column_names) for table in tables}) > 1:
+            raise UserError(f"{name}: only some of its files have a column label")
         table = pa.concat_tables(tables)
         if not len(table):
             raise UserError(f"{name} holds no rows")
@@ -196,6 +200,8 @@ class Parquet:
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         if "label" in table.column_names:
+            if table["label"].null_count:
+                raise UserError(f"{name}: column label has missing values")
             labels = table["label"].to_numpy().astype(np.int64)
             if labels.min() < 0:
                 raise UserError(f"{name}: column label holds negative values")
@@ -222,7 +228,8 @@ class Parquet:
         if pa.types.is_struct(image.type):
             if image.type.get_field_index("bytes") < 0:
                 raise UserError(f"{path}: column image has no field bytes")
-            image = pa.chunked_array([chunk.field("bytes") for chunk in image.chunks], pa.binary())
+            kind = image.type.field("bytes").type
+            image = pa.chunked_array([chunk.field("bytes") for chunk in image.chunks], kind)
         if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
             raise UserError(f"{path}: column image holds {image.type}, not encoded bytes")
         image = image.cast(pa.large_binary())
@@ -240,69 +247,3 @@ class Parquet:
 
     def describe(self, index: int) -> str:
         return f"{self.name} row {index}"
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """CIFAR's batches are pickles; this opens arrays and bytes, which they need, and no more."""
-
-    _ALLOWED = frozenset({
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("_codecs", "encode"),
-    })  # fmt: skip
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a CIFAR batch")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-class Cifar:
-    """CIFAR-10 or CIFAR-100 in the python batches that torchvision downloads."""
-
-    def __init__(self, folder: Path, split: Split) -> None:
-        ten = (folder / "batches.meta").is_file()
-        if ten:
-            train = [f"data_batch_{i}" for i in range(1, 6)]
-            batches, meta = (train if split == "train" else ["test_batch"]), "batches.meta"
-            label_key, names_key = b"labels", b"label_names"
-        else:
-            batches, meta = [split], "meta"
-            label_key, names_key = b"fine_labels", b"fine_label_names"
-        loaded = [self._load(folder / batch) for batch in batches]
-        try:
-            images = np.concatenate([batch[b"data"] for batch in loaded])
-            self._images = images.astype(np.uint8, casting="safe").reshape(-1, 3, 32, 32)
-            self.labels: np.ndarray | None = np.concatenate(
-                [np.asarray(batch[label_key], dtype=np.int64) for batch in loaded]
-            )
-            names = self._load(folder / meta)[names_key]
-            self.classes = tuple(name.decode() for name in names)
-        except (KeyError, ValueError, TypeError) as error:
-            raise UserError(
-                f"{folder} is not laid out as CIFAR's python batches: {error}"
-            ) from error
-        if len(self.labels) != len(self._images):
-            raise UserError(f"{folder}: {len(self._images)} images but {len(self.labels)} labels")
-        self.name = f"{folder}:{split}"
-        self.fingerprint = _digest([hashlib.sha256(self._images.tobytes()).hexdigest()])
-
-    @staticmethod
-    def _load(path: Path) -> dict[bytes, Any]:
-        try:
-            return _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        except FileNotFoundError as error:
-            raise UserError(f"{path} is missing from the CIFAR folder") from error
-        except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, IndexError) as error:
-            raise UserError(f"{path} is not a CIFAR batch: {error}") from error
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def read(self, index: int) -> Tensor:
-        return torch.from_numpy(self._images[index])
-
-    def describe(self, index: int) -> str:
-        return f"{self.name}[{index}]"

@@ -178,7 +178,12 @@ def adjust_saturation(view: Array, factor: float) -> Array:
 
 
 def adjust_hue(view: Array, turn: float) -> Array:
-    """Turn the hue by `turn` of the colour circle, in OpenCV's 8-bit HSV."""
+    """Turn the hue by `turn` of the colour circle, in OpenCV's 8-bit HSV.
+
+    The way there and back costs up to a few grey levels, so no turn leaves the image alone.
+    """
+    if not turn:
+        return view
     hsv = cv2.cvtColor(view, cv2.COLOR_RGB2HSV_FULL)
     hsv[..., 0] += np.uint8(round(turn * 256) % 256)  # uint8 wraps around as the circle does
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)

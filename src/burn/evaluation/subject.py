@@ -47,9 +47,9 @@ def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, Vie
     meta = checkpoint.meta
     try:
         views = from_plain(ViewConfig, meta["views"])
-    except TypeError as error:
-        raise UserError(f"{spec}: the description of its views is damaged: {error}") from error
-    name = f"{meta['recipe']['name']}, stage {meta['stage']}"
+        name = f"{meta['recipe']['name']}, stage {meta['stage']}"
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
     if fresh:
-        name = f"random {meta['backbone']['name']}, {meta['precision']}"
+        name = f"random {backbone.config.name}, {meta['precision']}"
     return name, backbone, views

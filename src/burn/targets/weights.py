@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,11 +62,11 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
         config = from_plain(BackboneConfig, checkpoint.meta["backbone"])
         precision = Precision(checkpoint.meta["precision"])
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"the checkpoint's description is incomplete: {error}") from error
+        raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
     torch.manual_seed(seed)
     backbone = build_backbone(config, precision)
     if not fresh:
-        _load_strictly(backbone, take(checkpoint.weights, "backbone."), "the checkpoint")
+        _load_strictly(backbone, take(checkpoint.weights, "backbone."), checkpoint.origin)
     return backbone.eval()
 
 
@@ -79,9 +80,9 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
     """
     if Path(spec).exists():
         file = find_checkpoint(Path(spec))
-        checkpoint = load_checkpoint(file)
-        origin = {"spec": spec, "architecture": checkpoint.meta["backbone"]["name"]}
-        return backbone_from(checkpoint), {**origin, "sha256": _sha256(file)}
+        backbone = backbone_from(load_checkpoint(file))
+        origin = {"spec": spec, "architecture": backbone.config.name}
+        return backbone, {**origin, "sha256": _sha256(file)}
     name, separator, file_name = spec.partition(":")
     if not separator:
         raise UserError(
@@ -108,14 +109,16 @@ def _read_weights(file: Path) -> Any:
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "weights_only" in str(error).lower() or "unsupported" in str(error).lower():
+        if "Unsupported global" in str(error) or "Unsupported class" in str(error):
             raise UserError(
                 f"{file} holds pickled objects other than weights; they could run code and are "
                 "refused: save its state_dict alone"
             ) from error
-        raise UserError(f"{file} is not a weights file, or it is damaged") from error
+        raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
     except (RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile, OSError, ValueError,
             KeyError, IndexError, AttributeError, UnicodeDecodeError) as error:  # fmt: skip
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
