@@ -141,7 +141,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("evaluate knn {tmp} --epochs 3", "unknown option --epochs"),
         ("evaluate knn {tmp} --test digits", "give --train"),
         ("info resnet81", "unknown backbone 'resnet81'"),
-        ("info reactnet_a --image-size 0", "--image-size must be at least 1"),
+        ("info reactnet_a --image-size 0", "--image-size must be in 1"),
         ("info reactnet_a --width 99", "width 99.0 is not in (0, 16]"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ Lightning's own file serves only to resume an interrupted stage.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -44,10 +45,19 @@ def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     try:
         save_file(contiguous, temporary, metadata={"burn": text})
+        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} cannot be written: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
     write_text(path.with_suffix(".json"), text + "\n")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -84,7 +94,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         meta = json.loads(text)
         found = meta["format"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{file}: its metadata cannot be read") from error
     if found != FORMAT:
         raise UserError(

@@ -41,12 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(arguments, console)
     except UserError as error:
-        print(f"burn: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("burn: interrupted; nothing was saved by this step", file=sys.stderr)
+        message = str(error)
     except BrokenPipeError:  # the reader of our output left
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - kept open until exit
         return 0
+    except OSError as error:  # a full disk, a name too long, a missing right
+        message = ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
+    except KeyboardInterrupt:
+        message = "interrupted; nothing was saved by this step"
+    line = " ".join(message.split())
+    print("burn: " + "".join(c if c.isprintable() else "?" for c in line), file=sys.stderr)
     return 2
 
 
@@ -161,14 +165,11 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             raise UserError(f"give --{required}: see burn pretrain --help")
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one")
-    plan = RunPlan(
-        recipe_name=options.recipe,
-        recipe=from_plain(Recipe, parser.fields_of(options)),
-        data=options.data,
-        teacher=options.teacher,
-        seed=options.seed,
-        max_steps=options.max_steps,
-    )
+    if options.recipe != name:
+        raise UserError(f"two recipes are given, {name} and {options.recipe}: give one")
+    given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
+    given |= {"recipe_name": options.recipe, "recipe": parser.fields_of(options)}
+    plan = from_plain(RunPlan, given)
     summaries = pretrain(
         plan,
         Path(options.out),
@@ -249,6 +250,8 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     fields = protocols[protocol].__dataclass_fields__
     config = protocols[protocol](**{name: getattr(options, name) for name in fields})
     config.check()
+    if not 0 <= options.seed < 2**32 or options.workers < 0:
+        raise UserError("--seed must be in 0 … 2³² - 1 and --workers at least 0")
     from burn.data.sources import open_source
 
     name, backbone, views = load_model(

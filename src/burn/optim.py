@@ -41,8 +41,8 @@ class OptimConfig:
         for name in ("momentum", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"optim.{name} {getattr(self, name)} is not in [0, 1)")
-        if self.lr <= 0:
-            raise UserError(f"optim.lr {self.lr} is not above 0")
+        if not 0 < self.lr <= 1e6:
+            raise UserError(f"optim.lr {self.lr} is not in (0, 1e6]")
         for name in ("weight_decay", "warmup_epochs"):
             if getattr(self, name) < 0:
                 raise UserError(f"optim.{name} {getattr(self, name)} is below 0")

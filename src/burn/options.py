@@ -70,6 +70,8 @@ class Parser(jsonargparse.ArgumentParser):
             return self.parse_args(plain)
         except (argparse.ArgumentError, jsonargparse.ArgumentError) as error:
             raise UserError(_readable(str(error))) from error
+        except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+            raise UserError("--config is not readable YAML") from error
 
     def _reject_unknown(self, arguments: Sequence[str]) -> None:
         known = [name for name in self._option_string_actions if name.startswith("--")]
@@ -122,7 +124,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"--config {path}: no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"--config {path} is not readable YAML: {_readable(str(error))}") from error
     if not isinstance(content, dict):
         raise UserError(f"--config {path} holds no options")
@@ -145,4 +147,5 @@ def _readable(message: str) -> str:
     line = " ".join(message.split())
     line = re.sub(r'^Parser key "([^"]+)": ', lambda m: f"{_hyphenated('--' + m[1])}: ", line)
     line = re.sub(r"<class '(\w+)'>", r"\1", line).replace("typing.Literal", "one of ")
+    line = line if len(line) <= 300 else line[:297] + "..."
     return line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")

@@ -67,7 +67,7 @@ def test_recipes_survive_json(name: str):
         ({"epochs": 0}, "epochs 0 is not at least 1"),
         ({"batch_size": 10, "accumulate": 3}, "batch_size 10 cannot be cut"),
         ({"batch_size": 4, "accumulate": 4}, "BN needs a batch"),
-        ({"burn": {"temperature": 0.0}}, "burn.temperature 0.0 is not above 0"),
+        ({"burn": {"temperature": 0.0}}, "burn.temperature 0.0 is not in"),
         ({"burn": {"lam_start": 1.5}}, "burn.lam_start 1.5 is not in"),
         ({"burn": {"classifier_lr": 0.1}}, "classifier_lr needs burn.classifier joint"),
         ({"burn": {"classifier": "none", "similarity_of": "logits"}}, "needs a classifier"),
@@ -75,7 +75,7 @@ def test_recipes_survive_json(name: str):
         ({"views": {"flip": 2.0}}, "views.flip 2.0 is not a probability"),
         ({"views": {"crop_scale": [0.9, 0.1]}}, "views.crop_scale"),
         ({"views": {"size": 64, "resize": 32}}, "views.resize 32 is below views.size 64"),
-        ({"optim": {"lr": 0.0}}, "optim.lr 0.0 is not above 0"),
+        ({"optim": {"lr": 0.0}}, "optim.lr 0.0 is not in"),
         ({"optim": {"beta2": 1.0}}, "optim.beta2 1.0 is not in"),
     ],
 )

@@ -111,12 +111,12 @@ def count_named(
             message = f"{checkpoint.origin}: its description is damaged: {error}"
             raise UserError(message) from error
     else:
-        config = replace(BackboneConfig(name=name), width=width or 1.0)
+        config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
         precision = Precision.BINARY if is_binary(name) else Precision.FLOAT
         backbone = build_backbone(config, precision)
     size = own_size if image_size is None else image_size
-    if size < 1 or num_classes < 0:
-        raise UserError("--image-size must be at least 1 and --classes at least 0")
+    if not 1 <= size <= 4096 or not 0 <= num_classes <= 10**7:
+        raise UserError("--image-size must be in 1 … 4096 and --classes in 0 … 10,000,000")
     about |= {"image_size": size, "classes": num_classes}
     return count(backbone, size, num_classes), about
 

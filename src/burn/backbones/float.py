@@ -31,6 +31,8 @@ class FloatBackbone(Backbone):
             model = timm.create_model(config.name, pretrained=False, num_classes=0, **options)
         except TypeError as error:
             raise UserError(f"backbone {config.name} has no settable width") from error
+        except RuntimeError as error:
+            raise UserError(f"backbone {config.name}: {error}") from error
         if config.stem_stride is not None:
             _shrink_stem(model, config)
         super().__init__(config, num_features=cast(int, model.num_features))

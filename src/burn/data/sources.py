@@ -27,6 +27,7 @@ from burn.data.cifar import Cifar
 from burn.data.digits import Digits, Split
 from burn.errors import UserError
 
+_MOST_CLASSES = 100_000
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
 
@@ -65,7 +66,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
             spec, split = spec.removesuffix(f":{suffix}"), suffix
     if spec == "digits":
         return Digits(split)
-    path = Path(spec).expanduser()
+    path = expand(spec)
     if not path.exists():
         raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
     if path.is_file():
@@ -80,15 +81,27 @@ def open_source(spec: str, split: Split = "train") -> Source:
     return Folder(path)
 
 
-def require_readable(source: Source) -> None:
-    """Raise UserError unless some image can be decoded; reads one image where the first is good."""
+def expand(spec: str) -> Path:
+    """A path with ~ replaced. Raises UserError for the home of nobody."""
+    try:
+        return Path(spec).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{spec}: there is no such home folder") from error
+
+
+def require_readable(source: Source, at_least: int = 1) -> None:
+    """Raise UserError unless so many images can be decoded; stops reading as soon as they are."""
+    readable = 0
     for index in range(len(source)):
         try:
             source.read(index)
         except UnreadableImage:
             continue
-        return
-    raise UserError(f"{source.name}: none of its {len(source)} images can be read")
+        readable += 1
+        if readable == at_least:
+            return
+    found = "none" if not readable else f"only {readable}"
+    raise UserError(f"{source.name}: {found} of its {len(source)} images can be read")
 
 
 def decode(encoded: bytes, name: str) -> Tensor:
@@ -131,7 +144,7 @@ _PILLOW_ERRORS = (
 
 
 def _digest(parts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 class Folder:
@@ -150,6 +163,8 @@ class Folder:
                     full = Path(folder, file)
                     # a dangling link counts as an image that cannot be read
                     size = full.stat().st_size if full.exists() else 0
+                    if full.exists() and not full.is_file():
+                        continue  # a pipe or a device would block
                     found.append((full.relative_to(path).as_posix(), size))
         if not found:
             raise UserError(f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})")
@@ -205,6 +220,8 @@ class Parquet:
             labels = table["label"].to_numpy().astype(np.int64)
             if labels.min() < 0:
                 raise UserError(f"{name}: column label holds negative values")
+            if labels.max() >= _MOST_CLASSES:
+                return  # numbers of rows or hashes, not classes
             self.labels = labels
             self.classes = tuple(str(i) for i in range(int(labels.max()) + 1))
 
@@ -213,6 +230,8 @@ class Parquet:
         try:
             file = pq.ParquetFile(path)
             schema = file.schema_arrow
+            if schema.names.count("image") > 1 or schema.names.count("label") > 1:
+                raise UserError(f"{path} has two columns of one name")
             if "image" not in schema.names:
                 raise UserError(
                     f"{path} has no column image; its columns: {', '.join(schema.names)}"
@@ -221,6 +240,7 @@ class Parquet:
             if "label" in schema.names and pa.types.is_integer(schema.field("label").type):
                 columns.append("label")
             table = file.read(columns)
+            labels = {"label": table["label"].cast(pa.int64())} if "label" in columns else {}
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} is not a readable parquet file: {reason}") from error
@@ -233,7 +253,6 @@ class Parquet:
         if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
             raise UserError(f"{path}: column image holds {image.type}, not encoded bytes")
         image = image.cast(pa.large_binary())
-        labels = {"label": table["label"].cast(pa.int64())} if "label" in columns else {}
         return pa.table({"image": image, **labels})
 
     def __len__(self) -> int:

@@ -59,8 +59,8 @@ class ViewConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range."""
-        if self.size < 8:
-            raise UserError(f"views.size {self.size}: a view has at least 8 pixels a side")
+        if not 8 <= self.size <= 4096:
+            raise UserError(f"views.size {self.size} is not in 8 … 4096 pixels")
         for name in ("flip", "jitter", "grey", "blur"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"views.{name} {getattr(self, name)} is not a probability")
@@ -73,8 +73,10 @@ class ViewConfig:
             low, high = getattr(self, name)
             if not 0 < low <= high <= most:
                 raise UserError(f"views.{name} [{low}, {high}] is not an interval in (0, {most:g}]")
-        if self.resize is not None and self.resize < self.size:
-            raise UserError(f"views.resize {self.resize} is below views.size {self.size}")
+        if self.resize is not None and not self.size <= self.resize <= 8192:
+            raise UserError(
+                f"views.resize {self.resize} is below views.size {self.size} or above 8192"
+            )
 
 
 def generator(seed: int, epoch: int, index: int, view: int) -> np.random.Generator:
@@ -105,6 +107,8 @@ def crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator
 def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
     """uint8 (3, h, w) -> uint8 (3, size, size): short side resized, centre cropped."""
     short = config.resize if config.resize is not None else round(config.size * 8 / 7)
+    most = 4 * min(image.shape[1:])  # a very long image is not blown up only to be cropped
+    image = T.center_crop(image, [min(image.shape[1], most), min(image.shape[2], most)])
     _, height, width = image.shape
     if min(height, width) != short:
         scale = short / min(height, width)

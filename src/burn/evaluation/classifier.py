@@ -39,10 +39,10 @@ class LinearConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range."""
-        if self.epochs < 1 or self.batch_size < 1:
-            raise UserError("epochs and batch_size must be at least 1")
-        if self.lr <= 0:
-            raise UserError(f"lr {self.lr} is not above 0")
+        if self.epochs < 1 or not 1 <= self.batch_size <= 2**20:
+            raise UserError("epochs must be at least 1 and batch_size in 1 … 1048576")
+        if not 0 < self.lr <= 1e6:
+            raise UserError(f"lr {self.lr} is not in (0, 1e6]")
 
     def learning_rate(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from 0."""
@@ -71,6 +71,8 @@ def train_linear(
             F.cross_entropy(layer(features), labels).backward()
             optimizer.step()
         on_epoch(epoch)
+    if not bool(torch.isfinite(layer.weight).all()):
+        raise UserError(f"linear diverged at lr {config.lr}: lower --lr")
     return layer
 
 

@@ -47,8 +47,9 @@ def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, Vie
     meta = checkpoint.meta
     try:
         views = from_plain(ViewConfig, meta["views"])
+        views.check()
         name = f"{meta['recipe']['name']}, stage {meta['stage']}"
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
     if fresh:
         name = f"random {backbone.config.name}, {meta['precision']}"

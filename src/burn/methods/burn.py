@@ -60,8 +60,8 @@ class BurnConfig:
         for name in ("lam_start", "lam_end"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"burn.{name} {getattr(self, name)} is not in [0, 1]")
-        if self.temperature <= 0:
-            raise UserError(f"burn.temperature {self.temperature} is not above 0")
+        if not 1e-3 <= self.temperature <= 1e3:
+            raise UserError(f"burn.temperature {self.temperature} is not in 0.001 … 1000")
         if min(self.num_classes, self.hidden) < 2:
             raise UserError("burn.num_classes and burn.hidden must be at least 2")
         if self.classifier_lr <= 0:

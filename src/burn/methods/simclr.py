@@ -29,8 +29,12 @@ class SimclrConfig:
 
     def check(self) -> None:
         """Raise UserError for values out of range."""
-        if self.temperature <= 0:
-            raise UserError(f"simclr.temperature {self.temperature} is not above 0")
+        if not 1e-3 <= self.temperature <= 1e3:
+            raise UserError(f"simclr.temperature {self.temperature} is not in 0.001 … 1000")
+        for name in ("hidden", "dimension"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 2**16:
+                raise UserError(f"simclr.{name} {value} is not in 1 … 65536")
 
 
 class Simclr(Method):

@@ -36,8 +36,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: object) -> Recipe:
     """The recipe of that name. Raises UserError suggesting the nearest one."""
+    if not isinstance(name, str):
+        raise UserError(f"--recipe: expected a name, got {type(name).__name__}")
     if name in RECIPES:
         return RECIPES[name]()
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)

@@ -90,7 +90,10 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
             "ARCHITECTURE:FILE"
         )
     backbone = build_backbone(BackboneConfig(name=name), Precision.FLOAT).eval()
-    file = Path(file_name).expanduser()
+    try:
+        file = Path(file_name).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{file_name}: there is no such home folder") from error
     if not file.is_file():
         raise UserError(f"no weights file at {file_name}")
     layout, weights = _unwrap(_read_weights(file), file)
@@ -113,7 +116,9 @@ def _read_weights(file: Path) -> Any:
             warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        if "Unsupported global" in str(error) or "Unsupported class" in str(error):
+        if any(
+            words in str(error).lower() for words in ("unsupported global", "unsupported class")
+        ):
             raise UserError(
                 f"{file} holds pickled objects other than weights; they could run code and are "
                 "refused: save its state_dict alone"
@@ -159,4 +164,7 @@ def _load_strictly(model: torch.nn.Module, weights: Mapping[str, Tensor], origin
             raise UserError(
                 f"{origin} does not fit the architecture: it {problem} {', '.join(names[:3])}{more}"
             )
+    broken = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise UserError(f"{origin} holds numbers that are not finite, first in {broken[0]}")
     model.load_state_dict(dict(weights), strict=False)

@@ -97,6 +97,11 @@ class Monitor(L.Callback):
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if output is None or not whole or step % self._every:
             return
+        if not bool(torch.isfinite(output.loss.detach())):
+            raise UserError(
+                f"stopped at step {step}: the loss is not finite; lower --optim.lr or look for "
+                "broken images or a broken teacher"
+            )
         seconds = time.perf_counter() - self._since
         numbers = {name: float(value) for name, value in output.terms.items()}
         numbers["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]

@@ -29,6 +29,7 @@ class PretrainModule(L.LightningModule):
         self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
         self.strict_loading = False  # a resume file leaves the frozen teacher out
         self.output: StepOutput | None = None
+        self.learned = False  # whether any batch had images enough
         self.batch: Batch | None = None
 
     @property
@@ -43,7 +44,7 @@ class PretrainModule(L.LightningModule):
         output: StepOutput = self.method(batch, self.progress)
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
-        self.output = output
+        self.output, self.learned = output, True
         return output.loss
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ from burn.training.callbacks import (
 from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowGuard
 from burn.training.recipe import Recipe
-from burn.types import Precision
+from burn.types import Checkpoint, Precision
 
 Device = Literal["auto", "cpu", "cuda"]
 _RUN_FILE = "run.json"
@@ -109,10 +108,10 @@ def pretrain(
     """
     plan.recipe.check()
     _check_plan(plan, machine)
+    if overwrite and plan.teacher and _lies_in(Path(plan.teacher), out):
+        raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     source = open_source(plan.data)
-    require_readable(source)
-    if len(source) < 2:
-        raise UserError(f"{plan.data} holds one image: BN needs at least two")
+    require_readable(source, at_least=2)
     teacher, origin = load_backbone(plan.teacher) if plan.teacher else (None, None)
     _check_size(plan.recipe)
     described = _describe(plan, source, origin)
@@ -124,6 +123,7 @@ def pretrain(
         file = out / f"stage{number}.safetensors"
         if file.is_file():
             checkpoint = load_checkpoint(file)
+            _check_stage(checkpoint, plan, number, precision)
             summaries.append(_summary(number, file, checkpoint.meta))
             console.print(f"stage {number} is done already: {file}")
         else:
@@ -140,7 +140,7 @@ def read_plan(out: Path) -> RunPlan:
     stored = _read_run_file(out)
     try:
         return from_plain(RunPlan, stored["plan"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, UserError) as error:
         raise UserError(
             f"{out / _RUN_FILE} was written by burn {stored.get('burn', 'unknown')} and does not "
             f"fit burn {version('burn-ssl')}: {error}"
@@ -163,16 +163,20 @@ def _check_plan(plan: RunPlan, machine: Machine) -> None:
 
 
 def _check_size(recipe: Recipe) -> None:
-    """The views must be large enough for the backbone's strides."""
+    """The views must be large enough for the backbone's strides, and its pooling give a vector."""
     network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
     image = torch.zeros(1, 3, recipe.views.size, recipe.views.size)
     try:
         with torch.inference_mode():
-            network(image)
-    except (RuntimeError, AssertionError) as error:
+            width = network(image).shape[1]
+    except (RuntimeError, AssertionError, IndexError) as error:
         raise UserError(
             f"backbone {recipe.backbone.name} cannot take views of {recipe.views.size} pixels"
         ) from error
+    if width != network.num_features:
+        raise UserError(
+            f"backbone {recipe.backbone.name} has no plain pooled features: use another"
+        )
 
 
 def _describe(plan: RunPlan, source: Source, origin: dict[str, Any] | None) -> dict[str, Any]:
@@ -187,7 +191,7 @@ def _read_run_file(out: Path) -> dict[str, Any]:
         stored = json.loads((out / _RUN_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{out} holds no run to resume (no {_RUN_FILE})") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{out / _RUN_FILE} cannot be read: {error}") from error
     if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
         raise UserError(f"{out / _RUN_FILE} was written by another version of burn")
@@ -206,15 +210,29 @@ def _open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrit
             raise UserError(f"--out {out} is not empty and holds no run: give another folder")
         if not overwrite:
             raise UserError(f"--out {out} already holds a run: give --resume or --overwrite")
-        for number in (1, 2):
-            shutil.rmtree(out / f"stage{number}", ignore_errors=True)
-            for suffix in (".safetensors", ".json"):
-                (out / f"stage{number}{suffix}").unlink(missing_ok=True)
+        _remove_run(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / _RUN_FILE, json.dumps(described, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
+
+
+def _remove_run(out: Path) -> None:
+    """Only what a run writes; anything else in its folders stays."""
+    for number in (1, 2):
+        for suffix in (".safetensors", ".json"):
+            (out / f"stage{number}{suffix}").unlink(missing_ok=True)
+        folder = out / f"stage{number}"
+        for pattern in ("metrics.csv", "resume.ckpt", "events.out.tfevents.*"):
+            for file in folder.glob(pattern):
+                file.unlink()
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    return path.exists() and path.resolve().is_relative_to(folder.resolve())
 
 
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> None:
@@ -234,6 +252,27 @@ def _first_difference(old: Any, new: Any, name: str) -> str | None:
                 return found
         return None
     return None if old == new else f"{name} was {old}, is {new}"
+
+
+def _check_stage(checkpoint: Checkpoint, plan: RunPlan, number: int, precision: Precision) -> None:
+    """A finished stage must be this run's. Raises UserError naming the first difference."""
+    expected = {
+        "stage": number,
+        "precision": precision.value,
+        "seed": plan.seed,
+        "recipe": {"name": plan.recipe_name, **plan.recipe.to_json()},
+    }
+    expected = json.loads(json.dumps(expected))
+    difference = _first_difference(
+        {key: checkpoint.meta.get(key) for key in expected}, expected, ""
+    )
+    if not difference and not isinstance(checkpoint.meta.get("monitor"), dict):
+        difference = "its description is damaged"
+    if difference:
+        raise UserError(
+            f"{checkpoint.origin} is not of this run ({difference.lstrip('.')}): remove it to "
+            "train the stage again"
+        )
 
 
 def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
@@ -333,13 +372,15 @@ class _Stage:
         """Train to the last step, from the resume file where there is one."""
         resumed = resume_file.path if resume_file.path.is_file() else None
         if resumed:
-            _check_resume_file(resumed)
+            _check_resume_file(resumed, module)
         again = f"go on with: {resume_command}"
         with resume_file.stop.installed(), _quiet():
             try:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
-            except SystemExit:  # Lightning's answer to a second Ctrl-C
-                raise Interrupted(f"stopped at once in stage {self._number}; {again}") from None
+            except SystemExit:  # Lightning's answer to SIGTERM, and to a second Ctrl-C
+                if not resume_file.stopped:
+                    message = f"stopped at once in stage {self._number}; {again}"
+                    raise Interrupted(message) from None
         if resume_file.stopped and trainer.global_step < module.num_steps:
             raise Interrupted(
                 f"stopped and saved at step {trainer.global_step} of {module.num_steps} in stage "
@@ -353,6 +394,11 @@ class _Stage:
         self, module: PretrainModule, monitor: Monitor, seconds: float, described: dict[str, Any]
     ) -> None:
         recipe = self._plan.recipe
+        weights = module.method.weights()
+        if not module.learned:
+            raise UserError("no batch held two readable images: nothing was learned or saved")
+        if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
+            raise UserError("the weights are not finite: lower --optim.lr; nothing was saved")
         images = module.global_step * min(recipe.batch_size, len(self._source))
         meta = {
             "stage": self._number,
@@ -373,9 +419,8 @@ class _Stage:
                 "last": monitor.last,
             },
         }
-        save_checkpoint(
-            self._out / f"stage{self._number}.safetensors", module.method.weights(), meta
-        )
+        file = self._out / f"stage{self._number}.safetensors"
+        save_checkpoint(file, weights, meta)
         self._report(monitor)
 
     def _report(self, monitor: Monitor) -> None:
@@ -398,13 +443,16 @@ def default_workers(device: Device) -> int:
     return min(16, cores) if cuda else max(1, cores // 2)
 
 
-def _check_resume_file(resume_path: Path) -> None:
+def _check_resume_file(resume_path: Path, module: PretrainModule) -> None:
+    damaged = f"{resume_path} is damaged: remove it to begin this stage again, then --resume"
     try:
-        torch.load(resume_path, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(resume_path, map_location="cpu", weights_only=True, mmap=True)
+        names = set(content["state_dict"])
+        known = {"loops", "optimizer_states", "lr_schedulers", "global_step"} <= content.keys()
     except Exception as error:  # whatever a damaged file makes of the reader
-        raise UserError(
-            f"{resume_path} is damaged: remove it to begin this stage again, then --resume"
-        ) from error
+        raise UserError(damaged) from error
+    if not known or names != {f"method.{name}" for name in module.method.weights()}:
+        raise UserError(damaged.replace("damaged", "not of this stage"))
 
 
 def _trainer(
