@@ -115,10 +115,10 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         "Unlabelled images in, a binary backbone out. Labels in the data serve monitoring alone.",
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
         "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher \\\n"
-        "      --out runs/burn\n"
+        "      --out runs/student\n"
         "  burn pretrain --recipe burn_imagenet --data imagenet/train \\\n"
         "      --teacher resnet50:moco_v2_800ep.pth --out runs/imagenet\n"
-        "  burn pretrain --resume --out runs/burn\n"
+        "  burn pretrain --resume --out runs/student\n"
         "  burn pretrain --recipe burn_small --epochs 20 --burn.lam constant --print-config",
     )
     parser.add_argument("--recipe", type=str, default=None, help=f"one of {', '.join(RECIPES)}")
@@ -206,9 +206,9 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "evaluate PROTOCOL CHECKPOINT",
         "Judge a backbone: knn (k = 20, T = 0.07) or linear (the paper's protocol).",
-        "  burn evaluate knn runs/burn --train digits --test digits\n"
-        "  burn evaluate linear runs/burn --train cifar/train.parquet --test cifar/val.parquet\n"
-        "  burn evaluate linear runs/burn --augment none --train photos/train --test photos/val\n"
+        "  burn evaluate knn runs/student --train digits --test digits\n"
+        "  burn evaluate linear runs/student --train cifar/train.parquet --test cifar/val.parquet\n"
+        "  burn evaluate linear runs/student --augment none --train photos/train --test photos/val\n"
         "  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val",
     )
     from burn.evaluation.classifier import LinearConfig
@@ -279,8 +279,8 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     if cache.unreadable:
         more = f" and {len(cache.unreadable) - 5} more" if len(cache.unreadable) > 5 else ""
         names = ", ".join(cache.unreadable[:5])
-        print(f"{len(cache.unreadable)} unreadable images were left out: {names}{more}",
-              file=sys.stderr)  # fmt: skip
+        left_out = f"unreadable images, left out: {len(cache.unreadable)}: {names}{more}"
+        print(left_out, file=sys.stderr)
     if options.out:
         from burn.results import append_results
 
@@ -295,7 +295,7 @@ def _info(arguments: list[str], console: Console) -> None:
         "info NAME",
         "Parameters, operations and size of a network, or of the one in a checkpoint.",
         "  burn info reactnet_a --image-size 224 --classes 1000\n"
-        "  burn info runs/burn --json\n"
+        "  burn info runs/student --json\n"
         "  burn info resnet50",
     )
     parser.add_argument("name", type=str, help="reactnet_a, a timm name, or a checkpoint of burn's")

@@ -34,7 +34,7 @@ class Parser(jsonargparse.ArgumentParser):
 
     def add_fields(self, config: type) -> None:
         """An option for every field of a dataclass; those of nested ones only in --help-fields."""
-        self.add_argument("--help_fields", action="store_true", help="show the rest of the options")
+        self.description = f"{self.description}\n\n{self.prog} --help-fields shows more options."
         self._fields = tuple(field.name for field in dataclasses.fields(config))
         self._num_shown_groups = len(self._action_groups)
         self.add_class_arguments(config, as_group=False)

@@ -290,7 +290,7 @@ def test_corrupt_images_are_left_out_counted_and_named(teacher: Path, tmp_path: 
         recipe, tmp_path / "run", teacher, data=str(photos), console=Console(file=text, width=1000)
     )
     assert summary.steps == 4
-    assert "1 unreadable images were left out" in text.getvalue()
+    assert "unreadable images, left out: 1: " in text.getvalue()
     assert "05.png" in text.getvalue()
 
 

@@ -130,7 +130,7 @@ def cost_table(cost: Cost, about: dict[str, Any]) -> Table:
     table.add_row("float parameters", f"{cost.float_parameters:,}")
     table.add_row("binary operations (MACs)", f"{cost.binary_macs:,}")
     table.add_row("float operations (MACs)", f"{cost.flops:,}")
-    table.add_row("OPs = binary / 64 + float", f"{cost.ops / 1e8:.2f}e8")
+    table.add_row("OPs = binary / 64 + float", f"{cost.ops:,.0f} = {cost.ops / 1e8:.2g}e8")
     table.add_row("size in float32", f"{cost.float_bytes / 1e6:.2f} MB")
     ratio = cost.float_bytes / cost.packed_bytes
     table.add_row("size packed", f"{cost.packed_bytes / 1e6:.2f} MB ({ratio:.1f}× smaller)")

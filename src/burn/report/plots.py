@@ -46,7 +46,7 @@ def demo_picture(
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), width_ratios=(1.5, 0.9, 1.2))
         _accuracy(axes[0], results)
         _losses(axes[1], [teacher / "stage1"], {"loss": ("contrastive loss", _BLUE)})
-        axes[1].set_title("Teacher: SimCLR, no labels")
+        axes[1].set_title("Teacher: SimCLR")
         stages = [student / "stage1", student / "stage2"]
         _losses(
             axes[2],
@@ -102,5 +102,9 @@ def _losses(axes: Axes, stages: Sequence[Path], names: dict[str, tuple[str, str]
                           xycoords=("data", "axes fraction"), va="top", fontsize=7)  # fmt: skip
     if names.keys() != {"loss"}:
         axes.set_yscale("log")
-        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0.08, 0.52))
+        axes.legend(
+            frameon=False, fontsize=7.5, handlelength=1.2, loc="upper right",
+            bbox_to_anchor=(1.04, 0.95),
+        )  # fmt: skip
     axes.set_xlabel("optimizer steps")
+    axes.set_ylabel("contrastive loss" if names.keys() == {"loss"} else "loss, logarithmic scale")

@@ -431,7 +431,7 @@ class _Stage:
             first = sorted(monitor.unreadable)
             names = ", ".join(self._source.describe(index) for index in first[:5])
             more = f" and {len(first) - 5} more" if len(first) > 5 else ""
-            self._console.print(f"{len(first)} unreadable images were left out: {names}{more}")
+            self._console.print(f"unreadable images, left out: {len(first)}: {names}{more}")
 
 
 def default_workers(device: Device) -> int:
