@@ -207,8 +207,8 @@ def _evaluate(arguments: list[str], console: Console) -> None:
         "evaluate PROTOCOL CHECKPOINT",
         "Judge a backbone: knn (k = 20, T = 0.07) or linear (the paper's protocol).",
         "  burn evaluate knn runs/student --train digits --test digits\n"
-        "  burn evaluate linear runs/student --train cifar/train.parquet --test cifar/val.parquet\n"
-        "  burn evaluate linear runs/student --augment none --train photos/train --test photos/val\n"
+        "  burn evaluate linear runs/student --train cifar.parquet --test val.parquet\n"
+        "  burn evaluate linear runs/student --augment none --train digits --test digits\n"
         "  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val",
     )
     from burn.evaluation.classifier import LinearConfig

@@ -84,6 +84,7 @@ def burn_small() -> Recipe:
 
     burn pretrain --recipe burn_small --data cifar10/train.parquet --teacher runs/teacher \
         --out runs/student
+    CIFAR-10, 40,000 images: 42 core-minutes on 2 CPU cores; kNN 48.7 % (docs/results.md).
     """
     return Recipe(
         epochs=5,
@@ -101,6 +102,7 @@ def paper_small() -> Recipe:
 
     burn pretrain --recipe paper_small --data cifar10/train.parquet --teacher runs/teacher \
         --out runs/paper
+    Time as burn_small; collapsed at step 40, kNN 49.1 % by the feature similarity alone.
     """
     recipe = burn_small()
     return replace(recipe, burn=replace(recipe.burn, classifier="joint"))
@@ -111,15 +113,17 @@ def feature_only_small() -> Recipe:
 
     burn pretrain --recipe feature_only_small --data cifar10/train.parquet --teacher runs/teacher \
         --out runs/feature-only
+    Time as burn_small. Not run here at that budget.
     """
     recipe = burn_small()
     return replace(recipe, burn=replace(recipe.burn, classifier="none"))
 
 
 def demo() -> Recipe:
-    """The demo's student: a quarter-width ReActNet-A on the built-in digits, half a minute a stage.
+    """The demo's student: a quarter-width ReActNet-A on the built-in digits.
 
     burn pretrain --recipe demo --data digits --teacher runs/demo/teacher --out runs/demo/student
+    About a minute a stage on 2 CPU cores; kNN 92 % on held-out digits.
     """
     teacher = demo_teacher()
     recipe = burn_small()

@@ -17,6 +17,7 @@ def teacher_small() -> Recipe:
     """A half-width ResNet-18 by SimCLR, for 32-pixel images and a CPU.
 
     burn pretrain --recipe teacher_small --data cifar10/train.parquet --out runs/teacher
+    CIFAR-10, 40,000 images: 45 core-minutes on 2 CPU cores; kNN 48.2 % (docs/results.md).
     """
     return Recipe(
         method="simclr",
@@ -32,9 +33,10 @@ def teacher_small() -> Recipe:
 
 
 def demo_teacher() -> Recipe:
-    """The demo's teacher: a quarter-width ResNet-18 on the built-in digits, about a minute.
+    """The demo's teacher: a quarter-width ResNet-18 on the built-in digits.
 
     burn pretrain --recipe demo_teacher --data digits --out runs/demo/teacher
+    About 1.5 minutes on 2 CPU cores; kNN 91 % on held-out digits.
     """
     return replace(
         teacher_small(),
