@@ -137,7 +137,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo --config {tmp}/none.yaml", "File does not exist"),
         ("evaluate knn {tmp}/none --train digits --test digits", "no checkpoint at"),
         ("evaluate cnn {tmp} --train digits --test digits", "unknown protocol 'cnn'"),
-        ("evaluate --train digits knn {tmp}", "unknown protocol '--train': give knn or linear"),
+        ("evaluate --train digits knn {tmp}", "unknown protocol '--train': give knn, linear"),
         ("evaluate knn {tmp} --epochs 3", "unknown option --epochs"),
         ("evaluate knn {tmp} --test digits", "give --train"),
         ("info resnet81", "unknown backbone 'resnet81'"),

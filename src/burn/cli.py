@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,26 @@ usage: burn COMMAND [options]
 commands:
   demo       the whole road on built-in images, in minutes
   pretrain   unlabelled images in, a binary backbone out
-  evaluate   judge a checkpoint by kNN or linear classification
+  evaluate   judge a checkpoint by one of the paper's protocols
   info       size and cost of a network or a checkpoint
 
 `burn COMMAND --help` shows each with examples; `burn --version` the version.
 """
+
+_EVALUATE = """\
+Judge a backbone by a protocol of the paper (appendix A). Of each, --help after its name shows the
+settings, whose defaults are the paper's:
+
+  knn        weighted k nearest neighbours, no training
+  linear     a linear layer on the frozen backbone
+  semi       fine-tuning on 1 % or 10 % of the labels, the best of nine learning rates
+  transfer   linear evaluation with the settings of one of the paper's five data sets"""
+_EVALUATE_EXAMPLES = """\
+  burn evaluate knn runs/student --train digits --test digits
+  burn evaluate linear runs/student --train cifar.parquet --test val.parquet
+  burn evaluate linear runs/student --augment none --train digits --test digits
+  burn evaluate semi runs/student --labels 10 --train digits --test digits --out runs/semi
+  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,90 +218,35 @@ def _resumed_plan(arguments: Sequence[str], read_plan: Callable[[Path], Any]) ->
 
 
 def _evaluate(arguments: list[str], console: Console) -> None:
-    parser = Parser(
-        "evaluate PROTOCOL CHECKPOINT",
-        "Judge a backbone: knn (k = 20, T = 0.07) or linear (the paper's protocol).",
-        "  burn evaluate knn runs/student --train digits --test digits\n"
-        "  burn evaluate linear runs/student --train cifar.parquet --test val.parquet\n"
-        "  burn evaluate linear runs/student --augment none --train digits --test digits\n"
-        "  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val",
-    )
-    from burn.evaluation.classifier import LinearConfig
-    from burn.evaluation.protocols import (
-        FeatureCache,
-        KnnConfig,
-        check_sources,
-        run_knn,
-        run_linear,
-    )
-    from burn.evaluation.subject import Subject, load_model
+    from burn.evaluation.run import PROTOCOLS, Request, evaluate
+    from burn.report.tables import results_table
 
-    parser.add_argument("protocol", type=str, help="knn or linear")
+    protocol = arguments[0] if arguments else "--help"
+    if protocol not in (*PROTOCOLS, "-h", "--help"):
+        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOLS)} first")
+    parser = Parser("evaluate PROTOCOL CHECKPOINT", _EVALUATE, _EVALUATE_EXAMPLES)
+    parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
     parser.add_argument(
         "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
     )
-    parser.add_argument("--train", type=str, help="labelled images to learn from (as --data)")
-    parser.add_argument("--test", type=str, help="labelled images to judge on")
+    parser.add_class_arguments(Request, as_group=False, skip={"checkpoint", "random_init"})
     parser.add_argument(
-        "--random_init", action="store_true",
+        "--random_init",
+        action="store_true",
         help="the checkpoint's network with random weights: the floor",
-    )  # fmt: skip
-    parser.add_argument("--out", type=str | None, default=None, help="folder for results.jsonl")
-    parser.add_argument("--seed", type=int, default=0, help="of every random number")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--workers", type=int, default=0, help="image-loading processes")
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    protocols = {"knn": KnnConfig, "linear": LinearConfig}
-    protocol = arguments[0] if arguments else "--help"
-    if protocol not in (*protocols, "-h", "--help"):
-        raise UserError(f"unknown protocol {protocol!r}: give knn or linear first")
-    for name, config in protocols.items():
-        if protocol in (name, "-h", "--help"):
-            parser.add_class_arguments(config, as_group=False)
-    options = parser.read(arguments or ["--help"])
-    for required in ("train", "test"):
-        if not getattr(options, required):
-            raise UserError(f"give --{required}: images with labels")
-    fields = protocols[protocol].__dataclass_fields__
-    config = protocols[protocol](**{name: getattr(options, name) for name in fields})
-    config.check()
-    if not 0 <= options.seed < 2**32 or options.workers < 0:
-        raise UserError("--seed must be in 0 … 2³² - 1 and --workers at least 0")
-    from burn.data.sources import open_source
-
-    name, backbone, views = load_model(
-        options.checkpoint, fresh=options.random_init, seed=options.seed
     )
-    train, test = open_source(options.train, "train"), open_source(options.test, "test")
-    check_sources(train, test)
-    device = _torch_device(_device(options.device))
-    subject = Subject(
-        name, options.checkpoint, backbone.to(device), views, train, test, options.seed,
-        options.workers,
-    )  # fmt: skip
-    cache = FeatureCache(subject)
-    if isinstance(config, KnnConfig):
-        results = run_knn(subject, cache, config)
-    else:
-        from rich.progress import track
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    if protocol in PROTOCOLS:
+        parser.add_class_arguments(PROTOCOLS[protocol].config, as_group=False)
+    options = parser.read(arguments or ["--help"])
 
-        epochs = iter(track(range(config.epochs), "linear", console=console, transient=True))
+    def chosen(kind: Any) -> Any:
+        return kind(**{f.name: getattr(options, f.name) for f in fields(kind)})
 
-        def advance(_epoch: int) -> None:
-            next(epochs, None)
-
-        results = run_linear(subject, cache, config, advance)
-    if cache.unreadable:
-        more = f" and {len(cache.unreadable) - 5} more" if len(cache.unreadable) > 5 else ""
-        names = ", ".join(cache.unreadable[:5])
-        left_out = f"unreadable images, left out: {len(cache.unreadable)}: {names}{more}"
-        print(left_out, file=sys.stderr)
-    if options.out:
-        from burn.results import append_results
-
-        append_results(Path(options.out) / "results.jsonl", results)
-    from burn.report.tables import results_table
-
+    config = chosen(PROTOCOLS[protocol].config)
+    results, notes = evaluate(protocol, chosen(Request), config, console)
+    for note in notes:
+        print(note, file=sys.stderr)
     _print_results(results, options.json, results_table)
 
 
@@ -325,15 +285,6 @@ def _device(name: str) -> Any:
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {name}: auto, cpu or cuda")
     return name
-
-
-def _torch_device(name: str) -> Any:
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here")
-    use_cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if use_cuda else "cpu")
 
 
 if __name__ == "__main__":

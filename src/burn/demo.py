@@ -6,14 +6,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from burn.compute import Device
 from burn.data.digits import Digits
 from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import FeatureCache, KnnConfig, run_knn, run_linear
+from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
 from burn.recipes import find_recipe
 from burn.report.plots import demo_picture
 from burn.results import Result, append_results
-from burn.training.run import Device, Machine, RunPlan, pretrain
+from burn.training.run import Machine, RunPlan, pretrain
 
 
 def run_demo(
@@ -42,7 +43,7 @@ def run_demo(
             resume_command=f"burn demo --out {out} --seed {seed}",
         )
     console.rule("evaluation on 360 held-out digits")
-    results = _judge(teacher, student, seed)
+    results = _judge(teacher, student, seed, console)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
     demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
@@ -50,7 +51,7 @@ def run_demo(
     return results
 
 
-def _judge(teacher: Path, student: Path, seed: int) -> list[Result]:
+def _judge(teacher: Path, student: Path, seed: int, console: Console) -> list[Result]:
     """kNN and linear for both stages of the student, fresh and trained, and for the teacher."""
     stage1, stage2 = student / "stage1.safetensors", student / "stage2.safetensors"
     rows = (
@@ -66,7 +67,6 @@ def _judge(teacher: Path, student: Path, seed: int) -> list[Result]:
         subject = Subject(
             name, str(checkpoint), backbone, views, Digits("train"), Digits("test"), seed, workers=0
         )
-        features = FeatureCache(subject)
-        results += run_knn(subject, features, KnnConfig())
-        results += run_linear(subject, features, LinearConfig(augment="none"))
+        results += run_knn(subject, KnnConfig(), console)
+        results += run_linear(subject, LinearConfig(augment="none"), console)
     return results

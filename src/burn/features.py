@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from burn.backbones import Backbone
 from burn.data.loader import plain_batches
@@ -23,27 +24,37 @@ def extract_features(
     workers: int = 0,
     indices: Sequence[int] | None = None,
     unreadable: list[int] | None = None,
+    bfloat16: bool = False,
+    view: Callable[[Tensor], Tensor] | None = None,
+    pool: Callable[[Tensor], Tensor] | None = None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> Features:
     """Pooled features of plain views, float32, on the CPU; unreadable images are left out.
 
     indices: positions to take (default: all). unreadable: list to which the positions of images
-    that cannot be decoded are added. The backbone is left in the mode it was in.
-    Raises UserError where not one image can be read.
+    that cannot be decoded are added. bfloat16: run the backbone under autocast. view: image to
+    backbone's input (default: the plain view). pool: last feature map to features (default: the
+    backbone's own). advance: told the number of images after each batch.
+    The backbone is left in the mode it was in. Raises UserError where not one image can be read.
     """
     device = next(backbone.parameters()).device
     training = backbone.training
     backbone.eval()
     values, kept = [], []
-    with torch.inference_mode(), torch.autocast(device.type, enabled=False):
-        for batch in plain_batches(source, views, batch_size, workers, indices):
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+    with torch.inference_mode(), autocast:
+        for batch in plain_batches(source, views, batch_size, workers, indices, view):
             if unreadable is not None:
                 unreadable.extend(batch.unreadable)
             if batch.views:
-                values.append(backbone(batch.views[0].to(device)).float().cpu())
+                images = batch.views[0].to(device)
+                output = pool(backbone.forward_features(images)) if pool else backbone(images)
+                values.append(output.float().cpu())
                 kept.append(batch.indices)
+            advance(len(batch.indices) + len(batch.unreadable))
     backbone.train(training)
     if not values:
         raise UserError(f"{source.name}: none of its images can be read")
     positions = torch.cat(kept)
     labels = None if source.labels is None else torch.from_numpy(source.labels)[positions]
-    return Features(torch.cat(values), labels, source.classes)
+    return Features(torch.cat(values), labels, source.classes, positions)

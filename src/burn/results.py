@@ -13,7 +13,10 @@ from burn.errors import UserError
 
 @dataclass(frozen=True)
 class Result:
-    """One number: a line of `results.jsonl`."""
+    """One number: a line of `results.jsonl`.
+
+    value is in percent; spread its standard deviation over samples, where it is a mean of some.
+    """
 
     protocol: str
     metric: str
@@ -25,6 +28,7 @@ class Result:
     seed: int
     seconds: float
     settings: Mapping[str, Any]
+    spread: float | None = None
 
 
 def append_results(path: Path, results: Sequence[Result]) -> None:

@@ -36,12 +36,14 @@ class Batch:
 class Features:
     """Features of the readable images of a source, in its order.
 
-    values: float32 (images, dimension); labels: int64 (images,), or None where there are none.
+    values: float32 (images, dimension); labels: int64 (images,), or None where there are none;
+    positions: int64 (images,), which images of the source these are.
     """
 
     values: torch.Tensor
     labels: torch.Tensor | None
     classes: tuple[str, ...]
+    positions: torch.Tensor
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def toy(seed: int = 0) -> Features:
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(60) % 3
     centres = torch.tensor([[4.0, 0, 0, 0], [0, 4.0, 0, 0], [0, 0, 4.0, 0]])
-    return Features(centres[labels] + torch.randn(60, 4, generator=random), labels, ("a", "b", "c"))
+    return Features(centres[labels] + torch.randn(60, 4, generator=random), labels, ("a", "b", "c"), torch.arange(60))
 
 
 def test_separable_classes_are_parted():
@@ -118,7 +118,7 @@ def test_every_epoch_is_asked_for_and_told():
 
 def test_cached_batches_give_every_row_with_its_label_once_an_epoch():
     values, labels = torch.arange(10.0)[:, None], torch.arange(10) + 100
-    batches = cached_batches(Features(values, labels, ()), 4, seed=2)
+    batches = cached_batches(Features(values, labels, (), torch.arange(10)), 4, seed=2)
     orders = []
     for epoch in (0, 1, 0):
         parts = list(batches(epoch))

@@ -1,15 +1,29 @@
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from rich.console import Console
 
 import tiny  # noqa: F401 - one thread
 from burn.data.sources import open_source
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import FeatureCache, KnnConfig, check_sources, run_knn, run_linear
+from burn.evaluation.cache import plain_features
+from burn.evaluation.protocols import (
+    KnnConfig,
+    TransferConfig,
+    check_sources,
+    run_knn,
+    run_linear,
+    run_transfer,
+)
 from burn.evaluation.subject import Subject, load_model
+
+CONSOLE = Console(file=io.StringIO())
 
 
 def class_folders(path: Path, names: tuple[str, ...]) -> Path:
@@ -30,18 +44,18 @@ def subject(teacher: Path, tmp_path: Path) -> Subject:
 
 
 def test_uniform_grey_levels_are_told_apart(subject: Subject):
-    features = FeatureCache(subject)
-    (knn,) = run_knn(subject, features, KnnConfig(k=1))
+    (knn,) = run_knn(subject, KnnConfig(k=1), CONSOLE)
     assert (knn.protocol, knn.metric, knn.value) == ("knn", "top1", 100)
-    top1, top5 = run_linear(subject, features, LinearConfig(epochs=3, lr=0.1, augment="none"))
+    top1, top5 = run_linear(subject, LinearConfig(epochs=3, lr=0.1, augment="none"), CONSOLE)
     assert top5.value == 100  # three classes are fewer than five
     assert 0 <= top1.value <= 100
-    assert top1.settings == {"epochs": 3, "lr": 0.1, "batch_size": 256, "augment": "none"}
+    given = {"probe": "strict", "epochs": 3, "lr": 0.1, "augment": "none", "compute": "float32"}
+    assert given.items() <= top1.settings.items()
 
 
 def test_the_papers_linear_augments_and_leaves_the_backbone_as_it_was(subject: Subject):
     before = {k: v.clone() for k, v in subject.backbone.state_dict().items()}
-    top1, _ = run_linear(subject, FeatureCache(subject), LinearConfig(epochs=2))
+    top1, _ = run_linear(subject, LinearConfig(epochs=2), CONSOLE)
     assert top1.settings["augment"] == "crop"
     after = subject.backbone.state_dict()
     assert all((after[k] == before[k]).all() for k in before)
@@ -50,16 +64,15 @@ def test_the_papers_linear_augments_and_leaves_the_backbone_as_it_was(subject: S
 
 def test_linear_repeats_itself_for_a_seed(subject: Subject):
     config = LinearConfig(epochs=2)
-    first, second = (run_linear(subject, FeatureCache(subject), config) for _ in range(2))
+    first, second = (run_linear(subject, config, CONSOLE) for _ in range(2))
     assert [r.value for r in first] == [r.value for r in second]
 
 
 def test_unreadable_images_are_left_out_and_named(subject: Subject):
     photos = Path(subject.train.name)
     (photos / "grey" / "2.png").write_bytes(b"")
-    features = FeatureCache(subject)
-    assert len(features("train").values) == 17
-    assert features.unreadable == [str(photos / "grey" / "2.png")]
+    assert len(plain_features(subject, "train", CONSOLE).values) == 17
+    assert subject.notes == [f"unreadable images, left out: 1: {photos / 'grey' / '2.png'}"]
 
 
 def test_classes_that_do_not_match_are_refused(tmp_path: Path):
@@ -71,3 +84,47 @@ def test_classes_that_do_not_match_are_refused(tmp_path: Path):
     with pytest.raises(UserError, match="lacks classes of"):
         check_sources(fewer, train)
     check_sources(train, train)
+
+
+def test_transfer_brings_the_settings_of_the_data_set_and_options_overrule_them():
+    papers = TransferConfig("places205").linear()
+    assert (papers.epochs, papers.lr, papers.weight_decay) == (28, 0.01, 1e-5)
+    rates = [papers.learning_rate(epoch) for epoch in (0, 6, 7, 13, 14, 20, 21, 27)]
+    assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5], rel=1e-9)
+    assert TransferConfig("cub200").linear() == LinearConfig()
+    assert TransferConfig("places205", lr=1.0, weight_decay=0.0).linear() == LinearConfig(
+        epochs=28, lr=1.0, drops=(0.25, 0.5, 0.75)
+    )
+
+
+def test_transfer_is_linear_evaluation_by_another_name(subject: Subject):
+    settings = {"epochs": 2, "augment": "none", "lr": 0.1}
+    linear = run_linear(subject, LinearConfig(**settings), CONSOLE)
+    transfer = run_transfer(subject, TransferConfig("cub200", **settings), CONSOLE)
+    assert [r.value for r in transfer] == [r.value for r in linear]
+    assert {r.protocol for r in transfer} == {"transfer"}
+
+
+def test_features_are_extracted_once_and_again_for_other_weights(subject: Subject, tmp_path: Path):
+    kept = replace(subject, out=tmp_path / "out")
+    first = plain_features(kept, "train", CONSOLE)
+    (file,) = (tmp_path / "out" / "features").iterdir()
+    written = file.stat().st_mtime_ns
+    again = plain_features(replace(kept, kept={}), "train", CONSOLE)
+    assert torch.equal(first.values, again.values)
+    assert again.labels is not None
+    assert torch.equal(again.labels, torch.from_numpy(subject.train.labels))
+    assert file.stat().st_mtime_ns == written
+    _, other, _ = load_model(subject.checkpoint, fresh=True, seed=1)
+    third = plain_features(replace(kept, backbone=other, kept={}), "train", CONSOLE)
+    assert not torch.equal(first.values, third.values)
+    assert len(list((tmp_path / "out" / "features").iterdir())) == 2
+
+
+def test_a_damaged_file_of_features_is_made_again(subject: Subject, tmp_path: Path):
+    kept = replace(subject, out=tmp_path)
+    first = plain_features(kept, "train", CONSOLE)
+    (file,) = (tmp_path / "features").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    again = plain_features(replace(kept, kept={}), "train", CONSOLE)
+    assert torch.equal(first.values, again.values)

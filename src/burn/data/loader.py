@@ -132,12 +132,17 @@ def plain_batches(
     batch_size: int,
     workers: int,
     indices: Sequence[int] | None = None,
+    view: Callable[[Tensor], Tensor] | None = None,
 ) -> DataLoader[Any]:
-    """Plain views of a source (or of some of its positions), in order, once."""
+    """Plain views of a source (or of some of its positions), in order, once.
+
+    view: another function than `plain_view`, from an image to one of the size all share.
+    """
     chosen = range(len(source)) if indices is None else indices
     keys = [(0, int(index)) for index in chosen]
+    look = view or (lambda image: plain_view(image, config))
     return DataLoader(
-        _Views(source, lambda image, _epoch, _index: (plain_view(image, config),)),
+        _Views(source, lambda image, _epoch, _index: (look(image),)),
         batch_sampler=[keys[i : i + batch_size] for i in range(0, len(keys), batch_size)],  # type: ignore[arg-type]
         collate_fn=_collate,
         num_workers=workers,

@@ -24,16 +24,22 @@ class LinearConfig:
     """The protocol's settings; the defaults are the paper's.
 
     Attributes:
-        epochs: passes over the training images; the learning rate falls to a tenth after three
-            fifths and again after four fifths of them.
-        lr: first learning rate of SGD with momentum 0.9 and no weight decay.
+        probe: strict is one linear layer. mlp puts a Linear + ReLU of the features' width below
+            it, as the released code does: no linear evaluation, and reported as what it is.
+        epochs: passes over the training images.
+        lr: first learning rate of SGD with momentum 0.9.
+        drops: shares of the epochs after each of which the learning rate falls to a tenth.
+        weight_decay: L2 penalty of the layer.
         batch_size: images for each step.
         augment: crop trains on random resized crops and flips, as the protocol does; none on
             features of plain views, extracted once, which is much faster and says so in the result.
     """
 
+    probe: Literal["strict", "mlp"] = "strict"
     epochs: int = 100
     lr: float = 30.0
+    drops: tuple[float, ...] = (0.6, 0.8)
+    weight_decay: float = 0.0
     batch_size: int = 256
     augment: Literal["crop", "none"] = "crop"
 
@@ -43,37 +49,58 @@ class LinearConfig:
             raise UserError("epochs must be at least 1 and batch_size in 1 … 1048576")
         if not 0 < self.lr <= 1e6:
             raise UserError(f"lr {self.lr} is not in (0, 1e6]")
+        if not all(0 < drop < 1 for drop in self.drops):
+            raise UserError(f"drops {list(self.drops)}: give shares of the epochs, in (0, 1)")
+        if not 0 <= self.weight_decay < 1:
+            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
 
     def learning_rate(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from 0."""
-        drops = sum(10 * epoch >= tenth * self.epochs for tenth in (6, 8))
+        # 0.6 · 5 is 3.0 in floating point, 0.55 · 20 is 11.000000000000002
+        drops = sum(epoch >= round(drop * self.epochs, 9) for drop in self.drops)
         return self.lr * 0.1**drops
+
+
+def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
+    """A linear layer with weights from N(0, 0.01²) and bias 0."""
+    layer = nn.Linear(num_features, num_classes)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        layer.weight.copy_(0.01 * torch.randn(layer.weight.shape, generator=generator))
+        layer.bias.zero_()
+    return layer
 
 
 def train_linear(
     batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]], dimension: int, num_classes: int,
     config: LinearConfig, seed: int, on_epoch: Callable[[int], None] = lambda _: None,
-) -> nn.Linear:  # fmt: skip
-    """Fit a linear layer with cross-entropy. `batches(epoch)` gives features and labels.
+) -> nn.Module:  # fmt: skip
+    """Fit the probe with cross-entropy: features (batch, dimension) -> scores.
 
-    The layer starts at weights from N(0, 0.01²) and bias 0.
+    `batches(epoch)` gives features and labels. A hidden layer starts uniform in ±1/√dimension.
+    Raises UserError where it diverges.
     """
-    layer = nn.Linear(dimension, num_classes)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        layer.weight.copy_(0.01 * torch.randn(layer.weight.shape, generator=generator))
-        layer.bias.zero_()
-    optimizer = torch.optim.SGD(layer.parameters(), lr=config.lr, momentum=0.9)
+    layer = probe = new_head(dimension, num_classes, seed)
+    if config.probe == "mlp":
+        hidden = nn.Linear(dimension, dimension)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in hidden.parameters():
+                parameter.uniform_(-(dimension**-0.5), dimension**-0.5, generator=generator)
+        probe = nn.Sequential(hidden, nn.ReLU(), layer)
+    optimizer = torch.optim.SGD(
+        probe.parameters(), lr=config.lr, momentum=0.9, weight_decay=config.weight_decay
+    )
     for epoch in range(config.epochs):
         optimizer.param_groups[0]["lr"] = config.learning_rate(epoch)
         for features, labels in batches(epoch):
             optimizer.zero_grad()
-            F.cross_entropy(layer(features), labels).backward()
+            F.cross_entropy(probe(features), labels).backward()
             optimizer.step()
         on_epoch(epoch)
     if not bool(torch.isfinite(layer.weight).all()):
         raise UserError(f"linear diverged at lr {config.lr}: lower --lr")
-    return layer
+    return probe
 
 
 def cached_batches(
@@ -92,8 +119,9 @@ def cached_batches(
 
 
 def augmented_batches(
-    backbone: Backbone, source: Source, views: ViewConfig, batch_size: int, seed: int, workers: int
-) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+    backbone: Backbone, source: Source, views: ViewConfig, batch_size: int, seed: int, workers: int,
+    bfloat16: bool = False,
+) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:  # fmt: skip
     """Batches of features of augmented views, through the backbone in eval mode every time."""
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
@@ -105,7 +133,8 @@ def augmented_batches(
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # the loader counts
         for batch in loader:
             if batch.views:
-                with torch.no_grad():
+                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+                with torch.no_grad(), autocast:
                     features = backbone(batch.views[0].to(device)).float().cpu()
                 yield features, labels[batch.indices]
 

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from burn.backbones import Backbone
 from burn.checkpoint import find_checkpoint, load_checkpoint
 from burn.data.sources import Source
 from burn.data.views import ViewConfig
 from burn.errors import UserError
+from burn.results import Result
 from burn.settings import from_plain
 from burn.targets.weights import backbone_from, load_backbone
+from burn.types import Features
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is judged, and on what.
+    """What is judged, on what, and how.
 
-    model: short name for tables. checkpoint: where its weights came from.
+    model: short name for tables. checkpoint: where its weights came from. out: folder for what a
+    protocol keeps, if anything. bfloat16: whether the backbone runs under autocast. notes: what
+    the user should hear of afterwards, such as images that were left out. kept: features by key.
     """
 
     model: str
@@ -29,6 +40,51 @@ class Subject:
     test: Source
     seed: int
     workers: int
+    out: Path | None = None
+    bfloat16: bool = False
+    notes: list[str] = field(default_factory=list)
+    kept: dict[str, Features] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with the network's weights and settings."""
+        digest = hashlib.sha256(repr(asdict(self.backbone.config)).encode())
+        for name, tensor in self.backbone.state_dict().items():
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def note_unreadable(self, source: Source, positions: Tensor) -> None:
+        """Have the user hear of the images of `source` that are not among the readable ones."""
+        missing = sorted(set(range(len(source))) - set(positions.tolist()))
+        if missing:
+            names = ", ".join(source.describe(index) for index in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            self.notes.append(f"unreadable images, left out: {len(missing)}: {names}{more}")
+
+    def results(
+        self, protocol: str, numbers: Mapping[str, float], settings: Mapping[str, Any],
+        began: float, spread: Mapping[str, float] | None = None,
+    ) -> list[Result]:  # fmt: skip
+        """A Result for each number; `began` is when its work did, by `time.perf_counter`."""
+        seconds = round(time.perf_counter() - began, 3)
+        compute = "bfloat16" if self.bfloat16 else "float32"
+        return [
+            Result(
+                protocol=protocol,
+                metric=metric,
+                value=round(value, 4),
+                model=self.model,
+                checkpoint=self.checkpoint,
+                train=self.train.name,
+                test=self.test.name,
+                seed=self.seed,
+                seconds=seconds,
+                settings={**settings, "compute": compute},
+                spread=round(spread[metric], 4) if spread and metric in spread else None,
+            )
+            for metric, value in numbers.items()
+        ]
 
 
 def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, ViewConfig]:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from burn.backbones import BackboneConfig, is_binary
+from burn.compute import Compute
 from burn.data.views import ViewConfig
 from burn.errors import UserError
 from burn.methods.burn import BurnConfig
@@ -38,7 +39,7 @@ class Recipe:
     batch_size: int = 256
     accumulate: int = 1
     stages: Literal[1, 2] = 2
-    compute: Literal["auto", "float32", "bfloat16"] = "auto"
+    compute: Compute = "auto"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     burn: BurnConfig = field(default_factory=BurnConfig)
     simclr: SimclrConfig = field(default_factory=SimclrConfig)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from burn.backbones import Backbone, build_backbone
 from burn.checkpoint import load_checkpoint, save_checkpoint, write_text
+from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
 from burn.errors import UserError
@@ -41,7 +42,6 @@ from burn.training.monitor import GradientFlowGuard
 from burn.training.recipe import Recipe
 from burn.types import Checkpoint, Precision
 
-Device = Literal["auto", "cpu", "cuda"]
 _RUN_FILE = "run.json"
 _FORMAT = 1
 
@@ -439,7 +439,7 @@ def default_workers(device: Device) -> int:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    cuda = torch_device(device).type == "cuda"
     return min(16, cores) if cuda else max(1, cores // 2)
 
 
@@ -458,13 +458,12 @@ def _check_resume_file(resume_path: Path, module: PretrainModule) -> None:
 def _trainer(
     callbacks: list[L.Callback], recipe: Recipe, num_steps: int, device: Device
 ) -> L.Trainer:
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here")
+    torch_device(device)  # says so where there is none
     with _quiet():
         return L.Trainer(
             accelerator="auto" if device == "auto" else device,
             devices=1,
-            precision="bf16-mixed" if _uses_bfloat16(recipe.compute, device) else "32-true",
+            precision="bf16-mixed" if uses_bfloat16(recipe.compute, device) else "32-true",
             max_steps=num_steps,
             max_epochs=-1,
             accumulate_grad_batches=recipe.accumulate,
@@ -476,16 +475,6 @@ def _trainer(
             logger=False,
             num_sanity_val_steps=0,
         )
-
-
-def _uses_bfloat16(compute: str, device: Device) -> bool:
-    if compute != "auto":
-        return compute == "bfloat16"
-    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    # Emulated on a CPU without such instructions, bfloat16 is slower than float32.
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer than torch 2.11
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 class _quiet:

@@ -1,0 +1,31 @@
+"""Where arithmetic happens, and in which number format."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from burn.errors import UserError
+
+Device = Literal["auto", "cpu", "cuda"]
+Compute = Literal["auto", "float32", "bfloat16"]
+
+
+def torch_device(device: Device) -> torch.device:
+    """The device of that name; auto is CUDA where there is one. Raises UserError without one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    use_cuda = device != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda" if use_cuda else "cpu")
+
+
+def uses_bfloat16(compute: Compute, device: Device) -> bool:
+    """Whether `compute` means bfloat16 there: auto does where the hardware has it."""
+    if compute != "auto":
+        return compute == "bfloat16"
+    if torch_device(device).type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Emulated on a CPU without such instructions, bfloat16 is slower than float32.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer than torch 2.11
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

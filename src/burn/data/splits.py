@@ -1,0 +1,74 @@
+"""Parts of a labelled source: so many images of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from burn.data.sources import Source
+from burn.errors import UserError
+
+
+class Subset:
+    """Some images of a source, in the order of `indices`."""
+
+    def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
+        self._source = source
+        self.indices = np.asarray(indices, dtype=np.int64)
+        self.name, self.classes = source.name, source.classes
+        self.labels: np.ndarray | None = (
+            None if source.labels is None else source.labels[self.indices]
+        )
+        self.fingerprint = source.fingerprint
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, index: int) -> Tensor:
+        return self._source.read(int(self.indices[index]))
+
+    def describe(self, index: int) -> str:
+        return self._source.describe(int(self.indices[index]))
+
+
+def balanced_share(source: Source, share: float, seed: int) -> Subset:
+    """The same number of images of every class, `share` in (0, 1] of the source altogether.
+
+    At least one image a class. Raises UserError where a class has fewer than the others' number.
+    """
+    labels, num_classes = source.labels, len(source.classes)
+    assert labels is not None
+    number = max(1, round(share * len(source) / num_classes))
+    random = np.random.default_rng(seed)
+    chosen = []
+    for label, name in enumerate(source.classes):
+        there = np.flatnonzero(labels == label)
+        if len(there) < number:
+            raise UserError(
+                f"{source.name}: {100 * share:g} % are {number} images of each class, but class "
+                f"{name} has {len(there)}"
+            )
+        chosen.append(random.permutation(there)[:number])
+    return Subset(source, np.sort(np.concatenate(chosen)))
+
+
+def hold_out(subset: Subset, share: float, seed: int) -> tuple[Subset, Subset]:
+    """The rest, and `share` of every class (at least one image) held out of it.
+
+    Raises UserError where a class has a single image.
+    """
+    assert subset.labels is not None
+    random = np.random.default_rng((seed, 1))
+    held = np.zeros(len(subset), dtype=bool)
+    for label in np.unique(subset.labels):
+        there = np.flatnonzero(subset.labels == label)
+        if len(there) < 2:
+            raise UserError(
+                f"{subset.name}: with one labelled image of class {subset.classes[label]} none can "
+                "be held out: use more labels, or --select test"
+            )
+        held[random.permutation(there)[: max(1, round(share * len(there)))]] = True
+    parts = [Subset(subset, np.flatnonzero(mask)) for mask in (~held, held)]
+    return parts[0], parts[1]

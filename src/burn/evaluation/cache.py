@@ -1,0 +1,89 @@
+"""Features that are extracted once: kept in memory, and in the folder that results go to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from burn.data.sources import Source
+from burn.evaluation.subject import Subject
+from burn.features import extract_features
+from burn.types import Features
+
+Split = Literal["train", "test"]
+
+
+def plain_features(subject: Subject, split: Split, console: Console) -> Features:
+    """The backbone's own features of plain views."""
+    return _features(subject, split, console, "plain", None, None)
+
+
+def custom_features(
+    subject: Subject, split: Split, console: Console, kind: str,
+    view: Callable[[Tensor], Tensor], pool: Callable[[Tensor], Tensor],
+) -> Features:  # fmt: skip
+    """Features of `view(image)` by `pool(last feature map)`; `kind` names the pair, no other."""
+    return _features(subject, split, console, kind, view, pool)
+
+
+def _features(
+    subject: Subject, split: Split, console: Console, kind: str,
+    view: Callable[[Tensor], Tensor] | None, pool: Callable[[Tensor], Tensor] | None,
+) -> Features:  # fmt: skip
+    source = subject.train if split == "train" else subject.test
+    parts = (
+        subject.fingerprint, source.fingerprint, source.name, len(source), kind,
+        sorted(asdict(subject.views).items()), subject.bfloat16,
+    )  # fmt: skip
+    key = hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()[:16]
+    if key in subject.kept:
+        return subject.kept[key]
+    path = subject.out / "features" / f"{key}.safetensors" if subject.out else None
+    features = _read(path, source) if path else None
+    if features is None:
+        with Progress(console=console, transient=True) as progress:
+            bar = progress.add_task(f"features of {source.name}", total=len(source))
+            features = extract_features(
+                subject.backbone, source, subject.views, workers=subject.workers,
+                bfloat16=subject.bfloat16, view=view, pool=pool,
+                advance=lambda number: progress.advance(bar, number),
+            )  # fmt: skip
+        if path:
+            _write(path, features)
+    subject.note_unreadable(source, features.positions)
+    subject.kept[key] = features
+    return features
+
+
+def _read(path: Path, source: Source) -> Features | None:
+    """None where the file is not there, or damaged, and so has to be made again."""
+    if not path.is_file():
+        return None
+    try:
+        tensors = load_file(path)
+        values, positions = tensors["values"], tensors["positions"]
+        whole = values.ndim == 2 and values.dtype == torch.float32 and len(values) == len(positions)
+        labels = None if source.labels is None else torch.from_numpy(source.labels)[positions]
+    except (SafetensorError, OSError, KeyError, IndexError, RuntimeError):
+        return None
+    return Features(values, labels, source.classes, positions) if whole else None
+
+
+def _write(path: Path, features: Features) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        save_file({"values": features.values, "positions": features.positions}, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""`burn evaluate`: protocols by name, from a command line's words to results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burn.compute import Compute, Device, torch_device, uses_bfloat16
+from burn.data.sources import open_source
+from burn.errors import UserError
+from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.protocols import (
+    KnnConfig,
+    TransferConfig,
+    check_sources,
+    run_knn,
+    run_linear,
+    run_transfer,
+)
+from burn.evaluation.semi import SemiConfig, run_semi
+from burn.evaluation.subject import Subject, load_model
+from burn.results import Result, append_results
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What `burn evaluate` needs to know of one: its settings and how it is run."""
+
+    config: type
+    run: Callable[[Subject, Any, Console], list[Result]]
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "knn": Protocol(KnnConfig, run_knn),
+    "linear": Protocol(LinearConfig, run_linear),
+    "semi": Protocol(SemiConfig, run_semi),
+    "transfer": Protocol(TransferConfig, run_transfer),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to judge, on which images, and where.
+
+    Attributes:
+        checkpoint: run folder or checkpoint of burn's, or ARCHITECTURE:FILE.
+        train: labelled images to learn from.
+        test: labelled images to judge on.
+        random_init: the checkpoint's network with random weights: the floor.
+        out: folder for results.jsonl, extracted features and what else the protocol keeps.
+        seed: of every random number.
+        device: auto, cpu or cuda.
+        compute: number format of the backbone's arithmetic; auto is bfloat16 where the hardware
+            has it.
+        workers: image-loading processes.
+    """
+
+    checkpoint: str
+    train: str = ""
+    test: str = ""
+    random_init: bool = False
+    out: str | None = None
+    seed: int = 0
+    device: Device = "auto"
+    compute: Compute = "auto"
+    workers: int = 0
+
+    def check(self) -> None:
+        """Raise UserError for values out of range or missing."""
+        for name in ("train", "test"):
+            if not getattr(self, name):
+                raise UserError(f"give --{name}: images with labels")
+        if not 0 <= self.seed < 2**32 or self.workers < 0:
+            raise UserError("--seed must be in 0 … 2³² - 1 and --workers at least 0")
+
+
+def evaluate(
+    protocol: str, request: Request, config: Any, console: Console
+) -> tuple[list[Result], list[str]]:
+    """Results, which are also appended to results.jsonl in `request.out`, and remarks on the data.
+
+    config: of the protocol's own type. Raises UserError for whatever the user can mend.
+    """
+    request.check()
+    config.check()
+    device = torch_device(request.device)
+    name, backbone, views = load_model(
+        request.checkpoint, fresh=request.random_init, seed=request.seed
+    )
+    train, test = open_source(request.train, "train"), open_source(request.test, "test")
+    check_sources(train, test)
+    subject = Subject(
+        name, request.checkpoint, backbone.to(device), views, train, test, request.seed,
+        request.workers, Path(request.out) if request.out else None,
+        uses_bfloat16(request.compute, request.device),
+    )  # fmt: skip
+    results = PROTOCOLS[protocol].run(subject, config, console)
+    if subject.out:
+        append_results(subject.out / "results.jsonl", results)
+    return results, subject.notes

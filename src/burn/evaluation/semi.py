@@ -1,0 +1,231 @@
+"""Semi-supervised fine-tuning: the whole network on a few labels (paper, appendix A)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import nn
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.data.loader import EpochSampler, TrainLoader, light_views
+from burn.data.sources import Source
+from burn.data.splits import Subset, balanced_share, hold_out
+from burn.errors import UserError
+from burn.evaluation.classifier import new_head, top_k
+from burn.evaluation.subject import Subject
+from burn.features import extract_features
+from burn.results import Result
+
+_HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
+
+
+@dataclass(frozen=True)
+class SemiConfig:
+    """The protocol's settings; the defaults are the paper's, which is silent on the batch size.
+
+    Attributes:
+        labels: percentage of the training images whose labels are used, the same number of each
+            class.
+        select: what chooses among the sweep's runs. held_out: a fifth of the labelled images,
+            after which the best setting trains on all of them and is tested once. test: the test
+            images themselves, as the paper's numbers were made, which flatters.
+        epochs: passes over the labelled images; both learning rates fall to a fifth after three
+            fifths and again after four fifths of them.
+        batch_size: images for each step.
+        lrs: learning rates of the backbone to try.
+        head_factors: factors on it for the linear layer to try with each.
+        weight_decay: of all parameters.
+    """
+
+    labels: float = 1.0
+    select: Literal["held_out", "test"] = "held_out"
+    epochs: int = 20
+    batch_size: int = 256
+    lrs: tuple[float, ...] = (0.1, 0.01, 0.001)
+    head_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
+    weight_decay: float = 5e-4
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if not 0 < self.labels <= 100:
+            raise UserError(f"labels {self.labels} is not a percentage in (0, 100]")
+        if self.epochs < 1 or not 2 <= self.batch_size <= 2**20:
+            raise UserError("epochs must be at least 1 and batch_size in 2 … 1048576")
+        for name in ("lrs", "head_factors"):
+            values = getattr(self, name)
+            if not values or not all(0 < value <= 1e6 for value in values):
+                raise UserError(f"{name} {list(values)}: give numbers in (0, 1e6]")
+        if not 0 <= self.weight_decay < 1:
+            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
+
+    def learning_rate(self, lr: float, epoch: int) -> float:
+        """What becomes of a first learning rate in an epoch, counted from 0."""
+        drops = sum(10 * epoch >= tenth * self.epochs for tenth in (6, 8))
+        return lr * 0.2**drops
+
+
+def fine_tune(
+    backbone: Backbone, source: Source, subject: Subject, config: SemiConfig, lr: float,
+    head_factor: float, on_epoch: Callable[[], None] = lambda: None,
+) -> nn.Linear | None:  # fmt: skip
+    """Train `backbone` in place and a linear layer on it; None where the loss left the numbers.
+
+    Every step sees random crops and flips; BN is in training mode; precision stays what it is, so
+    a binary network stays binary.
+    """
+    device = next(backbone.parameters()).device
+    head = new_head(backbone.num_features, len(source.classes), subject.seed).to(device)
+    groups = [
+        {"params": list(backbone.parameters()), "first_lr": lr},
+        {"params": list(head.parameters()), "first_lr": lr * head_factor},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, weight_decay=config.weight_decay)
+    assert source.labels is not None
+    labels = torch.from_numpy(source.labels)
+    sampler = EpochSampler(len(source), config.batch_size, subject.seed, drop_last=False)
+    transform = light_views(subject.views, subject.seed)
+    loader = TrainLoader(source, transform, sampler, subject.workers)
+    backbone.train()
+    for epoch in range(config.epochs):
+        for group in optimizer.param_groups:
+            group["lr"] = config.learning_rate(group["first_lr"], epoch)
+        for batch in loader:
+            if not batch.views or len(batch.indices) < 2:  # BN needs a batch
+                continue
+            with torch.autocast(device.type, torch.bfloat16, enabled=subject.bfloat16):
+                features = backbone(batch.views[0].to(device))
+            loss = F.cross_entropy(head(features.float()), labels[batch.indices].to(device))
+            if not torch.isfinite(loss):
+                return None
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        on_epoch()
+    return head
+
+
+def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Result]:
+    """Top-1 and top-5 of the best of the sweep; every run of it is kept in `subject.out`.
+
+    Writes semi-<labels>percent.txt, the labelled images, and semi-<labels>percent.jsonl, a line a
+    run, from which an interrupted sweep goes on. Raises UserError without `subject.out`, for
+    a class with too few images, and where every run diverged.
+    """
+    if subject.out is None:
+        raise UserError("semi keeps its list of labelled images and its sweep: give --out")
+    began = time.perf_counter()
+    labelled = balanced_share(subject.train, config.labels / 100, subject.seed)
+    if config.select == "test":
+        learn, judge = labelled, subject.test
+    else:
+        learn, judge = hold_out(labelled, _HELD_OUT, subject.seed)
+    subject.out.mkdir(parents=True, exist_ok=True)
+    stem = subject.out / f"semi-{config.labels:g}percent"
+    names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
+    stem.with_name(stem.name + ".txt").write_text(names, encoding="utf-8")
+    sweep = _Sweep(stem.with_name(stem.name + ".jsonl"), _key(subject, labelled, config))
+    grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
+    num_runs = len(grid) + (config.select == "held_out")
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("semi", total=num_runs * config.epochs)
+
+        def run(lr: float, factor: float, learn: Source, judge: Source, on: str) -> dict[str, Any]:
+            if kept := sweep.find(lr, factor, on):
+                progress.advance(bar, config.epochs)
+                return kept
+            started = time.perf_counter()
+            progress.update(bar, description=f"semi, lr {lr:g}, head × {factor:g}")
+            backbone = copy.deepcopy(subject.backbone)
+            head = fine_tune(
+                backbone, learn, subject, config, lr, factor, lambda: progress.advance(bar)
+            )
+            top1, top5 = (None, None) if head is None else _judge(backbone, head, judge, subject)
+            seconds = round(time.perf_counter() - started, 3)
+            return sweep.add(
+                {"lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
+                 "seconds": seconds}
+            )  # fmt: skip
+
+        try:
+            runs = [run(lr, factor, learn, judge, config.select) for lr, factor in grid]
+            valid = [r for r in runs if r["top1"] is not None]
+            if not valid:
+                raise UserError("semi: the loss of every run diverged: give lower --lrs")
+            best = max(valid, key=lambda r: (r["top1"], r["top5"]))  # the first among equals
+            if config.select == "held_out":
+                final = run(best["lr"], best["head_factor"], labelled, subject.test, "final")
+            else:
+                final = best
+        except KeyboardInterrupt:
+            raise UserError(
+                f"interrupted: {len(sweep.runs)} of {num_runs} runs are kept in {sweep.path}; the "
+                "same command goes on"
+            ) from None
+    if final["top1"] is None:
+        raise UserError(f"semi: lr {final['lr']:g} diverged on all labels: give lower --lrs")
+    chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": runs}
+    return subject.results(
+        "semi",
+        {f"{config.labels:g}% {metric}": final[metric] for metric in ("top1", "top5")},
+        asdict(config) | chosen,
+        began,
+    )
+
+
+def _judge(
+    backbone: Backbone, head: nn.Linear, source: Source, subject: Subject
+) -> tuple[float, float]:
+    features = extract_features(
+        backbone, source, subject.views, workers=subject.workers, bfloat16=subject.bfloat16
+    )
+    assert features.labels is not None
+    with torch.inference_mode():
+        scores = head.cpu()(features.values)
+    top1, top5 = (100 * top_k(scores, features.labels, k) for k in (1, 5))
+    return round(top1, 4), round(top5, 4)
+
+
+def _key(subject: Subject, labelled: Subset, config: SemiConfig) -> str:
+    """Changes with everything that decides what a run of the sweep computes."""
+    parts = [
+        subject.fingerprint, subject.train.fingerprint, subject.test.fingerprint,
+        np.asarray(labelled.indices).tobytes().hex(), config.epochs, config.batch_size,
+        config.weight_decay, subject.seed, subject.bfloat16, asdict(subject.views),
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+class _Sweep:
+    """Finished runs in a file of JSON lines; those of another key are left alone."""
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self._key = path, key
+        self.runs: list[dict[str, Any]] = []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            kept = [json.loads(line) for line in lines if line.endswith("}")]  # not a torn one
+            self.runs = [r for r in kept if r.pop("key") == key]
+        except (ValueError, KeyError, AttributeError, OSError) as error:
+            raise UserError(f"{path} is damaged: remove it to begin the sweep again") from error
+
+    def find(self, lr: float, head_factor: float, on: str) -> dict[str, Any] | None:
+        wanted = {"lr": lr, "head_factor": head_factor, "on": on}
+        return next((r for r in self.runs if wanted.items() <= r.items()), None)
+
+    def add(self, run: dict[str, Any]) -> dict[str, Any]:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": self._key, **run}) + "\n")
+        self.runs.append(run)
+        return run
