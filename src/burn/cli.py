@@ -40,7 +40,8 @@ settings, whose defaults are the paper's:
   knn        weighted k nearest neighbours, no training
   linear     a linear layer on the frozen backbone
   semi       fine-tuning on 1 % or 10 % of the labels, the best of nine learning rates
-  transfer   linear evaluation with the settings of one of the paper's five data sets"""
+  transfer   linear evaluation with the settings of one of the paper's five data sets
+  detection  Faster R-CNN fine-tuned on images with boxes, VOC layout"""
 _EVALUATE_EXAMPLES = """\
   burn evaluate knn runs/student --train digits --test digits
   burn evaluate linear runs/student --train cifar.parquet --test val.parquet
@@ -220,6 +221,7 @@ def _resumed_plan(arguments: Sequence[str], read_plan: Callable[[Path], Any]) ->
 def _evaluate(arguments: list[str], console: Console) -> None:
     from burn.evaluation.run import PROTOCOLS, Request, evaluate
     from burn.report.tables import results_table
+    from burn.settings import from_plain
 
     protocol = arguments[0] if arguments else "--help"
     if protocol not in (*PROTOCOLS, "-h", "--help"):
@@ -240,8 +242,10 @@ def _evaluate(arguments: list[str], console: Console) -> None:
         parser.add_class_arguments(PROTOCOLS[protocol].config, as_group=False)
     options = parser.read(arguments or ["--help"])
 
+    given = options.as_dict()
+
     def chosen(kind: Any) -> Any:
-        return kind(**{f.name: getattr(options, f.name) for f in fields(kind)})
+        return from_plain(kind, {f.name: given[f.name] for f in fields(kind)})
 
     config = chosen(PROTOCOLS[protocol].config)
     results, notes = evaluate(protocol, chosen(Request), config, console)

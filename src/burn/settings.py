@@ -50,11 +50,11 @@ def _fits(hint: Any, value: Any) -> bool:
     if origin is Literal:
         return any(value == choice and type(value) is type(choice) for choice in arguments)
     if origin is tuple:
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(arguments)
-            and all(_fits(a, v) for a, v in zip(arguments, value, strict=True))
-        )
+        if not isinstance(value, tuple):
+            return False
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            arguments = arguments[:1] * len(value)
+        return len(value) == len(arguments) and all(map(_fits, arguments, value))
     if hint is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return number and math.isfinite(value)

@@ -43,22 +43,20 @@ def test_uint8_and_float_images_are_the_same_images():
     assert torch.equal(backbone(images), backbone(images.float() / 255))
 
 
-def test_maps_by_stride():
-    backbone = build("resnet18", width=0.25).eval()
+@pytest.mark.parametrize("name", ["resnet18", "resnet10t", "resnet50"])
+def test_a_resnet_is_its_trunk_and_its_top(name: str):
+    backbone = randomize(build(name, width=0.25)).eval()
+    images = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
-        images = torch.rand(1, 3, 64, 64)
-        maps = backbone.maps(images)
-        last = backbone.forward_features(images)
-    sides = {stride: tuple(m.shape[1:]) for stride, m in maps.items()}
-    assert sides == {
-        2: (64, 32, 32),
-        4: (16, 16, 16),
-        8: (32, 8, 8),
-        16: (64, 4, 4),
-        32: (128, 2, 2),
-    }
-    assert list(maps) == [2, 4, 8, 16, 32]
-    assert torch.equal(maps[32], last)
+        trunk = backbone.trunk(images)
+        assert trunk.shape[2:] == (4, 4)
+        assert torch.equal(backbone.top(trunk), backbone.forward_features(images))
+
+
+def test_a_transformer_has_no_trunk():
+    backbone = build("test_vit")
+    with pytest.raises(UserError, match="test_vit cannot be cut"):
+        backbone.trunk(torch.rand(1, 3, 160, 160))
 
 
 @pytest.mark.parametrize(("stride", "side"), [(None, 2), (1, 8), (2, 4)])

@@ -140,22 +140,17 @@ def test_parameters_and_shapes_at_224_pixels():
     assert sum(p.numel() for p in network.parameters()) == 29_343_592 - (1000 * 1024 + 1000)
     images = torch.randint(0, 256, (1, 3, 224, 224), dtype=torch.uint8)
     with torch.no_grad():
-        maps = network.maps(images)
-        features = network.pool(maps[32])
-    shapes = {stride: tuple(m.shape[1:]) for stride, m in maps.items()}
-    assert shapes == {
-        2: (64, 112, 112),
-        4: (128, 56, 56),
-        8: (256, 28, 28),
-        16: (512, 14, 14),
-        32: (1024, 7, 7),
-    }
-    assert list(maps) == [2, 4, 8, 16, 32]
+        trunk = network.trunk(images)
+        last = network.top(trunk)
+        features = network.pool(last)
+    assert trunk.shape[1:] == (512, 14, 14)
+    assert last.shape[1:] == (1024, 7, 7)
+    assert torch.equal(last, network.forward_features(images))
     assert features.shape == (1, 1024)
     assert network.num_features == 1024
     # The mean of 49 float32 values.
     torch.testing.assert_close(
-        features[0], maps[32][0].flatten(1).mean(dim=1), rtol=1e-5, atol=1e-6
+        features[0], last[0].flatten(1).mean(dim=1), rtol=1e-5, atol=1e-6
     )
 
 
@@ -183,10 +178,7 @@ def test_strides_set_the_maps_size(stem: int | None, strides: tuple[int, ...], s
     images = torch.zeros(1, 3, 64, 64, dtype=torch.uint8)
     with torch.no_grad():
         assert network.forward_features(images).shape == (1, 256, side, side)
-        maps = network.maps(images)
-    assert list(maps)[-1] == 64 // side
-    for stride, m in maps.items():
-        assert m.shape[-1] == 64 // stride
+        assert network.trunk(images).shape == (1, 128, side * strides[3], side * strides[3])
 
 
 def test_odd_sizes_round_up():

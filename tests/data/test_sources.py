@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import struct
@@ -122,6 +123,81 @@ def test_other_folders_are_no_classes(names: tuple[str, ...], tmp_path: Path):
     assert source.classes == ()
 
 
+PARTS = ("train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "val/dog/4.png")
+
+
+@pytest.mark.parametrize("held_out", ["test", "val", "valid", "validation"])
+def test_a_folder_that_names_its_parts_is_split(held_out: str, tmp_path: Path):
+    for name in (*PARTS, ".cache/5.png", "notes.txt"):
+        put(tmp_path / name.replace("val/", f"{held_out}/"))
+    train, test = open_source(str(tmp_path)), open_source(str(tmp_path), "test")
+    assert train.classes == test.classes == ("cat", "dog")
+    assert train.name == str(tmp_path / "train")
+    assert [test.describe(i) for i in range(len(test))] == [
+        str(tmp_path / held_out / "cat" / "3.png"),
+        str(tmp_path / held_out / "dog" / "4.png"),
+    ]
+    by_hand = open_source(f"{tmp_path}:test")
+    assert by_hand.fingerprint == test.fingerprint != train.fingerprint
+
+
+def test_a_folder_with_test_and_val_is_tested_on_test(tmp_path: Path):
+    for name in (*PARTS, "test/cat/5.png"):
+        put(tmp_path / name)
+    assert open_source(str(tmp_path), "test").name == str(tmp_path / "test")
+
+
+def test_unlabelled_parts_are_split_and_are_no_classes(tmp_path: Path):
+    for name in ("train/1.png", "train/2.png", "val/3.png"):
+        put(tmp_path / name)
+    for split, count in (("train", 2), ("test", 1)):
+        source = open_source(str(tmp_path), split)  # type: ignore[arg-type]
+        assert len(source) == count
+        assert source.labels is None
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (*PARTS, "extra/cat/1.png"),
+        (*PARTS, "loose.png"),
+        ("train/cat/1.png", "train/dog/2.png"),
+        ("val/cat/1.png", "test/dog/2.png"),
+        ("Train/cat/1.png", "Val/dog/2.png"),
+    ],
+    ids=["another subfolder", "a loose image", "train alone", "no train", "other words"],
+)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_folders_that_might_mean_something_else_are_not_split(
+    names: tuple[str, ...], split: Any, tmp_path: Path
+):
+    for name in names:
+        put(tmp_path / name)
+    source = open_source(str(tmp_path), split)
+    assert source.name == str(tmp_path)
+    assert len(source) == len(names)
+
+
+def test_parts_that_hold_parquet_are_split(tmp_path: Path):
+    for part, seeds in (("train", (0, 1)), ("test", (2,))):
+        (tmp_path / part).mkdir()
+        images = COLUMNS["struct"]([encoded(picture(i)) for i in seeds])
+        write_parquet(tmp_path / part / "0000.parquet", images, pa.array(seeds))
+    test = open_source(str(tmp_path), "test")
+    assert test.name == str(tmp_path / "test")
+    assert len(test) == 1
+    assert len(open_source(str(tmp_path))) == 2
+
+
+def test_a_pipe_in_the_place_of_an_image_is_not_waited_for(tmp_path: Path):
+    file = put(tmp_path / "a.png")
+    source = open_source(str(tmp_path))
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(UnreadableImage, match=r"a\.png: not a file"):
+        source.read(0)
+
+
 def test_a_dangling_link_is_an_unreadable_image(tmp_path: Path):
     put(tmp_path / "good.png")
     (tmp_path / "link.png").symlink_to(tmp_path / "gone.png")
@@ -147,7 +223,7 @@ def test_what_holds_no_images_is_refused(tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
     refused(empty, "holds no image")
-    refused(put(tmp_path / "list.txt", b"a.png\n"), "neither a folder nor a .parquet file")
+    refused(put(tmp_path / "notes.md", b"a.png\n"), "neither a folder, a .parquet file nor a list")
     put(empty / "list.txt", b"a.png\n")
     refused(empty, "holds no image")
 
@@ -416,6 +492,106 @@ def test_shards_that_do_not_match_are_refused(tmp_path: Path):
     refused(tmp_path, "label")
 
 
+def hugging_face(file: Path, columns: dict[str, Any], features: Any) -> Path:
+    """A parquet file with a description such as the library datasets writes."""
+    described = json.dumps({"info": {"features": features}})
+    table = pa.table(columns).replace_schema_metadata({"huggingface": described})
+    file.parent.mkdir(exist_ok=True)
+    pq.write_table(table, file)
+    return file
+
+
+def class_label(*names: Any) -> dict[str, Any]:
+    return {"names": list(names), "_type": "ClassLabel"}
+
+
+IMAGE = {"_type": "Image"}
+
+
+def test_hugging_faces_cifar100_is_split_and_its_fine_labels_are_named(tmp_path: Path):
+    features = {
+        "img": IMAGE,
+        "fine_label": class_label("apple", "bear", "cup"),
+        "coarse_label": class_label("living", "thing"),
+    }
+    shards = {"train-00000-of-00002": (0, 2), "train-00001-of-00002": (1,)}
+    for name, fine in {**shards, "test-00000-of-00001": (2, 0)}.items():
+        columns = {
+            "img": COLUMNS["struct"]([encoded(picture(i)) for i in fine]),
+            "fine_label": pa.array(fine, pa.int64()),
+            "coarse_label": pa.array([1] * len(fine), pa.int64()),
+        }
+        hugging_face(tmp_path / f"{name}.parquet", columns, features)
+    train, test = open_source(str(tmp_path)), open_source(f"{tmp_path}:test", "train")
+    assert (train.name, test.name) == (f"{tmp_path}:train", f"{tmp_path}:test")
+    assert train.fingerprint != test.fingerprint
+    for source, labels in ((train, [0, 2, 1]), (test, [2, 0])):
+        assert source.classes == ("apple", "bear", "cup")
+        assert source.labels is not None
+        assert source.labels.tolist() == labels
+        for i, label in enumerate(labels):
+            assert np.array_equal(array_of(source, i), picture(label))
+
+
+def test_columns_image_and_label_come_before_img_and_fine_label(tmp_path: Path):
+    one, other = (COLUMNS["binary"]([encoded(picture(i))]) for i in (0, 1))
+    others = {"img": other, "fine_label": pa.array([3])}
+    file = write_parquet(tmp_path / "a.parquet", one, pa.array([2]), **others)
+    source = open_source(str(file))
+    assert np.array_equal(array_of(source, 0), picture(0))
+    assert source.labels is not None
+    assert source.labels.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "test"),
+    [
+        (("train", "test"), 1, 1),
+        (("train-0", "train-1", "validation-0"), 2, 1),
+        (("train-0", "test-0", "validation-0", "unlabelled-0"), 1, 1),
+        (("train-0", "train-1"), 2, 2),
+        (("a", "b", "test-0"), 3, 3),
+    ],
+)
+def test_shards_are_split_where_both_parts_are_named(
+    names: tuple[str, ...], train: int, test: int, tmp_path: Path
+):
+    for i, name in enumerate(names):
+        images = COLUMNS["struct"]([encoded(picture(i))])
+        write_parquet(tmp_path / f"{name}.parquet", images, pa.array([i]))
+    assert len(open_source(str(tmp_path))) == train
+    assert len(open_source(str(tmp_path), "test")) == test
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        None,
+        [],
+        {},
+        {"label": {"_type": "Value"}},
+        {"label": {"names": "abc"}},
+        {"label": class_label("one")},
+        {"label": class_label("a", 1, None)},
+        {"label": class_label("a", "b\nc", "d")},
+    ],
+)
+def test_a_description_without_usable_names_leaves_numbers(features: Any, tmp_path: Path):
+    images = COLUMNS["binary"]([encoded(picture()), encoded(picture(1))])
+    columns = {"image": images, "label": pa.array([1, 0])}
+    source = open_source(str(hugging_face(tmp_path / "a.parquet", columns, features)))
+    assert source.classes == ("0", "1")
+
+
+@pytest.mark.parametrize("described", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"3"])
+def test_a_damaged_description_leaves_numbers(described: bytes, tmp_path: Path):
+    table = pa.table({"image": COLUMNS["binary"]([encoded(picture())]), "label": pa.array([0])})
+    pq.write_table(
+        table.replace_schema_metadata({"huggingface": described}), tmp_path / "a.parquet"
+    )
+    assert open_source(str(tmp_path)).classes == ("0",)
+
+
 # --- CIFAR. ---
 
 
@@ -496,6 +672,13 @@ def test_cifar(
         assert source.labels.tolist() == [(first + i) % 10 for i in range(count)]
         for i in range(count):
             assert np.array_equal(array_of(source, i), picture(first + i, 32, 32))
+
+
+def test_a_folder_with_both_cifars_is_refused(tmp_path: Path):
+    """torchvision unpacks both into the folder it is given."""
+    cifar10(tmp_path / "cifar-10-batches-py")
+    cifar100(tmp_path / "cifar-100-python")
+    refused(tmp_path, "cifar-10-batches-py and cifar-100-python: give one of them")
 
 
 class Payload:

@@ -11,8 +11,8 @@ from rich.console import Console
 import tiny  # noqa: F401 - one thread
 from burn.data.sources import open_source
 from burn.errors import UserError
-from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.cache import plain_features
+from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.protocols import (
     KnnConfig,
     TransferConfig,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from burn.errors import UserError
 from burn.layers.sign import ActivationGradient, WeightGradient
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -74,9 +75,17 @@ class Backbone(nn.Module, ABC):
     def pool(self, features: Tensor) -> Tensor:
         """A map of `forward_features` -> float (batch, num_features)."""
 
-    @abstractmethod
-    def maps(self, images: Tensor) -> dict[int, Tensor]:
-        """The last map at each total stride, by stride, finest first: detection builds on these."""
+    def trunk(self, images: Tensor) -> Tensor:
+        """The map before the last stage, at stride 16 in a network of stride 32: C4."""
+        raise UserError(self._no_stages())
+
+    def top(self, features: Tensor) -> Tensor:
+        """The last stage: `top(trunk(images))` is `forward_features(images)`."""
+        raise UserError(self._no_stages())
+
+    def _no_stages(self) -> str:
+        name = self.config.name
+        return f"backbone {name} cannot be cut before its last stage: reactnet_a and ResNets can"
 
     def forward(self, images: Tensor) -> Tensor:
         """Features: (batch, num_features)."""

@@ -44,9 +44,18 @@ class FloatBackbone(Backbone):
     def pool(self, features: Tensor) -> Tensor:
         return self.model.forward_head(features, pre_logits=True).float()  # type: ignore[operator]
 
-    def maps(self, images: Tensor) -> dict[int, Tensor]:
-        _, maps = self.model.forward_intermediates(self.normalize(images))  # type: ignore[operator]
-        return {images.shape[-1] // m.shape[-1]: m for m in maps}
+    def trunk(self, images: Tensor) -> Tensor:
+        model = self._resnet()
+        x = model.maxpool(model.act1(model.bn1(model.conv1(self.normalize(images)))))
+        return model.layer3(model.layer2(model.layer1(x)))
+
+    def top(self, features: Tensor) -> Tensor:
+        return self._resnet().layer4(features)
+
+    def _resnet(self) -> Any:
+        if not isinstance(self.model, ResNet):
+            raise UserError(self._no_stages())
+        return self.model
 
 
 def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:

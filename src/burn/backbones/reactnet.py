@@ -26,6 +26,7 @@ _PLAN: tuple[tuple[int, int | None], ...] = (
     (1024, None),
 )
 _STEM_CHANNELS = 32
+_TRUNK_BLOCKS = 11  # up to the last widening, whose stride makes 32 of 16
 
 
 class Block(nn.Module):
@@ -86,19 +87,19 @@ class ReActNet(Backbone):
         if config.feature_layer:
             self.feature_layer = nn.Sequential(nn.Linear(widths[-1], widths[-1]), nn.ReLU())
 
-    def maps(self, images: Tensor) -> dict[int, Tensor]:
+    def trunk(self, images: Tensor) -> Tensor:
         x = self.stem_norm(self.stem(self.normalize(images)))
-        stride = int(self.stem.stride[0])
-        maps: dict[int, Tensor] = {}
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            stride *= block.stride
+        for block in self.blocks[:_TRUNK_BLOCKS]:
             x = block(x)
-            maps[stride] = x
-        return maps
+        return x
+
+    def top(self, features: Tensor) -> Tensor:
+        for block in self.blocks[_TRUNK_BLOCKS:]:
+            features = block(features)
+        return features
 
     def forward_features(self, images: Tensor) -> Tensor:
-        return list(self.maps(images).values())[-1]
+        return self.top(self.trunk(images))
 
     def pool(self, features: Tensor) -> Tensor:
         pooled = features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))

@@ -106,7 +106,7 @@ class TrainLoader(DataLoader[Any]):
             collate_fn=_collate,
             num_workers=workers,
             persistent_workers=workers > 0,
-            worker_init_fn=_start_worker,
+            worker_init_fn=start_worker,
         )
         self._epochs = sampler
         self._used = 0
@@ -146,10 +146,11 @@ def plain_batches(
         batch_sampler=[keys[i : i + batch_size] for i in range(0, len(keys), batch_size)],  # type: ignore[arg-type]
         collate_fn=_collate,
         num_workers=workers,
-        worker_init_fn=_start_worker,
+        worker_init_fn=start_worker,
     )
 
 
-def _start_worker(_worker: int) -> None:
+def start_worker(_worker: int) -> None:
+    """For every process that loads images."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer

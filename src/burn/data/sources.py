@@ -1,18 +1,20 @@
 """Where images come from: a source gives undecorated uint8 images by position.
 
 `open_source` understands a folder of images at any depth, class folders, parquet with encoded
-images, torchvision's CIFAR folders, and the built-in digits.
+images, torchvision's CIFAR folders, CUB-200-2011, Birdsnap, lists of files and labels, and the
+built-in digits.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
+import json
 import os
+import stat
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,11 +27,22 @@ from torch import Tensor
 
 from burn.data.cifar import Cifar
 from burn.data.digits import Digits, Split
+from burn.data.labeled import (
+    LISTS,
+    MOST_CLASSES,
+    Listing,
+    digest,
+    is_birdsnap,
+    is_cub,
+    read_birdsnap,
+    read_cub,
+    read_list,
+)
 from burn.errors import UserError
 
-_MOST_CLASSES = 100_000
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
+_HELD_OUT = ("test", "val", "valid", "validation")
 
 
 class UnreadableImage(Exception):
@@ -56,9 +69,15 @@ class Source(Protocol):
 def open_source(spec: str, split: Split = "train") -> Source:
     """The images that `spec` names.
 
-    spec: `digits`; a parquet file or a folder of them (column `image`: bytes or {bytes, path};
-    optional integer column `label`); a folder with CIFAR's python batches; a folder of images.
-    `split` chooses between train and test where the source itself has both (digits, CIFAR); a
+    spec: `digits`; a parquet file or a folder of them (column `image` or `img`: bytes or {bytes,
+    path}; optional integer column `label` or `fine_label`); CIFAR's python batches, CUB-200-2011
+    or Birdsnap, or the folder they were unpacked in; a list, .txt, .csv or .lst, of lines `path
+    label`; a folder of images.
+
+    `split` chooses between train and test where the source itself has both: digits, CIFAR, CUB,
+    Birdsnap, and what names its parts. These are a folder that holds no image and no subfolders but
+    `train` and one or more of `test`, `val`, `valid`, `validation` (the first of them is the test),
+    and a folder of shards `train-….parquet` and `test-….parquet` (or another of these words). A
     suffix `:train` or `:test` does the same by hand. Raises UserError where nothing is usable.
     """
     for suffix in ("train", "test"):
@@ -70,15 +89,54 @@ def open_source(spec: str, split: Split = "train") -> Source:
     if not path.exists():
         raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
     if path.is_file():
+        if path.suffix in LISTS:
+            return LabeledFiles(read_list(path))
         if path.suffix != ".parquet":
-            raise UserError(f"{spec} is neither a folder nor a .parquet file")
+            raise UserError(f"{spec} is neither a folder, a .parquet file nor a list of images")
         return Parquet([path], spec)
-    for folder in (path, *(path / name for name in _CIFAR_FOLDERS)):
-        if (folder / "batches.meta").is_file() or (folder / "meta").is_file():
-            return Cifar(folder, split)
+    cifar = [
+        folder
+        for folder in (path, *(path / name for name in _CIFAR_FOLDERS))
+        if (folder / "batches.meta").is_file() or (folder / "meta").is_file()
+    ]
+    if len(cifar) > 1:
+        names = " and ".join(folder.name for folder in cifar)
+        raise UserError(f"{spec} holds both {names}: give one of them")
+    if cifar:
+        return Cifar(cifar[0], split)
+    for folder in (path, path / "CUB_200_2011"):
+        if is_cub(folder):
+            return LabeledFiles(read_cub(folder, split))
+    for folder in (path, path / "birdsnap"):
+        if is_birdsnap(folder):
+            return LabeledFiles(read_birdsnap(folder, split))
+    if part := _part_folder(path, split):
+        path, spec = part, str(part)
     if shards := sorted(path.glob("*.parquet")):
+        words = {shard: shard.stem.partition("-")[0] for shard in shards}
+        if word := _part(words.values(), split):
+            return Parquet([s for s in shards if words[s] == word], f"{spec}:{word}")
         return Parquet(shards, spec)
     return Folder(path)
+
+
+def _part(words: Collection[str], split: Split) -> str | None:
+    """The word that names the split, where both are named."""
+    held_out = next((word for word in _HELD_OUT if word in words), None)
+    if held_out is None or "train" not in words:
+        return None
+    return "train" if split == "train" else held_out
+
+
+def _part_folder(path: Path, split: Split) -> Path | None:
+    """train/, or test/ and the like, where nothing else lies beside them."""
+    _, subfolders, files = next(os.walk(path), ("", [], []))
+    subfolders = [name for name in subfolders if not name.startswith(".")]
+    loose = any(name.lower().endswith((*EXTENSIONS, ".parquet")) for name in files)
+    if loose or not {"train", *_HELD_OUT}.issuperset(subfolders):
+        return None
+    word = _part(subfolders, split)
+    return path / word if word else None
 
 
 def expand(spec: str) -> Path:
@@ -143,11 +201,30 @@ _PILLOW_ERRORS = (
 )
 
 
-def _digest(parts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
+class _Files:
+    """Image files, by their names below a folder."""
+
+    _path: Path
+    _names: list[str]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def read(self, index: int) -> Tensor:
+        file = self._path / self._names[index]
+        try:
+            if not stat.S_ISREG(file.stat().st_mode):  # a pipe or a device would block
+                raise UnreadableImage(f"{file}: not a file")
+            encoded = file.read_bytes()
+        except OSError as error:
+            raise UnreadableImage(f"{file}: {error.strerror}") from error
+        return decode(encoded, str(file))
+
+    def describe(self, index: int) -> str:
+        return str(self._path / self._names[index])
 
 
-class Folder:
+class Folder(_Files):
     """Images below a folder, at any depth.
 
     Where every image lies exactly one folder down, and there are two such folders or more, those
@@ -171,7 +248,7 @@ class Folder:
         self.name = str(path)
         self._path = path
         self._names = [name for name, _ in found]
-        self.fingerprint = _digest([f"{name} {size}" for name, size in found])
+        self.fingerprint = digest([f"{name} {size}" for name, size in found])
         parents = [name.split("/") for name in self._names]
         folders = sorted({parts[0] for parts in parents})
         self.classes: tuple[str, ...] = ()
@@ -181,26 +258,42 @@ class Folder:
             self.classes = tuple(folders)
             self.labels = np.array([position[parts[0]] for parts in parents], dtype=np.int64)
 
-    def __len__(self) -> int:
-        return len(self._names)
 
-    def read(self, index: int) -> Tensor:
-        file = self._path / self._names[index]
-        try:
-            encoded = file.read_bytes()
-        except OSError as error:
-            raise UnreadableImage(f"{file}: {error.strerror}") from error
-        return decode(encoded, str(file))
+class LabeledFiles(_Files):
+    """The images of a listing; `missing` counts those that it left out for want of a file."""
 
-    def describe(self, index: int) -> str:
-        return str(self._path / self._names[index])
+    def __init__(self, listing: Listing) -> None:
+        self.name, self.fingerprint = listing.name, listing.fingerprint
+        self.classes, self.missing = listing.classes, listing.missing
+        self.labels: np.ndarray | None = listing.labels
+        self._path, self._names = listing.root, listing.names
+
+
+_IMAGE_COLUMNS = ("image", "img")
+_LABEL_COLUMNS = ("label", "fine_label")
+
+
+def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
+    """What Hugging Face's datasets wrote beside the schema; () for anything unexpected."""
+    try:
+        described = json.loads(schema.metadata[b"huggingface"])
+        names = described["info"]["features"][column]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return ()
+    if not isinstance(names, list) or len(names) > MOST_CLASSES:
+        return ()
+    plain = all(isinstance(name, str) and name.isprintable() for name in names)
+    return tuple(names) if plain else ()
 
 
 class Parquet:
-    """Encoded images in parquet files, held in memory as they are stored."""
+    """Encoded images in parquet files, held in memory as they are stored.
+
+    The classes are those that Hugging Face's description in the files names, otherwise numbers.
+    """
 
     def __init__(self, paths: Sequence[Path], name: str) -> None:
-        tables = [self._read(path) for path in paths]
+        tables, names = zip(*(self._read(path) for path in paths), strict=True)
         if len({tuple(table.column_names) for table in tables}) > 1:
             raise UserError(f"{name}: only some of its files have a column label")
         table = pa.concat_tables(tables)
@@ -211,7 +304,7 @@ class Parquet:
         sizes = [
             f"{p.name} {p.stat().st_size} {len(t)}" for p, t in zip(paths, tables, strict=True)
         ]
-        self.fingerprint = _digest(sizes)
+        self.fingerprint = digest(sizes)
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         if "label" in table.column_names:
@@ -220,40 +313,45 @@ class Parquet:
             labels = table["label"].to_numpy().astype(np.int64)
             if labels.min() < 0:
                 raise UserError(f"{name}: column label holds negative values")
-            if labels.max() >= _MOST_CLASSES:
+            if labels.max() >= MOST_CLASSES:
                 return  # numbers of rows or hashes, not classes
             self.labels = labels
-            self.classes = tuple(str(i) for i in range(int(labels.max()) + 1))
+            numbers = tuple(str(i) for i in range(int(labels.max()) + 1))
+            self.classes = names[0] if len(names[0]) >= len(numbers) else numbers
 
     @staticmethod
-    def _read(path: Path) -> pa.Table:
+    def _read(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
+        """Columns image and, where there is one, label; the classes' names, if they are told."""
         try:
             file = pq.ParquetFile(path)
             schema = file.schema_arrow
-            if schema.names.count("image") > 1 or schema.names.count("label") > 1:
-                raise UserError(f"{path} has two columns of one name")
-            if "image" not in schema.names:
+            for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
+                if schema.names.count(column) > 1:
+                    raise UserError(f"{path} has two columns {column}")
+            image_column = next((c for c in _IMAGE_COLUMNS if c in schema.names), None)
+            label_column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
+            if image_column is None:
                 raise UserError(
                     f"{path} has no column image; its columns: {', '.join(schema.names)}"
                 )
-            columns = ["image"]
-            if "label" in schema.names and pa.types.is_integer(schema.field("label").type):
-                columns.append("label")
-            table = file.read(columns)
-            labels = {"label": table["label"].cast(pa.int64())} if "label" in columns else {}
+            if label_column and not pa.types.is_integer(schema.field(label_column).type):
+                label_column = None
+            table = file.read([image_column, *([label_column] if label_column else [])])
+            labels = {"label": table[label_column].cast(pa.int64())} if label_column else {}
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} is not a readable parquet file: {reason}") from error
-        image = table["image"]
+        image = table[image_column]
         if pa.types.is_struct(image.type):
             if image.type.get_field_index("bytes") < 0:
-                raise UserError(f"{path}: column image has no field bytes")
+                raise UserError(f"{path}: column {image_column} has no field bytes")
             kind = image.type.field("bytes").type
             image = pa.chunked_array([chunk.field("bytes") for chunk in image.chunks], kind)
         if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
-            raise UserError(f"{path}: column image holds {image.type}, not encoded bytes")
+            raise UserError(f"{path}: column {image_column} holds {image.type}, not encoded bytes")
         image = image.cast(pa.large_binary())
-        return pa.table({"image": image, **labels})
+        names = _class_names(schema, label_column) if label_column else ()
+        return pa.table({"image": image, **labels}), names
 
     def __len__(self) -> int:
         return len(self._images)

@@ -10,9 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from burn.compute import Compute, Device, torch_device, uses_bfloat16
-from burn.data.sources import open_source
+from burn.data.sources import Source, open_source
+from burn.data.voc import Voc, open_voc
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.detection import DetectionConfig, run_detection
 from burn.evaluation.protocols import (
     KnnConfig,
     TransferConfig,
@@ -28,17 +30,30 @@ from burn.results import Result, append_results
 
 @dataclass(frozen=True)
 class Protocol:
-    """What `burn evaluate` needs to know of one: its settings and how it is run."""
+    """What `burn evaluate` needs to know of one: its settings, how it is run, and on what."""
 
     config: type
     run: Callable[[Subject, Any, Console], list[Result]]
+    open: Callable[[str, str], tuple[Source, Source]]
+
+
+def _open_labelled(train_spec: str, test_spec: str) -> tuple[Source, Source]:
+    train, test = open_source(train_spec, "train"), open_source(test_spec, "test")
+    check_sources(train, test)
+    return train, test
+
+
+def _open_boxes(train_spec: str, test_spec: str) -> tuple[Source, Source]:
+    train = open_voc(train_spec, "train")
+    return train, open_voc(test_spec, "test", train.classes)
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(KnnConfig, run_knn),
-    "linear": Protocol(LinearConfig, run_linear),
-    "semi": Protocol(SemiConfig, run_semi),
-    "transfer": Protocol(TransferConfig, run_transfer),
+    "knn": Protocol(KnnConfig, run_knn, _open_labelled),
+    "linear": Protocol(LinearConfig, run_linear, _open_labelled),
+    "semi": Protocol(SemiConfig, run_semi, _open_labelled),
+    "transfer": Protocol(TransferConfig, run_transfer, _open_labelled),
+    "detection": Protocol(DetectionConfig, run_detection, _open_boxes),
 }
 
 
@@ -91,13 +106,18 @@ def evaluate(
     name, backbone, views = load_model(
         request.checkpoint, fresh=request.random_init, seed=request.seed
     )
-    train, test = open_source(request.train, "train"), open_source(request.test, "test")
-    check_sources(train, test)
+    train, test = PROTOCOLS[protocol].open(request.train, request.test)
     subject = Subject(
         name, request.checkpoint, backbone.to(device), views, train, test, request.seed,
         request.workers, Path(request.out) if request.out else None,
         uses_bfloat16(request.compute, request.device),
     )  # fmt: skip
+    for source in (train, test):
+        if isinstance(source, Voc) and source.skipped:
+            first = "; ".join(source.skipped[:5])
+            subject.notes.append(
+                f"{source.name}, left out or mended: {len(source.skipped)}: {first}"
+            )
     results = PROTOCOLS[protocol].run(subject, config, console)
     if subject.out:
         append_results(subject.out / "results.jsonl", results)

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from burn.backbones import Backbone
@@ -44,6 +45,11 @@ class Subject:
     bfloat16: bool = False
     notes: list[str] = field(default_factory=list)
     kept: dict[str, Features] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the backbone is."""
+        return next(self.backbone.parameters()).device
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,0 +1,437 @@
+"""Object detection by fine-tuning the whole network (paper, Table 1 and appendix A)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from burn.data.loader import EpochSampler, start_worker
+from burn.data.sources import UnreadableImage
+from burn.data.views import generator
+from burn.data.voc import Annotation, Voc
+from burn.errors import UserError
+from burn.evaluation.detection_ap import Detections, DetectionScores, detection_scores
+from burn.evaluation.detector import Detector, DetectorConfig, Images
+from burn.evaluation.pictures import draw_detections
+from burn.evaluation.processes import Processes
+from burn.evaluation.subject import Subject
+from burn.results import Result
+
+_WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
+_PICTURES = 8
+_KEEP_EVERY = 300  # seconds between two resume files
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """The protocol's settings; the defaults are MoCo's VOC configuration, which the paper takes.
+
+    Attributes:
+        iterations: optimizer steps.
+        batch_size: images for each, over all processes.
+        lr: learning rate of SGD with momentum 0.9 after warm-up.
+        drops: shares of the iterations after each of which it falls to a tenth.
+        warmup: iterations in which it rises linearly from a thousandth.
+        weight_decay: L2 penalty; BN has none.
+        train_sides: short sides in pixels, of which each training image is resized to one at
+            random.
+        test_side: short side of test images.
+        max_side: longest side of any.
+        precise_bn: training batches from which BN's statistics are taken anew before the test; 0
+            keeps the running averages.
+        detector: sizes of the detector.
+    """
+
+    iterations: int = 24000
+    batch_size: int = 16
+    lr: float = 0.02
+    drops: tuple[float, ...] = (18 / 24, 22 / 24)
+    warmup: int = 100
+    weight_decay: float = 1e-4
+    train_sides: tuple[int, ...] = tuple(range(480, 801, 32))
+    test_side: int = 800
+    max_side: int = 1333
+    precise_bn: int = 200
+    detector: DetectorConfig = field(default_factory=DetectorConfig)
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if self.iterations < 1 or self.batch_size < 1:
+            raise UserError("iterations and batch_size must be at least 1")
+        if not 0 < self.lr <= 1e6 or not 0 <= self.weight_decay < 1:
+            raise UserError("lr must be in (0, 1e6] and weight_decay in [0, 1)")
+        if not all(0 < drop < 1 for drop in self.drops):
+            raise UserError(f"drops {list(self.drops)}: give shares of the iterations, in (0, 1)")
+        if self.warmup < 0 or self.precise_bn < 0:
+            raise UserError("warmup and precise_bn must be at least 0")
+        sides = (*self.train_sides, self.test_side, self.max_side)
+        if not self.train_sides or not all(32 <= side <= 8192 for side in sides):
+            raise UserError("train_sides, test_side and max_side must be in 32 … 8192 pixels")
+        d = self.detector
+        if not d.anchors or not all(1 <= side <= 8192 for side in d.anchors):
+            raise UserError("detector.anchors must be in 1 … 8192 pixels")
+        if min(d.proposals, d.rois, d.roi_size, d.detections) < 1:
+            raise UserError("detector: proposals, rois, roi_size, detections must be at least 1")
+        if not 0 <= d.score_threshold < 1:
+            raise UserError(f"detector.score_threshold {d.score_threshold} is not in [0, 1)")
+
+    def learning_rate(self, iteration: int) -> float:
+        """Learning rate of an iteration, counted from 0."""
+        rate = self.lr * 0.1 ** sum(
+            iteration >= round(drop * self.iterations) for drop in self.drops
+        )
+        rise = min(1.0, iteration / self.warmup) if self.warmup else 1.0
+        return rate * (_WARMUP_START * (1 - rise) + rise)
+
+
+def run_detection(subject: Subject, config: DetectionConfig, console: Console) -> list[Result]:
+    """AP, AP50 and AP75, and each class's, by VOC 2007's 11-point rule at each overlap.
+
+    Objects marked difficult are learned from and not judged on. Writes to `subject.out`:
+    detector.safetensors (the fine-tuned network), detections.json, detections.png and, until
+    it is done, detection-resume.pt. Under torchrun the batch is shared by the processes.
+    Raises UserError without `subject.out`.
+    """
+    out = subject.out
+    if out is None:
+        raise UserError("detection keeps the trained detector and a picture: give --out")
+    train, test = subject.train, subject.test
+    assert isinstance(train, Voc)
+    assert isinstance(test, Voc)
+    began = time.perf_counter()
+    processes = Processes.start(subject.device)
+    if config.batch_size % processes.count:
+        raise UserError(
+            f"batch_size {config.batch_size} cannot be shared by {processes.count} processes"
+        )
+    if processes.first:
+        out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(subject.seed)
+    backbone = copy.deepcopy(subject.backbone)
+    detector = Detector(
+        backbone, len(train.classes), config.detector, bfloat16=subject.bfloat16
+    ).to(subject.device)
+    detector = processes.synchronize_norms(detector)
+    _train(detector, train, subject, config, processes, out / "detection-resume.pt", console)
+    detections = detect(detector, test, subject, config, console) if processes.first else []
+    processes.stop()
+    if not processes.first:
+        return []
+    readable = [found is not None for found in detections]
+    subject.note_unreadable(test, torch.tensor(np.flatnonzero(readable)))
+    kept = [found for found in detections if found is not None]
+    truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
+    if not kept:
+        raise UserError(f"{test.name}: none of its images can be read")
+    scores = detection_scores(kept, truth, len(train.classes))
+    weights = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
+    _write(out / "detector.safetensors", lambda path: save_file(weights, path))
+    found = _plain(test, detections)
+    _write(out / "detections.json", lambda path: path.write_text(json.dumps(found)))
+    _write(out / "detections.png", lambda path: draw_detections(path, _shown(test, detections)))
+    (out / "detection-resume.pt").unlink(missing_ok=True)
+    return subject.results("detection", _numbers(scores, train.classes), asdict(config), began)
+
+
+def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
+    numbers = {"AP": scores.AP, "AP50": scores.AP50, "AP75": scores.AP75}
+    numbers |= {f"AP {name}": ap for name, ap in zip(classes, scores.per_class, strict=True)}
+    return {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
+
+
+def _train(
+    detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
+    processes: Processes, resume: Path, console: Console,
+) -> None:  # fmt: skip
+    """All of the schedule, from the resume file where there is one; then precise BN."""
+    optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
+    key = _key(subject, config)
+    done = _resume(resume, key, detector, optimizer)
+    model = processes.wrap(detector)
+    batches = _batches(train, subject, config, processes, done)
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    kept_at = time.monotonic()
+
+    def keep() -> None:
+        state = {
+            "key": key,
+            "done": done,
+            "detector": detector.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+        _write(resume, lambda path: torch.save(state, path))
+
+    quiet = not processes.first
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+        bar = progress.add_task("detection", total=config.iterations, completed=done)
+        try:
+            while done < config.iterations:
+                images, targets = _to(subject.device, *next(batches))
+                # The samplers of anchors and regions draw from the global state.
+                torch.manual_seed(_step_seed(subject.seed, done, processes.rank))
+                for group in optimizer.param_groups:
+                    group["lr"] = config.learning_rate(done)
+                detector.train()
+                _, losses = model(images, targets)
+                loss = torch.stack(list(losses.values())).sum()
+                if not torch.isfinite(loss):
+                    raise UserError(f"detection diverged at iteration {done}: lower --lr")
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                done += 1
+                progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
+                if processes.first and time.monotonic() - kept_at > _KEEP_EVERY:
+                    keep()
+                    kept_at = time.monotonic()
+        except KeyboardInterrupt:
+            if processes.first:
+                keep()
+            raise UserError(
+                f"interrupted after {done} of {config.iterations} iterations, kept in {resume}; "
+                "the same command goes on"
+            ) from None
+        if config.precise_bn:
+            progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
+            precise_batch_norm(
+                detector,
+                (_to(subject.device, *next(batches)) for _ in range(config.precise_bn)),
+                lambda: progress.advance(bar),
+            )
+
+
+def precise_batch_norm(
+    module: nn.Module,
+    batches: Iterable[tuple[Any, ...]],
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Replace BN's running statistics by the mean of those of some batches, weights unchanged.
+
+    batches: what `module` takes in training. Running averages lag behind the weights (Wu &
+    Johnson, 2021).
+    """
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    module.train()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # PyTorch's cumulative average
+    with torch.no_grad():
+        for batch in batches:
+            module(*batch)
+            advance()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+def detect(
+    detector: Detector, source: Voc, subject: Subject, config: DetectionConfig, console: Console
+) -> list[Detections | None]:
+    """What is found in each image, in its own pixels; None where it cannot be read."""
+    detector.eval()
+    dataset = _Resized(source, config, subject.seed)
+    loader = DataLoader(
+        dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
+        num_workers=subject.workers, worker_init_fn=start_worker,
+    )  # fmt: skip
+    found: list[Detections | None] = []
+    with Progress(console=console, transient=True) as progress, torch.inference_mode():
+        bar = progress.add_task("detecting", total=len(source))
+        for item in loader:
+            progress.advance(bar)
+            if item is None:
+                found.append(None)
+                continue
+            pixels, _, _, original = item
+            images = Images(pixels[None].to(subject.device), [tuple(pixels.shape[1:])])
+            ((output,), _) = detector(images)
+            scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
+            boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
+            found.append(
+                Detections(
+                    boxes, output["scores"].cpu().numpy(), output["labels"].cpu().numpy() - 1
+                )
+            )
+    return found
+
+
+class _Resized(Dataset[Any]):
+    """(epoch, index) -> pixels, boxes, labels and (height, width) before resizing.
+
+    Training (an epoch is given) draws a short side and a flip from (seed, epoch, index). None
+    where the image cannot be read.
+    """
+
+    def __init__(self, source: Voc, config: DetectionConfig, seed: int) -> None:
+        self._source, self._config, self._seed = source, config, seed
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, key: tuple[int | None, int]) -> Any:
+        epoch, index = key
+        try:
+            image = self._source.read(index)
+        except UnreadableImage:
+            return None
+        config, annotation = self._config, self._source.annotations[index]
+        side, flip = config.test_side, False
+        if epoch is not None:
+            random = generator(self._seed, epoch, index, 0)
+            side = int(random.choice(config.train_sides))
+            flip = bool(random.random() < 0.5)
+        pixels, boxes = resize_and_flip(image, annotation, side, config.max_side, flip=flip)
+        return pixels, boxes, torch.from_numpy(annotation.labels) + 1, tuple(image.shape[1:])
+
+
+def resize_and_flip(
+    image: Tensor, annotation: Annotation, side: int, max_side: int, *, flip: bool
+) -> tuple[Tensor, Tensor]:
+    """An image uint8 (3, height, width) and its boxes, with a short side of `side` pixels, or less
+    where the long one would go beyond `max_side`.
+    """
+    height, width = image.shape[1:]
+    scale = min(side / min(height, width), max_side / max(height, width))
+    new = max(1, round(width * scale)), max(1, round(height * scale))
+    array = image.permute(1, 2, 0).numpy()
+    array = cv2.resize(array, new, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    boxes = annotation.boxes * np.array([new[0] / width, new[1] / height] * 2, dtype=np.float32)
+    if flip:
+        array = cv2.flip(array, 1)
+        boxes = boxes[:, [2, 1, 0, 3]] * (-1, 1, -1, 1) + (new[0], 0, new[0], 0)
+    pixels = torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1).contiguous()
+    return pixels, torch.from_numpy(boxes.astype(np.float32))
+
+
+def _batches(
+    train: Voc, subject: Subject, config: DetectionConfig, processes: Processes, done: int
+) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:
+    """Endless batches of this process, the first `done` left out."""
+    sampler = EpochSampler(len(train), config.batch_size, subject.seed, drop_last=True)
+    padding = tuple(round(255 * value) for value in subject.backbone.config.mean)
+    dataset = _Resized(train, config, subject.seed)
+
+    def collate(items: list[Any]) -> tuple[Images, list[dict[str, Tensor]]] | None:
+        good = [item for item in items if item is not None]
+        return _pad([item[:3] for item in good], padding) if good else None
+
+    while True:
+        sampler.epoch, sampler.skip = divmod(done, len(sampler))
+        shares = [processes.share(batch) for batch in sampler]
+        loader = DataLoader(
+            dataset, batch_sampler=shares, collate_fn=collate, num_workers=subject.workers,  # type: ignore[arg-type]
+            worker_init_fn=start_worker,
+        )  # fmt: skip
+        usable = 0
+        for batch in loader:
+            done += 1
+            if batch is not None:
+                usable += 1
+                yield batch
+        if not usable:
+            raise UserError(f"{train.name}: none of its images can be read")
+
+
+def _pad(
+    items: list[tuple[Tensor, Tensor, Tensor]], colour: tuple[int, ...]
+) -> tuple[Images, list[dict[str, Tensor]]]:
+    sizes = [(pixels.shape[1], pixels.shape[2]) for pixels, _, _ in items]
+    # Whole cells of stride 32: odd maps would lose their last row to a strided convolution.
+    height, width = (-(-max(side) // 32) * 32 for side in zip(*sizes, strict=True))
+    padded = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1)
+    padded = padded.repeat(len(items), 1, height, width)
+    for into, (pixels, _, _) in zip(padded, items, strict=True):
+        into[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+    targets = [{"boxes": boxes, "labels": labels} for _, boxes, labels in items]
+    return Images(padded, sizes), targets
+
+
+def _to(
+    device: torch.device, images: Images, targets: list[dict[str, Tensor]]
+) -> tuple[Images, list[dict[str, Tensor]]]:
+    moved = [{name: tensor.to(device) for name, tensor in target.items()} for target in targets]
+    return Images(images.pixels.to(device), images.sizes), moved
+
+
+def _groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    norms = [m for m in detector.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    of_norms = {id(p) for norm in norms for p in norm.parameters()}
+    params = list(detector.parameters())
+    return [
+        {"params": [p for p in params if id(p) not in of_norms], "weight_decay": weight_decay},
+        {"params": [p for p in params if id(p) in of_norms], "weight_decay": 0.0},
+    ]
+
+
+def _step_seed(seed: int, iteration: int, rank: int) -> int:
+    return int(np.random.SeedSequence((seed, iteration, rank)).generate_state(1)[0])
+
+
+def _key(subject: Subject, config: DetectionConfig) -> str:
+    """Changes with everything that decides what the training computes."""
+    parts = (subject.fingerprint, subject.train.fingerprint, asdict(config), subject.seed)
+    return hashlib.sha256(repr((*parts, subject.bfloat16)).encode()).hexdigest()[:16]
+
+
+def _resume(path: Path, key: str, detector: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Iterations done in the resume file, whose state is loaded; 0 without one for this run."""
+    if not path.is_file():
+        return 0
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if state["key"] != key:
+            return 0
+        detector.load_state_dict(state["detector"])
+        optimizer.load_state_dict(state["optimizer"])
+        return int(state["done"])
+    except Exception as error:  # whatever a damaged file makes of the reader
+        raise UserError(f"{path} is damaged: remove it to begin again") from error
+
+
+def _write(path: Path, save: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(f".writing.{path.name}")
+    try:
+        save(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:
+    return [
+        {
+            "image": test.describe(index),
+            "boxes": found.boxes.round(2).tolist(),
+            "scores": found.scores.round(4).tolist(),
+            "labels": [test.classes[label] for label in found.labels],
+        }
+        for index, found in enumerate(detections)
+        if found is not None
+    ]
+
+
+def _shown(
+    test: Voc, detections: list[Detections | None]
+) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
+    readable = [(i, found) for i, found in enumerate(detections) if found is not None]
+    return [
+        (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], found, test.classes)
+        for i, found in readable[:_PICTURES]
+    ]
