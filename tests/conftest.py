@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tiny
+from burn.data.scenes import write_digit_scenes
 
 torch.set_num_threads(1)
 
@@ -24,3 +25,11 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("teacher") / "run"
     tiny.train(tiny.teacher_recipe(), out, max_steps=8)
     return out
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in VOC's layout with the built-in scenes of digits."""
+    folder = tmp_path_factory.mktemp("scenes") / "digit-scenes"
+    write_digit_scenes(folder)
+    return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import torch
@@ -13,11 +14,15 @@ Compute = Literal["auto", "float32", "bfloat16"]
 
 
 def torch_device(device: Device) -> torch.device:
-    """The device of that name; auto is CUDA where there is one. Raises UserError without one."""
+    """The device of that name; auto is CUDA where there is one. Raises UserError without one.
+
+    Of several CUDA devices a process that torchrun started takes its own.
+    """
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
-    use_cuda = device != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda" if use_cuda else "cpu")
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def uses_bfloat16(compute: Compute, device: Device) -> bool:

@@ -149,9 +149,7 @@ def test_parameters_and_shapes_at_224_pixels():
     assert features.shape == (1, 1024)
     assert network.num_features == 1024
     # The mean of 49 float32 values.
-    torch.testing.assert_close(
-        features[0], last[0].flatten(1).mean(dim=1), rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(features[0], last[0].flatten(1).mean(dim=1), rtol=1e-5, atol=1e-6)
 
 
 def test_width_scales_every_layer():

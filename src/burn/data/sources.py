@@ -69,10 +69,10 @@ class Source(Protocol):
 def open_source(spec: str, split: Split = "train") -> Source:
     """The images that `spec` names.
 
-    spec: `digits`; a parquet file or a folder of them (column `image` or `img`: bytes or {bytes,
-    path}; optional integer column `label` or `fine_label`); CIFAR's python batches, CUB-200-2011
-    or Birdsnap, or the folder they were unpacked in; a list, .txt, .csv or .lst, of lines `path
-    label`; a folder of images.
+    spec: `digits`; `digit-scenes`, without labels; a parquet file or a folder of them (column
+    `image` or `img`: bytes or {bytes, path}; optional integer column `label` or `fine_label`);
+    CIFAR's python batches, CUB-200-2011 or Birdsnap, or the folder they were unpacked in; a list,
+    .txt, .csv or .lst, of lines `path label`; a folder of images.
 
     `split` chooses between train and test where the source itself has both: digits, CIFAR, CUB,
     Birdsnap, and what names its parts. These are a folder that holds no image and no subfolders but
@@ -85,6 +85,10 @@ def open_source(spec: str, split: Split = "train") -> Source:
             spec, split = spec.removesuffix(f":{suffix}"), suffix
     if spec == "digits":
         return Digits(split)
+    if spec == "digit-scenes":
+        from burn.data.voc import open_voc  # which itself needs this module
+
+        return open_voc(spec, split)
     path = expand(spec)
     if not path.exists():
         raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
@@ -162,16 +166,17 @@ def require_readable(source: Source, at_least: int = 1) -> None:
     raise UserError(f"{source.name}: {found} of its {len(source)} images can be read")
 
 
-def decode(encoded: bytes, name: str) -> Tensor:
-    """Encoded bytes -> uint8 (3, height, width), EXIF rotation applied; a film's first frame.
+def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
+    """Encoded bytes -> uint8 (3, height, width); a film's first frame.
 
-    Raises UnreadableImage for what Pillow cannot decode to its end.
+    upright: apply the rotation that EXIF asks for. Raises UnreadableImage for what Pillow cannot
+    decode to its end.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
             opened = Image.open(io.BytesIO(encoded))
-            image = ImageOps.exif_transpose(opened)
+            image = ImageOps.exif_transpose(opened) if upright else opened
             if image.mode.startswith("I"):  # 16 bits, which convert() would clip
                 array = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
                 image = Image.fromarray(array)

@@ -8,7 +8,6 @@ that the two folders list.
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 import os
 import warnings
@@ -18,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -40,7 +38,6 @@ _DEFAULT_SPLITS: dict[Split, tuple[str, str]] = {
 _LARGEST_XML = 4 * 2**20  # bytes; an annotation of hundreds of objects has less than a tenth
 _LARGEST_SIDE = 2**16
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
-_ORIENTATION = 0x0112  # EXIF's tag
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class Voc:
             encoded = item.image.read_bytes()
         except OSError as error:
             raise UnreadableImage(f"{item.image}: {error.strerror}") from error
-        image = _undo_orientation(decode(encoded, str(item.image)), encoded)
+        image = decode(encoded, str(item.image), upright=False)
         size = (image.shape[2], image.shape[1])
         if size != item.size:
             raise UnreadableImage(
@@ -180,6 +177,16 @@ def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) ->
     if classes is None:
         classes = VOC_CLASSES if set(found) <= set(VOC_CLASSES) else tuple(found)
     return Voc(full_name, items, classes, skipped)
+
+
+def is_voc(spec: str) -> bool:
+    """Whether `spec` is meant for `open_voc`: its first folder has annotations, or will have."""
+    part = spec if _exists(spec) else spec.split(",")[0]
+    folder = part if _exists(part) else part.rpartition(":")[0]
+    if "digit-scenes" in (part, folder):
+        return True
+    patterns = ("Annotations", "*/Annotations", "VOCdevkit/*/Annotations")
+    return _exists(folder) and any(next(expand(folder).glob(p), None) for p in patterns)
 
 
 def _exists(path: str) -> bool:
@@ -337,15 +344,3 @@ def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
     if xmax <= xmin or ymax <= ymin:
         raise _Fault("has no area")
     return xmin - 1, ymin - 1, xmax, ymax
-
-
-def _undo_orientation(image: Tensor, encoded: bytes) -> Tensor:
-    """The stored pixels of an image (channels, height, width) that `decode` has rotated."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        orientation = Image.open(io.BytesIO(encoded)).getexif().get(_ORIENTATION, 1)
-    if orientation in (5, 6, 7, 8):  # rows and columns exchanged
-        image = image.transpose(1, 2)
-    # the stored picture's first row and column, as seen from the shown one
-    flips = {2: (2,), 3: (1, 2), 4: (1,), 6: (1,), 7: (1, 2), 8: (2,)}
-    return torch.flip(image, flips.get(orientation, ())).contiguous()

@@ -201,6 +201,9 @@ def _train(
                 if processes.first and time.monotonic() - kept_at > _KEEP_EVERY:
                     keep()
                     kept_at = time.monotonic()
+                    progress.console.print(
+                        f"iteration {done} of {config.iterations}, loss {loss:.2f}: {resume} kept"
+                    )
         except KeyboardInterrupt:
             if processes.first:
                 keep()

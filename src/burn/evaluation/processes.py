@@ -23,13 +23,12 @@ class Processes:
     @classmethod
     def start(cls, device: torch.device) -> Processes:
         """Join the group that torchrun's environment announces, if it does."""
-        count = int(os.environ.get("WORLD_SIZE", "1"))
-        if count == 1:
+        if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
             return cls(device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        return cls(device, count, distributed.get_rank())
+        return cls(device, distributed.get_world_size(), distributed.get_rank())
 
     @property
     def first(self) -> bool:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from burn.compute import Compute, Device, torch_device, uses_bfloat16
 from burn.data.sources import Source, open_source
-from burn.data.voc import Voc, open_voc
+from burn.data.voc import Voc, is_voc, open_voc
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.detection import DetectionConfig, run_detection
@@ -25,6 +25,7 @@ from burn.evaluation.protocols import (
 )
 from burn.evaluation.semi import SemiConfig, run_semi
 from burn.evaluation.subject import Subject, load_model
+from burn.evaluation.svm_protocol import SvmConfig, run_svm
 from burn.results import Result, append_results
 
 
@@ -43,6 +44,13 @@ def _open_labelled(train_spec: str, test_spec: str) -> tuple[Source, Source]:
     return train, test
 
 
+def _open_either(train_spec: str, test_spec: str) -> tuple[Source, Source]:
+    boxes = is_voc(train_spec)
+    if boxes != is_voc(test_spec):
+        raise UserError("--train and --test: one has boxes in VOC's layout and the other has not")
+    return (_open_boxes if boxes else _open_labelled)(train_spec, test_spec)
+
+
 def _open_boxes(train_spec: str, test_spec: str) -> tuple[Source, Source]:
     train = open_voc(train_spec, "train")
     return train, open_voc(test_spec, "test", train.classes)
@@ -53,6 +61,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "linear": Protocol(LinearConfig, run_linear, _open_labelled),
     "semi": Protocol(SemiConfig, run_semi, _open_labelled),
     "transfer": Protocol(TransferConfig, run_transfer, _open_labelled),
+    "svm": Protocol(SvmConfig, run_svm, _open_either),
     "detection": Protocol(DetectionConfig, run_detection, _open_boxes),
 }
 

@@ -175,6 +175,13 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
             ) from None
     if final["top1"] is None:
         raise UserError(f"semi: lr {final['lr']:g} diverged on all labels: give lower --lrs")
+    told = "; ".join(
+        f"{r['lr']:g} × {r['head_factor']:g}: "
+        + ("diverged" if r["top1"] is None else f"{r['top1']:.1f}")
+        for r in runs
+    )
+    judged_by = "the test images" if config.select == "test" else "held-out labelled images"
+    subject.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {judged_by}: {told}")
     chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": runs}
     return subject.results(
         "semi",
@@ -214,9 +221,13 @@ class _Sweep:
         self.path, self._key = path, key
         self.runs: list[dict[str, Any]] = []
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            kept = [json.loads(line) for line in lines if line.endswith("}")]  # not a torn one
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            kept = [json.loads(line) for line in text.splitlines(keepends=True) if "\n" in line]
             self.runs = [r for r in kept if r.pop("key") == key]
+            if text and not text.endswith(
+                "\n"
+            ):  # a line that was being written when the power went
+                path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
         except (ValueError, KeyError, AttributeError, OSError) as error:
             raise UserError(f"{path} is damaged: remove it to begin the sweep again") from error
 

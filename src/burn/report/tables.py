@@ -10,19 +10,31 @@ from burn.results import Result
 
 
 def results_table(results: Sequence[Result], title: str | None = None) -> Table:
-    """One row a model, one column a number: "kNN top-1", "linear top-1", ..."""
+    """A row a model and a column a number, "kNN top-1"; or, of one model, a row a number."""
+    models = list(dict.fromkeys(r.model for r in results))
+    if len(models) == 1:
+        table = Table(title=title or models[0], caption=f"{results[0].train} → {results[0].test}")
+        table.add_column("number")
+        table.add_column("%", justify="right")
+        for r in results:
+            spread = "" if r.spread is None else f" ± {r.spread:.1f}"
+            table.add_row(number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}")
+        return table
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
     table = Table(title=title)
     table.add_column("model")
     for protocol, metric in columns:
-        table.add_column(
-            f"{protocol_name(protocol)} {metric.replace('top', 'top-')}", justify="right"
-        )
+        table.add_column(number_name(protocol, metric), justify="right")
     for model in dict.fromkeys(r.model for r in results):
         numbers = {(r.protocol, r.metric): r.value for r in results if r.model == model}
         cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]
         table.add_row(model, *cells)
     return table
+
+
+def number_name(protocol: str, metric: str) -> str:
+    """As people write it: "kNN top-1"."""
+    return f"{protocol_name(protocol)} {metric.replace('top', 'top-')}"
 
 
 def protocol_name(protocol: str) -> str:

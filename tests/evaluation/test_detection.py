@@ -1,0 +1,330 @@
+"""Detection end to end on digit scenes, and each of its steps against what it must be."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from safetensors.torch import load_file
+from torch import nn
+
+from burn.backbones import BackboneConfig, build_backbone
+from burn.data.views import ViewConfig
+from burn.data.voc import Annotation, Voc, open_voc
+from burn.errors import UserError
+from burn.evaluation import detection
+from burn.evaluation.detection import (
+    DetectionConfig,
+    detect,
+    precise_batch_norm,
+    resize_and_flip,
+    run_detection,
+)
+from burn.evaluation.detector import Detector, DetectorConfig, Images
+from burn.evaluation.subject import Subject
+from burn.layers import BinaryConv2d
+from burn.types import Precision
+from networks import tiny_reactnet
+
+CONSOLE = Console(file=io.StringIO())
+TINY = DetectionConfig(
+    iterations=4, batch_size=2, lr=0.01, warmup=2, train_sides=(64, 96), test_side=64,
+    precise_bn=2,
+    detector=DetectorConfig(anchors=(16, 32), proposals=20, rois=16, roi_size=3),
+)  # fmt: skip
+
+
+@pytest.fixture
+def subject(scenes: Path, tmp_path: Path) -> Subject:
+    train, test = (open_voc(str(scenes), part) for part in ("train", "test"))
+    return Subject("tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, tmp_path)
+
+
+# --- Settings. ---
+
+
+@pytest.mark.parametrize(
+    ("iteration", "rate"),
+    [(0, 2e-5), (50, 0.5 * (0.02 + 2e-5)), (100, 0.02), (17999, 0.02), (18000, 0.002),
+     (21999, 0.002), (22000, 0.0002), (23999, 0.0002)],
+)  # fmt: skip
+def test_learning_rate_of_mocos_configuration(iteration: int, rate: float):
+    assert DetectionConfig().learning_rate(iteration) == pytest.approx(rate, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"iterations": 0}, {"batch_size": 0}, {"lr": 0.0}, {"drops": (1.5,)}, {"warmup": -1},
+        {"train_sides": ()}, {"test_side": 8}, {"weight_decay": 2.0}, {"precise_bn": -1},
+        {"detector": DetectorConfig(anchors=())}, {"detector": DetectorConfig(rois=0)},
+        {"detector": DetectorConfig(score_threshold=1.0)},
+    ],
+)  # fmt: skip
+def test_values_out_of_range(settings: dict):
+    with pytest.raises(UserError):
+        DetectionConfig(**settings).check()
+
+
+# --- Images and boxes. ---
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("side", [30, 60, 120])
+def test_boxes_move_with_their_pixels(side: int, flip: bool):
+    image = torch.zeros(3, 60, 90, dtype=torch.uint8)
+    image[:, 12:24, 30:66] = 255
+    annotation = Annotation(
+        np.array([[30, 12, 66, 24]], np.float32), np.array([0]), np.array([False])
+    )
+    pixels, boxes = resize_and_flip(image, annotation, side, 1000, flip=flip)
+    assert pixels.shape == (3, side, side * 3 // 2)
+    rows, columns = torch.nonzero(pixels[0] > 127, as_tuple=True)
+    found = [int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1]
+    assert boxes[0].tolist() == found
+
+
+def test_a_long_image_is_held_to_the_longest_side():
+    empty = Annotation(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool))
+    image = torch.zeros(3, 50, 200, dtype=torch.uint8)
+    pixels, boxes = resize_and_flip(image, empty, 100, 300, flip=False)
+    assert pixels.shape == (3, 75, 300)
+    assert boxes.shape == (0, 4)
+
+
+class _Finds(nn.Module):
+    """A detector that finds the same relative box in every image."""
+
+    def forward(self, images: Images) -> tuple[list[dict[str, torch.Tensor]], dict]:
+        ((height, width),) = images.sizes
+        box = torch.tensor([[0.25 * width, 0.5 * height, 0.5 * width, float(height)]])
+        return [{"boxes": box, "scores": torch.ones(1), "labels": torch.ones(1).long()}], {}
+
+
+def test_detections_are_in_the_pixels_of_the_image_as_it_was(subject: Subject):
+    source = subject.test
+    assert isinstance(source, Voc)
+    found = detect(_Finds(), source, subject, TINY, CONSOLE)  # type: ignore[arg-type]
+    assert len(found) == len(source)
+    for index, each in enumerate(found):
+        height, width = source.read(index).shape[1:]
+        assert each is not None
+        expected = [[0.25 * width, 0.5 * height, 0.5 * width, height]]
+        assert each.boxes == pytest.approx(np.array(expected), rel=1e-5)
+        assert each.labels.tolist() == [0]
+
+
+# --- The network. ---
+
+
+def test_the_last_stage_judges_regions_of_the_trunks_map():
+    """A region of the whole map, cut out cell by cell, gives the backbone's own last map."""
+    backbone = tiny_reactnet().eval()
+    config = DetectorConfig(anchors=(16,), roi_size=4)
+    detector = Detector(backbone, 3, config, bfloat16=False).eval()
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    whole = [torch.tensor([[0.0, 0.0, 64.0, 64.0]])]
+    with torch.no_grad():
+        trunk = backbone.trunk(images)
+        assert trunk.shape[-1] == 4
+        regions = detector.regions.box_roi_pool({"0": trunk}, whole, [(64, 64)])  # type: ignore[operator]
+        # one sample in the middle of each cell: bilinear weights of exactly 1
+        torch.testing.assert_close(regions, trunk, rtol=0, atol=0)
+        features = detector.regions.box_head(regions)  # type: ignore[operator]
+        norm = detector.regions.box_head.norm  # type: ignore[union-attr]
+        expected = norm(backbone.forward_features(images)).mean(dim=(2, 3))  # type: ignore[operator]
+    torch.testing.assert_close(features, expected)
+
+
+def test_every_parameter_is_trained(subject: Subject):
+    detector = Detector(tiny_reactnet(), 10, TINY.detector, bfloat16=False).train()
+    images = Images(torch.randint(0, 256, (2, 3, 64, 96), dtype=torch.uint8), [(64, 96)] * 2)
+    target = {"boxes": torch.tensor([[8.0, 8.0, 40.0, 40.0]]), "labels": torch.tensor([3])}
+    _, losses = detector(images, [target, target])
+    assert len(losses) == 4
+    torch.stack(list(losses.values())).sum().backward()
+    without = [name for name, p in detector.named_parameters() if p.grad is None]
+    assert not without
+
+
+def test_an_image_without_objects_can_be_learned_from():
+    detector = Detector(tiny_reactnet(), 2, TINY.detector, bfloat16=False).train()
+    empty = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+    _, losses = detector(Images(torch.zeros(1, 3, 64, 64, dtype=torch.uint8), [(64, 64)]), [empty])
+    assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def test_a_backbone_without_stages_is_refused(subject: Subject):
+    vit = build_backbone(BackboneConfig(name="test_vit"), Precision.FLOAT)
+    with pytest.raises(UserError, match="test_vit cannot be cut"):
+        run_detection(replace(subject, backbone=vit), TINY, CONSOLE)
+
+
+def test_precise_bn_is_the_mean_of_the_batches_statistics():
+    module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).double()
+    weights = [p.clone() for p in module.parameters()]
+    batches = [(torch.rand(5, 3, 2, 2).double(),) for _ in range(3)]
+    precise_batch_norm(module, batches)
+    with torch.no_grad():
+        inputs = [module[0](batch).transpose(0, 1).flatten(1) for (batch,) in batches]
+    mean = torch.stack([x.mean(1) for x in inputs]).mean(0)
+    variance = torch.stack([x.var(1) for x in inputs]).mean(0)
+    norm = module[1]
+    assert isinstance(norm, nn.BatchNorm2d)
+    torch.testing.assert_close(norm.running_mean, mean)
+    torch.testing.assert_close(norm.running_var, variance)
+    assert norm.momentum == 0.1
+    assert all(torch.equal(a, b) for a, b in zip(weights, module.parameters(), strict=True))
+
+
+# --- The protocol. ---
+
+
+def test_from_scenes_to_numbers_pictures_and_a_binary_detector(subject: Subject):
+    results = run_detection(subject, TINY, CONSOLE)
+    names = [r.metric for r in results]
+    assert names[:3] == ["AP", "AP50", "AP75"]
+    assert set(names[3:]) <= {f"AP {digit}" for digit in range(10)}
+    assert all(0 <= r.value <= 100 for r in results)
+    out = subject.out
+    assert out is not None
+    assert {p.name for p in out.iterdir()} == {
+        "detector.safetensors", "detections.json", "detections.png",
+    }  # fmt: skip
+    with Image.open(out / "detections.png") as picture:
+        assert picture.size[0] > 600
+    found = json.loads((out / "detections.json").read_text())
+    assert len(found) == len(subject.test)
+
+    weights = load_file(out / "detector.safetensors")
+    backbone = tiny_reactnet()
+    start = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    prefix = "backbone."
+    backbone.load_state_dict(
+        {n.removeprefix(prefix): t for n, t in weights.items() if n.startswith(prefix)}
+    )
+    moved = [n for n, t in backbone.named_parameters() if not torch.equal(t, start[n])]
+    assert len(moved) == len(list(backbone.parameters())), "trunk and last stage are trained"
+    for conv in (m for m in backbone.modules() if isinstance(m, BinaryConv2d)):
+        assert conv.precision == Precision.BINARY
+        assert len(conv.effective_weight()[0].abs().unique()) == 1
+    assert torch.equal(subject.backbone.state_dict()["stem.weight"], start["stem.weight"]), (
+        "the subject itself is left alone"
+    )
+
+
+def test_an_interrupted_training_goes_on_to_the_same_bits(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+):
+    assert subject.out is not None
+    whole = replace(subject, out=subject.out / "whole")
+    expected = [r.value for r in run_detection(whole, TINY, CONSOLE)]
+    to, calls = detection._to, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return to(*arguments)
+
+    monkeypatch.setattr(detection, "_to", interrupted)
+    with pytest.raises(UserError, match="after 2 of 4 iterations"):
+        run_detection(subject, TINY, CONSOLE)
+    assert (subject.out / "detection-resume.pt").is_file()
+    assert [r.value for r in run_detection(subject, TINY, CONSOLE)] == expected
+    assert len(calls) == 3 + 2 + 2, "two iterations and precise BN"
+    assert not (subject.out / "detection-resume.pt").exists()
+    first, second = (load_file(path / "detector.safetensors") for path in (whole.out, subject.out))  # type: ignore[operator]
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_damaged_resume_file_is_named(subject: Subject):
+    assert subject.out is not None
+    (subject.out / "detection-resume.pt").write_bytes(b"PK nothing")
+    with pytest.raises(UserError, match=r"detection-resume\.pt is damaged"):
+        run_detection(subject, TINY, CONSOLE)
+
+
+def test_out_is_needed_and_divergence_is_said(subject: Subject):
+    with pytest.raises(UserError, match="give --out"):
+        run_detection(replace(subject, out=None), TINY, CONSOLE)
+    with pytest.raises(UserError, match="lower --lr"):
+        run_detection(subject, replace(TINY, lr=1e6, warmup=0, iterations=20), CONSOLE)
+
+
+def test_unreadable_images_are_left_out_and_named(subject: Subject, scenes: Path, tmp_path: Path):
+    import shutil
+
+    copy = tmp_path / "scenes"
+    shutil.copytree(scenes, copy)
+    for name in ("test", "train"):
+        first = (copy / "ImageSets" / "Main" / f"{name}.txt").read_text().split()[0]
+        (image,) = (copy / "JPEGImages").glob(f"{first}.*")
+        image.write_bytes(image.read_bytes()[:50])
+    train, test = (open_voc(str(copy), part) for part in ("train", "test"))
+    broken = replace(subject, train=train, test=test, out=tmp_path / "out")
+    results = run_detection(broken, TINY, CONSOLE)
+    assert results
+    assert "unreadable images, left out: 1:" in broken.notes[0]
+
+
+# --- Several processes. ---
+
+
+def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
+    os.environ |= {
+        "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    torch.set_num_threads(1)
+    train, test = (open_voc(scenes, part) for part in ("train", "test"))
+    subject = Subject("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
+    seen = []
+    original = detection.Detector.forward
+
+    def forward(self: Detector, images: Images, targets: object = None) -> object:
+        seen.append(len(images.sizes))
+        return original(self, images, targets)  # type: ignore[arg-type]
+
+    detection.Detector.forward = forward  # type: ignore[method-assign]
+    kept = []
+    train_original = detection._train
+
+    def train_and_keep(detector: Detector, *rest: object) -> None:
+        train_original(detector, *rest)  # type: ignore[arg-type]
+        kept.append({n: p.detach().clone() for n, p in detector.named_parameters()})
+
+    detection._train = train_and_keep
+    results = run_detection(subject, replace(TINY, batch_size=4, precise_bn=0), CONSOLE)
+    torch.save({"weights": kept[0], "seen": seen, "results": len(results)}, out / f"{rank}.pt")
+
+
+def test_two_processes_share_a_batch_and_agree(scenes: Path, tmp_path: Path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    ranks = [
+        context.Process(target=_rank, args=(rank, port, str(scenes), tmp_path)) for rank in (0, 1)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=120)
+    assert [process.exitcode for process in ranks] == [0, 0]
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    for name, tensor in first["weights"].items():
+        assert torch.equal(tensor, second["weights"][name])
+    assert first["seen"][:4] == second["seen"] == [2] * 4
+    assert first["results"] > 0
+    assert second["results"] == 0, "one process reports"

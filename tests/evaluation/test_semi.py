@@ -1,0 +1,203 @@
+"""Fine-tuning on few labels: what is trained, how it is chosen, and that nothing is lost."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from torch.nn import functional as F
+
+from burn.data.digits import Digits
+from burn.data.loader import EpochSampler, light_views
+from burn.data.splits import balanced_share
+from burn.data.views import ViewConfig
+from burn.errors import UserError
+from burn.evaluation import semi
+from burn.evaluation.semi import SemiConfig, fine_tune, run_semi
+from burn.evaluation.subject import Subject
+from burn.layers import BinaryConv2d
+from burn.types import Precision
+from networks import tiny_reactnet
+
+CONSOLE = Console(file=io.StringIO())
+TINY = SemiConfig(labels=3, epochs=1, batch_size=16, lrs=(0.01, 0.001), head_factors=(1.0, 10.0))
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    views = ViewConfig(size=32, resize=32)
+    return Subject(
+        "tiny", "none", tiny_reactnet(), views, Digits("train"), Digits("test"), 0, 0, tmp_path
+    )
+
+
+def read(subject: Subject, suffix: str) -> list[str]:
+    assert subject.out is not None
+    return (subject.out / f"semi-3percent{suffix}").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"), [(0, 0.1), (11, 0.1), (12, 0.02), (15, 0.02), (16, 0.004), (19, 0.004)]
+)
+def test_learning_rate_of_the_paper(epoch: int, rate: float):
+    assert SemiConfig().learning_rate(0.1, epoch) == pytest.approx(rate, rel=1e-12)
+
+
+def test_the_papers_sweep_is_nine_pairs():
+    config = SemiConfig()
+    assert (config.lrs, config.head_factors) == ((0.1, 0.01, 0.001), (1.0, 10.0, 100.0))
+    assert (config.epochs, config.weight_decay) == (20, 5e-4)
+
+
+def test_fine_tuning_is_sgd_by_hand(subject: Subject):
+    """Two rates, momentum 0.9 and decay of every parameter, on the same batches."""
+    source = balanced_share(subject.train, 0.02, seed=0)
+    config = SemiConfig(epochs=5, batch_size=20)
+    # In float: a sign would make of a rounding error a whole step.
+    trained, twin = tiny_reactnet(Precision.FLOAT), tiny_reactnet(Precision.FLOAT)
+    head = fine_tune(trained, source, subject, config, lr=1e-4, head_factor=10.0)
+    assert head is not None
+
+    twin_head = nn.Linear(256, 10)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        twin_head.weight.copy_(0.01 * torch.randn(10, 256, generator=generator))
+        twin_head.bias.zero_()
+    rates = [(p, 1e-4) for p in twin.parameters()] + [(p, 1e-3) for p in twin_head.parameters()]
+    speed = {id(p): torch.zeros_like(p) for p, _ in rates}
+    sampler = EpochSampler(len(source), 20, 0, drop_last=False)
+    transform = light_views(subject.views, 0)
+    twin.train()
+    assert source.labels is not None
+    for epoch in range(5):
+        drop = 0.2 ** ((epoch >= 3) + (epoch >= 4))
+        sampler.epoch = epoch
+        for batch in sampler:
+            images = torch.stack([transform(source.read(i), e, i)[0] for e, i in batch])
+            labels = torch.tensor([source.labels[i] for _, i in batch])
+            loss = F.cross_entropy(twin_head(twin(images)), labels)
+            grads = torch.autograd.grad(loss, [p for p, _ in rates])
+            with torch.no_grad():
+                for (p, rate), grad in zip(rates, grads, strict=True):
+                    p.sub_(drop * rate * speed[id(p)].mul_(0.9).add_(grad + 5e-4 * p))
+    for name, tensor in trained.state_dict().items():
+        # ten steps in float32, the same operations in another order
+        torch.testing.assert_close(tensor, twin.state_dict()[name], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(head.weight, twin_head.weight, rtol=1e-3, atol=1e-5)
+
+
+def test_a_binary_network_stays_binary(subject: Subject):
+    source = balanced_share(subject.train, 0.02, seed=0)
+    network = tiny_reactnet()
+    before = network.blocks[0].spatial.weight.clone()  # type: ignore[union-attr]
+    fine_tune(network, source, subject, replace(TINY, batch_size=10), 0.01, 1.0)
+    conv = network.blocks[0].spatial  # type: ignore[union-attr]
+    assert isinstance(conv, BinaryConv2d)
+    assert not torch.equal(conv.weight, before), "the weights behind the signs learn"
+    effective = conv.effective_weight()
+    scale = conv.weight.abs().mean(dim=(1, 2, 3), keepdim=True)
+    assert torch.equal(effective.abs(), scale.expand_as(effective))
+
+
+def test_the_best_on_held_out_images_is_trained_on_all_labels_and_tested_once(subject: Subject):
+    results = run_semi(subject, TINY, CONSOLE)
+    assert [r.metric for r in results] == ["3% top1", "3% top5"]
+    runs = [json.loads(line) for line in read(subject, ".jsonl")]
+    assert [r["on"] for r in runs] == ["held_out"] * 4 + ["final"]
+    best = max(runs[:4], key=lambda r: (r["top1"], r["top5"]))
+    final = runs[4]
+    assert (final["lr"], final["head_factor"]) == (best["lr"], best["head_factor"])
+    assert [r.value for r in results] == [final["top1"], final["top5"]]
+    assert len(results[0].settings["sweep"]) == 4
+    listed = read(subject, ".txt")
+    assert len(listed) == 40
+    assert all(line.startswith("digits:train[") for line in listed)
+
+
+def test_selection_on_the_test_images_is_labelled_so(subject: Subject):
+    results = run_semi(subject, replace(TINY, select="test"), CONSOLE)
+    assert results[0].settings["select"] == "test"
+    sweep = results[0].settings["sweep"]
+    assert {r["on"] for r in sweep} == {"test"}
+    assert results[0].value == max(r["top1"] for r in sweep)
+
+
+def test_an_interrupted_sweep_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch):
+    whole = run_semi(replace(subject, out=subject.out / "whole"), TINY, CONSOLE)  # type: ignore[operator]
+    calls = []
+
+    def interrupted(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return fine_tune(*arguments, **keywords)
+
+    monkeypatch.setattr(semi, "fine_tune", interrupted)
+    with pytest.raises(UserError, match="2 of 5 runs are kept"):
+        run_semi(subject, TINY, CONSOLE)
+    results = run_semi(subject, TINY, CONSOLE)
+    assert len(calls) == 3 + 3, "two runs were not made again"
+    assert [r.value for r in results] == [r.value for r in whole]
+    run_semi(subject, TINY, CONSOLE)
+    assert len(calls) == 6, "a finished sweep is read"
+
+
+def test_other_settings_or_weights_are_another_sweep(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+):
+    one = replace(TINY, lrs=(0.01,), head_factors=(1.0,))
+    run_semi(subject, one, CONSOLE)
+    calls = []
+    monkeypatch.setattr(semi, "fine_tune", lambda *a, **k: calls.append(a) or fine_tune(*a, **k))
+    run_semi(subject, one, CONSOLE)
+    assert not calls
+    run_semi(replace(subject, backbone=tiny_reactnet(seed=1)), one, CONSOLE)
+    run_semi(replace(subject, seed=1), one, CONSOLE)
+    run_semi(subject, replace(one, batch_size=8), CONSOLE)
+    assert len(calls) == 6
+    run_semi(subject, one, CONSOLE)
+    assert len(calls) == 6, "the first is still there"
+
+
+def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(subject: Subject):
+    results = run_semi(subject, replace(TINY, lrs=(1e6, 0.01), head_factors=(1.0,)), CONSOLE)
+    first, second = results[0].settings["sweep"]
+    assert first["top1"] is None
+    assert second["top1"] is not None
+    assert results[0].settings["lr"] == 0.01
+    assert "1e+06 × 1: diverged" in subject.notes[-1]
+    with pytest.raises(UserError, match="every run diverged"):
+        run_semi(subject, replace(TINY, lrs=(1e6,), head_factors=(1.0,)), CONSOLE)
+
+
+def test_a_torn_last_line_is_made_again(subject: Subject):
+    one = replace(TINY, lrs=(0.01,), head_factors=(1.0,))
+    first = run_semi(subject, one, CONSOLE)
+    assert subject.out is not None
+    path = subject.out / "semi-3percent.jsonl"
+    path.write_text(path.read_text()[:-20])
+    assert [r.value for r in run_semi(subject, one, CONSOLE)] == [r.value for r in first]
+    assert [r.value for r in run_semi(subject, one, CONSOLE)] == [r.value for r in first]
+
+
+def test_what_is_missing_is_said(subject: Subject):
+    with pytest.raises(UserError, match="give --out"):
+        run_semi(replace(subject, out=None), TINY, CONSOLE)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"labels": 0}, {"labels": 101}, {"epochs": 0}, {"batch_size": 1}, {"lrs": ()},
+        {"head_factors": (0.0,)}, {"weight_decay": -1},
+    ],
+)  # fmt: skip
+def test_values_out_of_range(settings: dict):
+    with pytest.raises(UserError):
+        SemiConfig(**settings).check()

@@ -1,0 +1,132 @@
+"""The SVM protocol from images to numbers; tests/evaluation/test_svm.py has the numerics."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch.nn import functional as F
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as T
+
+from burn.backbones import BackboneConfig, build_backbone
+from burn.data.digits import Digits
+from burn.data.splits import balanced_share
+from burn.data.views import ViewConfig
+from burn.data.voc import open_voc
+from burn.errors import UserError
+from burn.evaluation import svm_protocol
+from burn.evaluation.subject import Subject
+from burn.evaluation.svm import SvmData
+from burn.evaluation.svm_protocol import SvmConfig, run_svm
+from burn.types import Precision
+from networks import tiny_reactnet
+
+CONSOLE = Console(file=io.StringIO())
+SMALL = SvmConfig(full=True, shots=(1, 2), samples=2, image_size=32)
+
+
+@pytest.fixture
+def subject(scenes: Path) -> Subject:
+    train, test = (open_voc(str(scenes), part) for part in ("train", "test"))
+    return Subject("tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0)
+
+
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[SvmData]:
+    """The data that the protocol gives to the SVMs."""
+    seen: list[SvmData] = []
+    original = svm_protocol.svm_full
+    monkeypatch.setattr(
+        svm_protocol, "svm_full", lambda data, *rest: seen.append(data) or original(data, *rest)
+    )
+    return seen
+
+
+def test_numbers_full_and_few_by_both_choices_of_cost(subject: Subject):
+    results = run_svm(subject, SMALL, CONSOLE)
+    assert [r.metric for r in results] == [
+        "full mAP cv", "full mAP oracle", "k=1 mAP cv", "k=1 mAP oracle", "k=2 mAP cv",
+        "k=2 mAP oracle",
+    ]  # fmt: skip
+    value = {r.metric: r.value for r in results}
+    for what in ("full", "k=1", "k=2"):
+        assert 0 < value[f"{what} mAP cv"] <= value[f"{what} mAP oracle"] <= 100
+    assert [r.spread is None for r in results] == [True, True, False, False, False, False]
+    assert set(results[0].settings["classes"]) == set("0123456789")
+
+
+def test_features_are_the_quarters_means_of_squashed_images(
+    subject: Subject, handed_over: list[SvmData]
+):
+    run_svm(subject, replace(SMALL, shots=(), image_size=64), CONSOLE)
+    (data,) = handed_over
+    image = T.resize(subject.train.read(3), [73], InterpolationMode.BICUBIC)  # 64 · 8/7
+    image = T.resize(image, [64, 64], InterpolationMode.BICUBIC)
+    with torch.no_grad():
+        features = subject.backbone.eval().forward_features(image[None])[0]
+    assert features.shape == (256, 4, 4)
+    quarters = torch.stack(
+        [features[:, i : i + 2, j : j + 2].mean(dim=(1, 2)) for i in (0, 2) for j in (0, 2)], dim=1
+    )
+    expected = F.normalize(quarters.flatten(), dim=0)
+    assert expected.shape == (1024,)
+    np.testing.assert_allclose(data.train[3], expected.numpy(), rtol=1e-4, atol=1e-6)
+    assert (data.train_targets == subject.train.presence).all()  # type: ignore[attr-defined]
+    assert (data.train_targets == 0).any(), "difficult only"
+
+
+def test_labels_are_judged_one_against_the_rest(handed_over: list[SvmData]):
+    train, test = (balanced_share(Digits(part), 0.1, 0) for part in ("train", "test"))
+    views = ViewConfig(size=32, resize=32)
+    subject = Subject("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)
+    run_svm(subject, replace(SMALL, shots=(1,)), CONSOLE)
+    (data,) = handed_over
+    assert train.labels is not None
+    assert (data.train_targets.argmax(axis=1) == train.labels).all()
+    assert ((data.train_targets == 1).sum(axis=1) == 1).all()
+    assert set(np.unique(data.train_targets)) == {-1, 1}
+
+
+def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(subject: Subject):
+    chosen = replace(SMALL, shots=None, full=False, samples=1)
+    results = run_svm(subject, chosen, CONSOLE)
+    asked = {r.metric.split()[0] for r in results}
+    assert "k=1" in asked
+    assert "k=96" not in asked
+    assert any("96 left out: some class has fewer positives" in note for note in subject.notes)
+    with pytest.raises(UserError, match=r"class . has .* positive training images, not 96"):
+        run_svm(subject, replace(chosen, shots=(96,)), CONSOLE)
+
+
+def test_results_repeat_for_a_seed_and_features_come_from_the_folder(
+    subject: Subject, tmp_path: Path
+):
+    kept = replace(subject, out=tmp_path)
+    first = [r.value for r in run_svm(kept, SMALL, CONSOLE)]
+    assert len(list((tmp_path / "features").iterdir())) == 2
+    assert [r.value for r in run_svm(replace(kept, kept={}), SMALL, CONSOLE)] == first
+    other = [r.value for r in run_svm(replace(kept, seed=1), SMALL, CONSOLE)]
+    assert other != first
+    run_svm(replace(kept, kept={}), replace(SMALL, image_size=64), CONSOLE)
+    assert len(list((tmp_path / "features").iterdir())) == 4, "another size, other features"
+
+
+def test_a_backbone_without_a_map_is_refused(subject: Subject):
+    vit = build_backbone(BackboneConfig(name="test_vit"), Precision.FLOAT)
+    with pytest.raises(UserError, match="svm needs a feature map, which test_vit does not give"):
+        run_svm(replace(subject, backbone=vit), replace(SMALL, image_size=160), CONSOLE)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"shots": (0,)}, {"samples": 0}, {"image_size": 4}, {"full": False, "shots": ()}],
+)
+def test_values_out_of_range(settings: dict):
+    with pytest.raises(UserError):
+        SvmConfig(**settings).check()
