@@ -168,7 +168,7 @@ def contents(module: nn.Module) -> dict[str, Tensor]:
 def test_augmented_batches_leave_the_backbone_alone():
     backbone = randomize(tiny_reactnet()).train()
     before = contents(backbone)
-    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0)
+    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0, unreadable=set())
     for epoch in range(2):
         for features, _ in batches(epoch):
             assert not any(module.training for module in backbone.modules())
@@ -183,7 +183,7 @@ def test_augmented_batches_leave_the_backbone_alone():
 def test_training_on_augmented_batches_leaves_the_backbone_alone():
     backbone = randomize(tiny_reactnet())
     before = contents(backbone)
-    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0)
+    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0, unreadable=set())
     layer = train_linear(batches, 256, 3, LinearConfig(epochs=2, lr=0.1), seed=0)
     assert layer.state_dict()["weight"].shape == (3, 256)
     assert all(torch.equal(backbone.state_dict()[name], t) for name, t in before.items())
@@ -208,7 +208,9 @@ class MeanLevel(Backbone):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_augmented_batches_pair_features_with_their_labels(workers: int):
-    batches = augmented_batches(MeanLevel(), Shades(), VIEWS, 4, seed=0, workers=workers)
+    batches = augmented_batches(
+        MeanLevel(), Shades(), VIEWS, 4, seed=0, workers=workers, unreadable=set()
+    )
     for epoch in range(2):
         counts = np.zeros(3, dtype=int)
         for features, labels in batches(epoch):
@@ -221,7 +223,7 @@ def test_augmented_batches_pair_features_with_their_labels(workers: int):
 def test_augmented_batches_are_light_views_of_the_epoch():
     """Crops and flips, others in every epoch; no colour, no blur, whatever the recipe's views."""
     backbone, source = MeanLevel(), Shades()
-    batches = augmented_batches(backbone, source, VIEWS, 10, seed=4, workers=0)
+    batches = augmented_batches(backbone, source, VIEWS, 10, seed=4, workers=0, unreadable=set())
     transform, seen = light_views(VIEWS, 4), []
     for epoch in range(2):
         ((features, _),) = batches(epoch)

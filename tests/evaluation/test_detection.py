@@ -272,10 +272,12 @@ def test_unreadable_images_are_left_out_and_named(subject: Subject, scenes: Path
         (image,) = (copy / "JPEGImages").glob(f"{first}.*")
         image.write_bytes(image.read_bytes()[:50])
     train, test = (open_voc(str(copy), part) for part in ("train", "test"))
-    broken = replace(subject, train=train, test=test, out=tmp_path / "out")
-    results = run_detection(broken, TINY, CONSOLE)
-    assert results
-    assert "unreadable images, left out: 1:" in broken.notes[0]
+    broken = replace(subject, train=train, test=test, out=tmp_path / "out", notes=[])
+    few = Voc("few", train._items[:4], train.classes, [])
+    assert run_detection(replace(broken, train=few), TINY, CONSOLE)
+    named = sorted(note.split("JPEGImages")[1][1:6] for note in broken.notes)
+    assert all(note.startswith("unreadable images, left out: 1:") for note in broken.notes)
+    assert len(named) == 2, "one that was learned from and one that was judged on"
 
 
 # --- Several processes. ---

@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_table_has_a_row_a_model_and_a_column_a_number():
     assert "linear top-5" in lines[1]
     random = next(line for line in lines if "random" in line)
     assert [cell.strip() for cell in random.split("│")][1:-1] == ["random", "11.2 %", "20.0 %", ""]
+
+
+def test_table_of_one_model_has_a_row_a_number():
+    few = replace(result("BURN", "svm", 52.04, "k=1 mAP cv"), spread=1.26)
+    text = io.StringIO()
+    Console(file=text, width=100).print(results_table([result("BURN", "knn", 48), few]))
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "BURN: learned on a, judged on b"
+    rows = [[cell.strip() for cell in line.split("│")][1:-1] for line in lines if "│" in line]
+    assert rows == [["kNN top-1", "48.0"], ["svm k=1 mAP cv", "52.0 ± 1.3"]]
 
 
 def test_demo_picture_draws_what_the_runs_wrote_and_is_reproducible(tmp_path: Path):

@@ -60,7 +60,7 @@ def _features(
             )  # fmt: skip
         if path:
             _write(path, features)
-    subject.note_unreadable(source, features.positions)
+    subject.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
     subject.kept[key] = features
     return features
 

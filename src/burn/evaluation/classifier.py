@@ -120,9 +120,12 @@ def cached_batches(
 
 def augmented_batches(
     backbone: Backbone, source: Source, views: ViewConfig, batch_size: int, seed: int, workers: int,
-    bfloat16: bool = False,
+    unreadable: set[int], *, bfloat16: bool = False,
 ) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:  # fmt: skip
-    """Batches of features of augmented views, through the backbone in eval mode every time."""
+    """Batches of features of augmented views, through the backbone in eval mode every time.
+
+    unreadable: to which the positions of images that cannot be decoded are added.
+    """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
     device = next(backbone.parameters()).device
@@ -132,6 +135,7 @@ def augmented_batches(
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # the loader counts
         for batch in loader:
+            unreadable.update(batch.unreadable)
             if batch.views:
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
                 with torch.no_grad(), autocast:

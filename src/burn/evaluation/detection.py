@@ -133,7 +133,7 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
     if not processes.first:
         return []
     readable = [found is not None for found in detections]
-    subject.note_unreadable(test, torch.tensor(np.flatnonzero(readable)))
+    subject.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
     kept = [found for found in detections if found is not None]
     truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
     if not kept:
@@ -163,7 +163,8 @@ def _train(
     key = _key(subject, config)
     done = _resume(resume, key, detector, optimizer)
     model = processes.wrap(detector)
-    batches = _batches(train, subject, config, processes, done)
+    unreadable: set[int] = set()
+    batches = _batches(train, subject, config, processes, done, unreadable)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     )  # fmt: skip
@@ -218,6 +219,7 @@ def _train(
                 (_to(subject.device, *next(batches)) for _ in range(config.precise_bn)),
                 lambda: progress.advance(bar),
             )
+    subject.note_unreadable(train, unreadable)
 
 
 def precise_batch_norm(
@@ -259,7 +261,7 @@ def detect(
         bar = progress.add_task("detecting", total=len(source))
         for item in loader:
             progress.advance(bar)
-            if item is None:
+            if isinstance(item, int):
                 found.append(None)
                 continue
             pixels, _, _, original = item
@@ -278,8 +280,8 @@ def detect(
 class _Resized(Dataset[Any]):
     """(epoch, index) -> pixels, boxes, labels and (height, width) before resizing.
 
-    Training (an epoch is given) draws a short side and a flip from (seed, epoch, index). None
-    where the image cannot be read.
+    Training (an epoch is given) draws a short side and a flip from (seed, epoch, index). The index
+    alone where the image cannot be read.
     """
 
     def __init__(self, source: Voc, config: DetectionConfig, seed: int) -> None:
@@ -293,7 +295,7 @@ class _Resized(Dataset[Any]):
         try:
             image = self._source.read(index)
         except UnreadableImage:
-            return None
+            return index
         config, annotation = self._config, self._source.annotations[index]
         side, flip = config.test_side, False
         if epoch is not None:
@@ -324,16 +326,17 @@ def resize_and_flip(
 
 
 def _batches(
-    train: Voc, subject: Subject, config: DetectionConfig, processes: Processes, done: int
-) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:
+    train: Voc, subject: Subject, config: DetectionConfig, processes: Processes, done: int,
+    unreadable: set[int],
+) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:  # fmt: skip
     """Endless batches of this process, the first `done` left out."""
     sampler = EpochSampler(len(train), config.batch_size, subject.seed, drop_last=True)
     padding = tuple(round(255 * value) for value in subject.backbone.config.mean)
     dataset = _Resized(train, config, subject.seed)
 
-    def collate(items: list[Any]) -> tuple[Images, list[dict[str, Tensor]]] | None:
-        good = [item for item in items if item is not None]
-        return _pad([item[:3] for item in good], padding) if good else None
+    def collate(items: list[Any]) -> Any:
+        good = [item[:3] for item in items if not isinstance(item, int)]
+        return _pad(good, padding) if good else None, [i for i in items if isinstance(i, int)]
 
     while True:
         sampler.epoch, sampler.skip = divmod(done, len(sampler))
@@ -343,8 +346,9 @@ def _batches(
             worker_init_fn=start_worker,
         )  # fmt: skip
         usable = 0
-        for batch in loader:
+        for batch, bad in loader:
             done += 1
+            unreadable.update(bad)
             if batch is not None:
                 usable += 1
                 yield batch

@@ -135,18 +135,21 @@ def _probe(
 ) -> tuple[dict[str, float], dict[str, Any], float]:
     began = time.perf_counter()
     s = subject
+    unreadable: set[int] = set()
     if config.augment == "none":
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
     else:
         batches = augmented_batches(
-            s.backbone, s.train, s.views, config.batch_size, s.seed, s.workers, s.bfloat16
-        )
+            s.backbone, s.train, s.views, config.batch_size, s.seed, s.workers, unreadable,
+            bfloat16=s.bfloat16,
+        )  # fmt: skip
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("linear", total=config.epochs)
         probe = train_linear(
             batches, s.backbone.num_features, len(s.train.classes), config, s.seed,
             lambda _: progress.advance(bar),
         )  # fmt: skip
+    s.note_unreadable(s.train, unreadable)
     test = plain_features(s, "test", console)
     assert test.labels is not None
     with torch.inference_mode():

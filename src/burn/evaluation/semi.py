@@ -97,11 +97,13 @@ def fine_tune(
     sampler = EpochSampler(len(source), config.batch_size, subject.seed, drop_last=False)
     transform = light_views(subject.views, subject.seed)
     loader = TrainLoader(source, transform, sampler, subject.workers)
+    unreadable: set[int] = set()
     backbone.train()
     for epoch in range(config.epochs):
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate(group["first_lr"], epoch)
         for batch in loader:
+            unreadable.update(batch.unreadable)
             if not batch.views or len(batch.indices) < 2:  # BN needs a batch
                 continue
             with torch.autocast(device.type, torch.bfloat16, enabled=subject.bfloat16):
@@ -113,6 +115,7 @@ def fine_tune(
             loss.backward()
             optimizer.step()
         on_epoch()
+    subject.note_unreadable(source, unreadable)
     return head
 
 
@@ -197,6 +200,7 @@ def _judge(
     features = extract_features(
         backbone, source, subject.views, workers=subject.workers, bfloat16=subject.bfloat16
     )
+    subject.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
     assert features.labels is not None
     with torch.inference_mode():
         scores = head.cpu()(features.values)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from burn.backbones import Backbone
 from burn.checkpoint import find_checkpoint, load_checkpoint
@@ -60,13 +59,15 @@ class Subject:
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def note_unreadable(self, source: Source, positions: Tensor) -> None:
-        """Have the user hear of the images of `source` that are not among the readable ones."""
-        missing = sorted(set(range(len(source))) - set(positions.tolist()))
+    def note_unreadable(self, source: Source, positions: Iterable[int]) -> None:
+        """Have the user hear, once, of images of `source` that could not be read."""
+        missing = sorted(set(positions))
         if missing:
             names = ", ".join(source.describe(index) for index in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            self.notes.append(f"unreadable images, left out: {len(missing)}: {names}{more}")
+            note = f"unreadable images, left out: {len(missing)}: {names}{more}"
+            if note not in self.notes:
+                self.notes.append(note)
 
     def results(
         self, protocol: str, numbers: Mapping[str, float], settings: Mapping[str, Any],

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from burn.results import Result
 
 
-def results_table(results: Sequence[Result], title: str | None = None) -> Table:
+def results_table(results: Sequence[Result]) -> RenderableType:
     """A row a model and a column a number, "kNN top-1"; or, of one model, a row a number."""
     models = list(dict.fromkeys(r.model for r in results))
     if len(models) == 1:
-        table = Table(title=title or models[0], caption=f"{results[0].train} → {results[0].test}")
-        table.add_column("number")
-        table.add_column("%", justify="right")
+        table = Table("number", "%")
         for r in results:
             spread = "" if r.spread is None else f" ± {r.spread:.1f}"
             table.add_row(number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}")
-        return table
+        first = results[0]
+        return Group(f"{first.model}: learned on {first.train}, judged on {first.test}", table)
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
-    table = Table(title=title)
+    table = Table()
     table.add_column("model")
     for protocol, metric in columns:
         table.add_column(number_name(protocol, metric), justify="right")
-    for model in dict.fromkeys(r.model for r in results):
+    for model in models:
         numbers = {(r.protocol, r.metric): r.value for r in results if r.model == model}
         cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]
         table.add_row(model, *cells)
