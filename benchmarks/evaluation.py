@@ -37,8 +37,9 @@ _PEER_COSTS = (COSTS[4], COSTS[12], COSTS[16])
 class Jpegs:
     """64 noisy gradients as JPEGs of 500×375 pixels."""
 
-    name, fingerprint, labels = "jpegs", "", None
+    name, fingerprint = "jpegs", ""
     classes: tuple[str, ...] = ()
+    labels: np.ndarray | None = None
 
     def __init__(self) -> None:
         random = np.random.default_rng(0)
@@ -103,7 +104,7 @@ def svm_data(num_classes: int) -> SvmData:
 
     def draw(number: int) -> tuple[np.ndarray, np.ndarray]:
         present = random.random((number, num_classes)) < 0.075
-        hidden = random.normal(size=(number, 200)) + 0.7 * present @ centres
+        hidden = random.normal(size=(number, 200)) + 0.2 * present @ centres
         values = np.maximum(hidden.astype(np.float32) @ mixing, 0)
         values += 4 * np.maximum(random.normal(size=values.shape), 0).astype(np.float32)
         values /= np.linalg.norm(values, axis=1, keepdims=True)
@@ -123,9 +124,14 @@ def svm(num_classes: int) -> dict[str, float]:
     def liblinear() -> None:
         for cost in _PEER_COSTS:
             LinearSVC(
-                C=cost, dual=True, loss="squared_hinge", intercept_scaling=1.0, tol=1e-4,
-                max_iter=2000, class_weight={True: 2, False: 1},
-            ).fit(data.train, positive)  # fmt: skip
+                C=cost,
+                dual=True,  # pyright: ignore[reportArgumentType] - its stubs know "auto" alone
+                loss="squared_hinge",
+                intercept_scaling=1,
+                tol=1e-4,
+                max_iter=2000,
+                class_weight={True: 2, False: 1},
+            ).fit(data.train, positive)
 
     part = interleaved(
         {"ours": lambda: fit_svm(data.train, positive, _PEER_COSTS), "liblinear": liblinear},
