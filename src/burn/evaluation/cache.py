@@ -10,12 +10,12 @@ from typing import Literal
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from burn.data.sources import Source
+from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
 from burn.types import Features
@@ -51,7 +51,7 @@ def _features(
     path = subject.out / "features" / f"{key}.safetensors" if subject.out else None
     features = _read(path, source) if path else None
     if features is None:
-        with Progress(console=console, transient=True) as progress:
+        with progress_bar(console) as progress:
             bar = progress.add_task(f"features of {source.name}", total=len(source))
             features = extract_features(
                 subject.backbone, source, subject.views, workers=subject.workers,

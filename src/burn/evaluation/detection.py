@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -29,6 +28,7 @@ from burn.evaluation.detection_ap import Detections, DetectionScores, detection_
 from burn.evaluation.detector import Detector, DetectorConfig, Images
 from burn.evaluation.pictures import draw_detections
 from burn.evaluation.processes import Processes
+from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.results import Result
 
@@ -165,9 +165,6 @@ def _train(
     model = processes.wrap(detector)
     unreadable: set[int] = set()
     batches = _batches(train, subject, config, processes, done, unreadable)
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    )  # fmt: skip
     kept_at = time.monotonic()
 
     def keep() -> None:
@@ -179,8 +176,7 @@ def _train(
         }
         _write(resume, lambda path: torch.save(state, path))
 
-    quiet = not processes.first
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task("detection", total=config.iterations, completed=done)
         try:
             while done < config.iterations:
@@ -202,7 +198,7 @@ def _train(
                 if processes.first and time.monotonic() - kept_at > _KEEP_EVERY:
                     keep()
                     kept_at = time.monotonic()
-                    progress.console.print(
+                    console.print(
                         f"iteration {done} of {config.iterations}, loss {loss:.2f}: {resume} kept"
                     )
         except KeyboardInterrupt:
@@ -257,7 +253,7 @@ def detect(
         num_workers=subject.workers, worker_init_fn=start_worker,
     )  # fmt: skip
     found: list[Detections | None] = []
-    with Progress(console=console, transient=True) as progress, torch.inference_mode():
+    with progress_bar(console) as progress, torch.inference_mode():
         bar = progress.add_task("detecting", total=len(source))
         for item in loader:
             progress.advance(bar)

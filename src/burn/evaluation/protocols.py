@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from burn.data.sources import Source
 from burn.errors import UserError
@@ -20,6 +19,7 @@ from burn.evaluation.classifier import (
     top_k,
     train_linear,
 )
+from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.knn import knn_predict
 from burn.results import Result
@@ -143,7 +143,7 @@ def _probe(
             s.backbone, s.train, s.views, config.batch_size, s.seed, s.workers, unreadable,
             bfloat16=s.bfloat16,
         )  # fmt: skip
-    with Progress(console=console, transient=True) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task("linear", total=config.epochs)
         probe = train_linear(
             batches, s.backbone.num_features, len(s.train.classes), config, s.seed,

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,6 +23,7 @@ from burn.data.sources import Source
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.errors import UserError
 from burn.evaluation.classifier import new_head, top_k
+from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
 from burn.results import Result
@@ -141,7 +141,7 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
     sweep = _Sweep(stem.with_name(stem.name + ".jsonl"), _key(subject, labelled, config))
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
     num_runs = len(grid) + (config.select == "held_out")
-    with Progress(console=console, transient=True) as progress:
+    with progress_bar(console) as progress:
         bar = progress.add_task("semi", total=num_runs * config.epochs)
 
         def run(lr: float, factor: float, learn: Source, judge: Source, on: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms import InterpolationMode
@@ -19,6 +18,7 @@ from burn.data.sources import Source
 from burn.data.voc import Voc
 from burn.errors import UserError
 from burn.evaluation.cache import Split, custom_features
+from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.evaluation.svm import (
     NEGATIVES_PER_SHOT,
@@ -84,7 +84,8 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
     spread: dict[str, float] = {}
     settings: dict[str, Any] = asdict(config) | {"shots": list(shots)}
     seed = subject.seed
-    with Progress(console=console, transient=True) as progress:
+    short: list[str] = []
+    with progress_bar(console) as progress:
         if config.full:
             bar = progress.add_task("SVM, all images", total=num_classes)
             scores = svm_full(data, seed, lambda n: progress.advance(bar, n))
@@ -101,14 +102,16 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
             few = svm_few_shot(
                 data, k, seed, config.samples, lambda n, bar=few_bar: progress.advance(bar, n)
             )
-            fewest = min(min(sample.negatives) for sample in few.samples)
-            if fewest < NEGATIVES_PER_SHOT * k:
-                subject.notes.append(
-                    f"k = {k}: some class has only {fewest} negatives, not {NEGATIVES_PER_SHOT * k}"
-                )
+            fewest = min(n for sample in few.samples for n in sample.negatives)
+            short += [str(k)] if fewest < NEGATIVES_PER_SHOT * k else []
             for c in _CHOICES:
                 mean, std = few.mean_std(c)
                 numbers[f"k={k} mAP {c}"], spread[f"k={k} mAP {c}"] = 100 * mean, 100 * std
+    if short:
+        subject.notes.append(
+            f"k = {', '.join(short)}: some class has fewer than {NEGATIVES_PER_SHOT} · k negatives "
+            "and learns from all it has"
+        )
     return subject.results("svm", numbers, settings, began, spread)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 
 from burn.results import Result
 
@@ -14,7 +14,7 @@ def results_table(results: Sequence[Result]) -> RenderableType:
     """A row a model and a column a number, "kNN top-1"; or, of one model, a row a number."""
     models = list(dict.fromkeys(r.model for r in results))
     if len(models) == 1:
-        table = Table("number", "%")
+        table = Table("number", Column("%", justify="right"))
         for r in results:
             spread = "" if r.spread is None else f" ± {r.spread:.1f}"
             table.add_row(number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}")
