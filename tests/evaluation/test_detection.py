@@ -241,11 +241,30 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     with pytest.raises(UserError, match="after 2 of 4 iterations"):
         run_detection(subject, TINY, CONSOLE)
     assert (subject.out / "detection-resume.pt").is_file()
+    with pytest.raises(UserError, match="of another training: remove it"):
+        run_detection(subject, replace(TINY, lr=0.02), CONSOLE)
     assert [r.value for r in run_detection(subject, TINY, CONSOLE)] == expected
     assert len(calls) == 3 + 2 + 2, "two iterations and precise BN"
     assert not (subject.out / "detection-resume.pt").exists()
     first, second = (load_file(path / "detector.safetensors") for path in (whole.out, subject.out))  # type: ignore[operator]
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_trained_detector_is_tested_again_without_training(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+):
+    first = run_detection(subject, TINY, CONSOLE)
+    monkeypatch.setattr(detection, "_train", lambda *_: pytest.fail("trained again"))
+    again = run_detection(subject, TINY, CONSOLE)
+    assert [r.value for r in again] == [r.value for r in first]
+    assert again[0].seconds > 0.5 * first[0].seconds, "the training's time is counted"
+    with pytest.raises(UserError, match="of another training: give another --out"):
+        run_detection(replace(subject, seed=1), TINY, CONSOLE)
+    assert subject.out is not None
+    path = subject.out / "detector.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"detector\.safetensors is damaged"):
+        run_detection(subject, TINY, CONSOLE)
 
 
 def test_a_damaged_resume_file_is_named(subject: Subject):
@@ -302,9 +321,10 @@ def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
     kept = []
     train_original = detection._train
 
-    def train_and_keep(detector: Detector, *rest: object) -> None:
-        train_original(detector, *rest)  # type: ignore[arg-type]
+    def train_and_keep(detector: Detector, *rest: object) -> float:
+        seconds = train_original(detector, *rest)  # type: ignore[arg-type]
         kept.append({n: p.detach().clone() for n, p in detector.named_parameters()})
+        return seconds
 
     detection._train = train_and_keep
     results = run_detection(subject, replace(TINY, batch_size=4, precise_bn=0), CONSOLE)

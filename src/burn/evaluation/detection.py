@@ -15,7 +15,8 @@ import cv2
 import numpy as np
 import torch
 from rich.console import Console
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -103,9 +104,10 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
     """AP, AP50 and AP75, and each class's, by VOC 2007's 11-point rule at each overlap.
 
     Objects marked difficult are learned from and not judged on. Writes to `subject.out`:
-    detector.safetensors (the fine-tuned network), detections.json, detections.png and, until
-    it is done, detection-resume.pt. Under torchrun the batch is shared by the processes.
-    Raises UserError without `subject.out`.
+    detector.safetensors, the fine-tuned network, which is not trained again where it is there
+    already; detections.json and detections.png; and, until training is done, detection-resume.pt.
+    Under torchrun the processes share each batch, and the first one tests.
+    Raises UserError without `subject.out`, and where that holds the detector of another training.
     """
     out = subject.out
     if out is None:
@@ -114,6 +116,11 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
     assert isinstance(train, Voc)
     assert isinstance(test, Voc)
     began = time.perf_counter()
+    torch.manual_seed(subject.seed)
+    backbone = copy.deepcopy(subject.backbone)
+    detector = Detector(
+        backbone, len(train.classes), config.detector, bfloat16=subject.bfloat16
+    ).to(subject.device)
     processes = Processes.start(subject.device)
     if config.batch_size % processes.count:
         raise UserError(
@@ -121,17 +128,16 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
         )
     if processes.first:
         out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(subject.seed)
-    backbone = copy.deepcopy(subject.backbone)
-    detector = Detector(
-        backbone, len(train.classes), config.detector, bfloat16=subject.bfloat16
-    ).to(subject.device)
-    detector = processes.synchronize_norms(detector)
-    _train(detector, train, subject, config, processes, out / "detection-resume.pt", console)
-    detections = detect(detector, test, subject, config, console) if processes.first else []
+    earlier = _trained(detector, train, subject, config, processes, out, console)
     processes.stop()
     if not processes.first:
         return []
+    try:
+        detections = detect(detector, test, subject, config, console)
+    except KeyboardInterrupt:
+        raise UserError(
+            f"interrupted in the test: the detector is kept in {out}, the same command tests it"
+        ) from None
     readable = [found is not None for found in detections]
     subject.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
     kept = [found for found in detections if found is not None]
@@ -139,13 +145,11 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
     if not kept:
         raise UserError(f"{test.name}: none of its images can be read")
     scores = detection_scores(kept, truth, len(train.classes))
-    weights = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
-    _write(out / "detector.safetensors", lambda path: save_file(weights, path))
     found = _plain(test, detections)
     _write(out / "detections.json", lambda path: path.write_text(json.dumps(found)))
     _write(out / "detections.png", lambda path: draw_detections(path, _shown(test, detections)))
-    (out / "detection-resume.pt").unlink(missing_ok=True)
-    return subject.results("detection", _numbers(scores, train.classes), asdict(config), began)
+    numbers = _numbers(scores, train.classes)
+    return subject.results("detection", numbers, asdict(config), began - earlier)
 
 
 def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
@@ -154,23 +158,58 @@ def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, flo
     return {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
 
 
+def _trained(
+    detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
+    processes: Processes, out: Path, console: Console,
+) -> float:  # fmt: skip
+    """Train `detector`, or load what was trained; returns the seconds that earlier calls spent."""
+    path, key = out / "detector.safetensors", _key(subject, config)
+    if path.is_file():
+        try:
+            with safe_open(path, "pt") as file:
+                about = file.metadata() or {}
+            if about["key"] != key:
+                raise UserError(f"{path} is of another training: give another --out")
+            detector.load_state_dict(load_file(path))
+            return float(about["seconds"])
+        except UserError:
+            raise
+        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+            raise UserError(f"{path} is damaged: remove it to train again") from error
+    began = time.perf_counter()
+    detector = processes.synchronize_norms(detector)
+    resume = out / "detection-resume.pt"
+    earlier = _train(detector, train, subject, config, processes, resume, console)
+    if processes.first:
+        seconds = earlier + time.perf_counter() - began
+        weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
+        about = {"key": key, "seconds": f"{seconds:.3f}"}
+        _write(path, lambda writing: save_file(weights, writing, about))
+        resume.unlink(missing_ok=True)
+    return earlier
+
+
 def _train(
     detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
     processes: Processes, resume: Path, console: Console,
-) -> None:  # fmt: skip
-    """All of the schedule, from the resume file where there is one; then precise BN."""
+) -> float:  # fmt: skip
+    """All of the schedule, from the resume file where there is one; then precise BN.
+
+    Returns the seconds that went into the resume file.
+    """
     optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
     key = _key(subject, config)
-    done = _resume(resume, key, detector, optimizer)
+    done, earlier = _resume(resume, key, detector, optimizer)
     model = processes.wrap(detector)
     unreadable: set[int] = set()
     batches = _batches(train, subject, config, processes, done, unreadable)
-    kept_at = time.monotonic()
+    began = kept_at = time.perf_counter()
 
     def keep() -> None:
         state = {
             "key": key,
             "done": done,
+            "seconds": earlier + time.perf_counter() - began,
             "detector": detector.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
@@ -195,9 +234,9 @@ def _train(
                 optimizer.step()
                 done += 1
                 progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
-                if processes.first and time.monotonic() - kept_at > _KEEP_EVERY:
+                if processes.first and time.perf_counter() - kept_at > _KEEP_EVERY:
                     keep()
-                    kept_at = time.monotonic()
+                    kept_at = time.perf_counter()
                     console.print(
                         f"iteration {done} of {config.iterations}, loss {loss:.2f}: {resume} kept"
                     )
@@ -209,6 +248,8 @@ def _train(
                 "the same command goes on"
             ) from None
         if config.precise_bn:
+            if processes.first:
+                keep()
             progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
             precise_batch_norm(
                 detector,
@@ -216,6 +257,7 @@ def _train(
                 lambda: progress.advance(bar),
             )
     subject.note_unreadable(train, unreadable)
+    return earlier
 
 
 def precise_batch_norm(
@@ -393,19 +435,25 @@ def _key(subject: Subject, config: DetectionConfig) -> str:
     return hashlib.sha256(repr((*parts, subject.bfloat16)).encode()).hexdigest()[:16]
 
 
-def _resume(path: Path, key: str, detector: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Iterations done in the resume file, whose state is loaded; 0 without one for this run."""
+def _resume(
+    path: Path, key: str, detector: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, float]:
+    """Iterations done in the resume file, whose state is loaded, and seconds spent; 0 without one.
+
+    Raises UserError for a file that is damaged or of another training.
+    """
     if not path.is_file():
-        return 0
+        return 0, 0.0
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        if state["key"] != key:
-            return 0
-        detector.load_state_dict(state["detector"])
-        optimizer.load_state_dict(state["optimizer"])
-        return int(state["done"])
+        same = state["key"] == key
+        if same:
+            detector.load_state_dict(state["detector"])
+            optimizer.load_state_dict(state["optimizer"])
+            return int(state["done"]), float(state["seconds"])
     except Exception as error:  # whatever a damaged file makes of the reader
         raise UserError(f"{path} is damaged: remove it to begin again") from error
+    raise UserError(f"{path} is of another training: remove it, or give another --out")
 
 
 def _write(path: Path, save: Callable[[Path], Any]) -> None:

@@ -140,12 +140,15 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
     stem.with_name(stem.name + ".txt").write_text(names, encoding="utf-8")
     sweep = _Sweep(stem.with_name(stem.name + ".jsonl"), _key(subject, labelled, config))
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
+    earlier = 0.0  # seconds that runs took in earlier calls
     num_runs = len(grid) + (config.select == "held_out")
     with progress_bar(console) as progress:
         bar = progress.add_task("semi", total=num_runs * config.epochs)
 
         def run(lr: float, factor: float, learn: Source, judge: Source, on: str) -> dict[str, Any]:
+            nonlocal earlier
             if kept := sweep.find(lr, factor, on):
+                earlier += kept["seconds"]
                 progress.advance(bar, config.epochs)
                 return kept
             started = time.perf_counter()
@@ -190,7 +193,7 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
         "semi",
         {f"{config.labels:g}% {metric}": final[metric] for metric in ("top1", "top5")},
         asdict(config) | chosen,
-        began,
+        began - earlier,
     )
 
 
