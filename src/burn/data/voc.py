@@ -218,7 +218,7 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
 def _with_annotations(folder: str) -> Path:
     path = expand(folder)
     if not _exists(folder) or not path.is_dir():
-        raise UserError(f"no data at {folder}: give a folder in the layout of Pascal VOC")
+        raise UserError(f"no data at {folder}: give a folder in VOC's layout, or digit-scenes")
     if (path / "Annotations").is_dir():
         return path
     found = sorted(

@@ -88,7 +88,7 @@ def check_sources(train: Source, test: Source) -> None:
         if source.labels is None:
             raise UserError(
                 f"{source.name} has no labels: give class folders, a parquet with a column label, "
-                "or CIFAR"
+                "a list, CIFAR, CUB or Birdsnap"
             )
     assert train.labels is not None
     assert test.labels is not None

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.compute import Compute, Device, torch_device, uses_bfloat16
-from burn.data.sources import Source, open_source
+from burn.data.sources import LabeledFiles, Source, open_source
 from burn.data.voc import Voc, is_voc, open_voc
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
@@ -72,8 +72,8 @@ class Request:
 
     Attributes:
         checkpoint: run folder or checkpoint of burn's, or ARCHITECTURE:FILE.
-        train: labelled images to learn from.
-        test: labelled images to judge on.
+        train: images to learn from: with labels, or with boxes in VOC's layout.
+        test: images to judge on.
         random_init: the checkpoint's network with random weights: the floor.
         out: folder for results.jsonl, extracted features and what else the protocol keeps.
         seed: of every random number.
@@ -124,9 +124,9 @@ def evaluate(
     for source in (train, test):
         if isinstance(source, Voc) and source.skipped:
             first = "; ".join(source.skipped[:5])
-            subject.notes.append(
-                f"{source.name}, left out or mended: {len(source.skipped)}: {first}"
-            )
+            subject.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
+        if isinstance(source, LabeledFiles) and source.missing:
+            subject.notes.append(f"{source.name}: {source.missing} images it lists have no file")
     results = PROTOCOLS[protocol].run(subject, config, console)
     if subject.out:
         append_results(subject.out / "results.jsonl", results)

@@ -122,22 +122,27 @@ def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
     before = short or round(size * 8 / 7)
     with torch.no_grad():
         images = torch.zeros(1, 3, size, size, dtype=torch.uint8, device=subject.device)
-        if subject.backbone.eval().forward_features(images).ndim != 4:
+        name = subject.backbone.config.name
+        try:
+            features = subject.backbone.eval().forward_features(images)
+        except (AssertionError, RuntimeError) as error:  # timm's own checks
             raise UserError(
-                f"svm needs a feature map, which {subject.backbone.config.name} does not give"
-            )
+                f"{name} takes no images of {size} pixels: give --image-size"
+            ) from error
+        if features.ndim != 4:
+            raise UserError(f"svm needs a feature map, which {name} does not give")
 
     def view(image: Tensor) -> Tensor:
         image = T.resize(image, [before], InterpolationMode.BICUBIC)
         return T.resize(image, [size, size], InterpolationMode.BICUBIC)
 
-    def features(split: Split, source: Source) -> tuple[Any, Any]:
+    def extract(split: Split, source: Source) -> tuple[Any, Any]:
         found = custom_features(subject, split, console, f"svm {before} {size}", view, _grid)
         return found.values.numpy(), _targets(source)[found.positions.numpy()]
 
     (train, train_targets), (test, test_targets) = (
-        features("train", subject.train),
-        features("test", subject.test),
+        extract("train", subject.train),
+        extract("test", subject.test),
     )
     return SvmData(train, train_targets, test, test_targets, subject.train.classes)
 
