@@ -22,35 +22,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from burn.errors import UserError
+from burn.files import write_beside, write_text
 from burn.types import Checkpoint
 
 FORMAT = 1
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write beside, then rename: the file is whole or not there."""
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
     """Write `path` (.safetensors) and the same meta beside it as .json, each atomically."""
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
     text = json.dumps({"format": FORMAT, **versions, **meta}, indent=2)
-    temporary = path.with_name(f".{path.name}.writing")
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+
+    def write(beside: Path) -> None:
+        save_file(contiguous, beside, metadata={"burn": text})
+        beside.chmod(0o666 & ~_umask())
+
     try:
-        save_file(contiguous, temporary, metadata={"burn": text})
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        write_beside(path, write)
     except SafetensorError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     write_text(path.with_suffix(".json"), text + "\n")
 
 

@@ -39,6 +39,7 @@ from burn.data.labeled import (
     read_list,
 )
 from burn.errors import UserError
+from burn.files import expand
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
@@ -141,14 +142,6 @@ def _part_folder(path: Path, split: Split) -> Path | None:
         return None
     word = _part(subfolders, split)
     return path / word if word else None
-
-
-def expand(spec: str) -> Path:
-    """A path with ~ replaced. Raises UserError for the home of nobody."""
-    try:
-        return Path(spec).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{spec}: there is no such home folder") from error
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from burn.data.digits import Split
 from burn.data.scenes import digit_scenes
-from burn.data.sources import UnreadableImage, decode, expand
+from burn.data.sources import UnreadableImage, decode
 from burn.errors import UserError
+from burn.files import expand
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

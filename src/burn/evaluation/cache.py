@@ -18,6 +18,7 @@ from burn.data.sources import Source
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
+from burn.files import write_beside
 from burn.types import Features
 
 Split = Literal["train", "test"]
@@ -81,9 +82,5 @@ def _read(path: Path, source: Source) -> Features | None:
 
 def _write(path: Path, features: Features) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.writing")
-    try:
-        save_file({"values": features.values, "positions": features.positions}, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    tensors = {"values": features.values, "positions": features.positions}
+    write_beside(path, lambda beside: save_file(tensors, beside))

@@ -31,6 +31,7 @@ from burn.evaluation.pictures import draw_detections
 from burn.evaluation.processes import Processes
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
+from burn.files import write_beside, write_text
 from burn.results import Result
 
 _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
@@ -146,8 +147,10 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
         raise UserError(f"{test.name}: none of its images can be read")
     scores = detection_scores(kept, truth, len(train.classes))
     found = _plain(test, detections)
-    _write(out / "detections.json", lambda path: path.write_text(json.dumps(found)))
-    _write(out / "detections.png", lambda path: draw_detections(path, _shown(test, detections)))
+    write_text(out / "detections.json", json.dumps(found))
+    write_beside(
+        out / "detections.png", lambda path: draw_detections(path, _shown(test, detections))
+    )
     numbers = _numbers(scores, train.classes)
     return subject.results("detection", numbers, asdict(config), began - earlier)
 
@@ -184,7 +187,7 @@ def _trained(
         seconds = earlier + time.perf_counter() - began
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
         about = {"key": key, "seconds": f"{seconds:.3f}"}
-        _write(path, lambda writing: save_file(weights, writing, about))
+        write_beside(path, lambda writing: save_file(weights, writing, about))
         resume.unlink(missing_ok=True)
     return earlier
 
@@ -213,7 +216,7 @@ def _train(
             "detector": detector.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        _write(resume, lambda path: torch.save(state, path))
+        write_beside(resume, lambda path: torch.save(state, path))
 
     with progress_bar(console) as progress:
         bar = progress.add_task("detection", total=config.iterations, completed=done)
@@ -454,15 +457,6 @@ def _resume(
     except Exception as error:  # whatever a damaged file makes of the reader
         raise UserError(f"{path} is damaged: remove it to begin again") from error
     raise UserError(f"{path} is of another training: remove it, or give another --out")
-
-
-def _write(path: Path, save: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".writing.{path.name}")
-    try:
-        save(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from burn.evaluation.classifier import new_head, top_k
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
+from burn.files import write_text
 from burn.results import Result
 
 _HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
@@ -137,7 +138,7 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
     subject.out.mkdir(parents=True, exist_ok=True)
     stem = subject.out / f"semi-{config.labels:g}percent"
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
-    stem.with_name(stem.name + ".txt").write_text(names, encoding="utf-8")
+    write_text(stem.with_name(stem.name + ".txt"), names)
     sweep = _Sweep(stem.with_name(stem.name + ".jsonl"), _key(subject, labelled, config))
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
     earlier = 0.0  # seconds that runs took in earlier calls
@@ -234,7 +235,7 @@ class _Sweep:
             if text and not text.endswith(
                 "\n"
             ):  # a line that was being written when the power went
-                path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
+                write_text(path, text[: text.rfind("\n") + 1])
         except (ValueError, KeyError, AttributeError, OSError) as error:
             raise UserError(f"{path} is damaged: remove it to begin the sweep again") from error
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from burn.backbones import Backbone, BackboneConfig, build_backbone
 from burn.checkpoint import find_checkpoint, load_checkpoint, take
 from burn.errors import UserError
+from burn.files import expand
 from burn.settings import from_plain
 from burn.types import Checkpoint, Precision
 
@@ -90,10 +91,7 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
             "ARCHITECTURE:FILE"
         )
     backbone = build_backbone(BackboneConfig(name=name), Precision.FLOAT).eval()
-    try:
-        file = Path(file_name).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{file_name}: there is no such home folder") from error
+    file = expand(file_name)
     if not file.is_file():
         raise UserError(f"no weights file at {file_name}")
     layout, weights = _unwrap(_read_weights(file), file)

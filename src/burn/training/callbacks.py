@@ -18,6 +18,7 @@ from torch.utils.tensorboard import SummaryWriter
 from burn.data.sources import Source
 from burn.errors import UserError
 from burn.features import extract_features
+from burn.files import write_beside
 from burn.knn import knn_accuracy
 from burn.training.metrics import MetricsFile
 from burn.training.module import PretrainModule
@@ -212,13 +213,10 @@ class ResumeFile(L.Callback):
 
     def save(self, trainer: L.Trainer) -> None:
         """Written beside, then renamed."""
-        temporary = self.path.with_name(f".{self.path.name}.writing")
         try:
-            trainer.save_checkpoint(temporary)
+            write_beside(self.path, trainer.save_checkpoint)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise UserError(f"cannot write {self.path}: {error.strerror or error}") from error
-        temporary.replace(self.path)
         self._saved = time.monotonic()
 
 

@@ -18,11 +18,12 @@ import torch
 from rich.console import Console
 
 from burn.backbones import Backbone, build_backbone
-from burn.checkpoint import load_checkpoint, save_checkpoint, write_text
+from burn.checkpoint import load_checkpoint, save_checkpoint
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
 from burn.errors import UserError
+from burn.files import write_text
 from burn.methods.base import Method
 from burn.methods.burn import Burn
 from burn.methods.simclr import Simclr
