@@ -5,6 +5,7 @@ Exit status: 0 done; 1 a fault of burn's own; 2 something the user can mend, sai
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         return _run(arguments, console)
     except UserError as error:
@@ -66,9 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
     except KeyboardInterrupt:
         message = "interrupted; nothing was saved by this step"
-    line = " ".join(message.split())
-    print("burn: " + "".join(c if c.isprintable() else "?" for c in line), file=sys.stderr)
+    print("burn: " + _one_line(message), file=sys.stderr)
     return 2
+
+
+def _one_line(text: str) -> str:
+    """Without what would break the line or command the terminal: names come from strangers."""
+    line = " ".join(text.split())
+    line = line if len(line) <= 2000 else line[:2000] + " …"
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def _run(arguments: list[str], console: Console) -> int:
@@ -251,7 +260,7 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     config = chosen(PROTOCOLS[protocol].config)
     results, notes = evaluate(protocol, chosen(Request), config, console)
     for note in notes:
-        print(note, file=sys.stderr)
+        print(_one_line(note), file=sys.stderr)
     _print_results(results, options.json, results_table)
 
 
@@ -283,7 +292,7 @@ def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., A
         for result in results:
             print(json.dumps(asdict(result)))
     else:
-        Console(markup=False, highlight=False).print(table(results))
+        Console(markup=False, highlight=False, emoji=False).print(table(results))
 
 
 def _device(name: str) -> Any:

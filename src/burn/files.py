@@ -31,5 +31,5 @@ def write_beside(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, in UTF-8, whole or not there."""
-    write_beside(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    """A text file, whole or not there, in UTF-8 but for names of files that are not."""
+    write_beside(path, lambda to: to.write_text(text, encoding="utf-8", errors="surrogateescape"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,12 +33,19 @@ class Result:
 
 
 def append_results(path: Path, results: Sequence[Result]) -> None:
-    """Add a line for each result. Raises UserError where the file cannot be written."""
+    """Add a line for each result, after a last line that was cut short if need be.
+
+    With no results it only makes sure that there is such a file. Raises UserError where it cannot
+    be written.
+    """
     lines = "".join(json.dumps(asdict(result)) + "\n" for result in results)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(lines)
+        with path.open("a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                lines = lines if file.read(1) == b"\n" or not lines else "\n" + lines
+            file.write(lines.encode())
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
 

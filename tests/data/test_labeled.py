@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from burn.data import labeled
 from burn.data.labeled import Listing, read_birdsnap, read_cub, read_list
 from burn.data.sources import LabeledFiles, UnreadableImage, open_source
 from burn.errors import UserError
@@ -427,16 +427,24 @@ def test_a_lists_missing_image_is_unreadable(tmp_path: Path):
             source.read(index)
 
 
-def test_a_lists_fingerprint_is_its_text(tmp_path: Path):
-    put(tmp_path / "a.jpg")
-    text = "a.jpg 1\nb.jpg 1\n"
-    file = write(tmp_path, {"a.txt": text}) / "a.txt"
-    before = opened(file).fingerprint
-    assert before == hashlib.sha256(text.encode()).hexdigest()[:16]
-    put(tmp_path / "b.jpg")
-    assert opened(file).fingerprint == before
+@pytest.mark.parametrize("most_sizes", [1, 2])
+def test_a_lists_fingerprint_is_its_text_and_where_it_is_short_the_files_sizes(
+    most_sizes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(labeled, "_MOST_SIZES", most_sizes)
+    put(tmp_path / "x" / "a.jpg")
+    file = write(tmp_path / "x", {"a.txt": "a.jpg 1\nb.jpg 1\n"}) / "a.txt"
+    prints = [opened(file).fingerprint]
+    file = (tmp_path / "x").rename(tmp_path / "y") / "a.txt"
+    assert opened(file).fingerprint == prints[0], "not its place"
+    put(tmp_path / "y" / "b.jpg")
+    prints.append(opened(file).fingerprint)
+    with (tmp_path / "y" / "a.jpg").open("ab") as image:
+        image.write(b"more")
+    prints.append(opened(file).fingerprint)
+    assert len(set(prints)) == (3 if most_sizes == 2 else 1)
     file.write_bytes(b"a.jpg 1\nb.jpg 2\n")
-    assert opened(file).fingerprint != before
+    assert opened(file).fingerprint not in prints
 
 
 def test_whatever_the_damage_it_is_read_or_refused(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from burn.data.loader import (
     EpochSampler,
@@ -249,6 +251,16 @@ def test_plain_batches_are_in_order_and_once(workers: int):
         (views,) = batch.views
         for view, index in zip(views, batch.indices.tolist(), strict=True):
             assert torch.equal(view, plain_view(source.read(index), VIEWS))
+
+
+def test_more_workers_than_cores_are_no_warning(monkeypatch: pytest.MonkeyPatch):
+    """Warnings are errors in these tests; torch warns when a loader is made and when it starts."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    source = Pictures(4)
+    with pytest.warns(UserWarning, match="suggested max number of worker"):
+        DataLoader(TensorDataset(torch.zeros(1)), num_workers=2)
+    assert len(list(build(source, 2, workers=2))) == 2
+    assert len(list(plain_batches(source, VIEWS, 2, 2))) == 2
 
 
 def test_plain_batches_of_some_positions():

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from sklearn.datasets import load_digits
 
 from burn.data.digits import Digits
@@ -335,6 +335,38 @@ def test_gif_and_the_first_frame_of_a_film(tmp_path: Path):
         frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:count])
         found = decoded(tmp_path / name, buffer.getvalue(), ".gif")
         assert np.array_equal(found, np.full((9, 7, 3), 50))
+
+
+@pytest.mark.parametrize("form", ["BMP", "TIFF", "PPM"])
+def test_other_lossless_formats_whatever_the_suffix(form: str, tmp_path: Path):
+    assert np.array_equal(decoded(tmp_path, encoded(picture(), form), ".png"), picture())
+
+
+def test_a_phones_jpeg_with_a_second_picture(tmp_path: Path):
+    """It opens as MPO; the first picture is taken."""
+    first, second = (Image.fromarray(np.full((9, 7, 3), v, dtype=np.uint8)) for v in (50, 200))
+    buffer = io.BytesIO()
+    first.save(buffer, "MPO", save_all=True, append_images=[second])
+    assert Image.open(buffer).format == "MPO"
+    assert np.array_equal(decoded(tmp_path, buffer.getvalue(), ".jpg"), np.full((9, 7, 3), 50))
+
+
+@pytest.mark.parametrize("form", ["EPS", "PDF", "ICO", "TGA"])
+def test_other_formats_are_unreadable_and_start_no_program(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Pillow has Ghostscript draw an EPS."""
+    started = []
+
+    def start(command: Any, *_: Any, **__: Any) -> None:
+        started.append(command)
+        raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", "gs")
+    with pytest.raises(UnreadableImage, match=r"a\.jpg: not JPEG, PNG, .* or TIFF$"):
+        decoded(tmp_path, encoded(picture(), form), ".jpg")
+    assert started == []
 
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}

@@ -224,6 +224,8 @@ def test_splits_by_default_and_by_name(tmp_path: Path):
     (lists / "cat_train.txt").write_text("train 1\n")
     assert only(f"{spec}:cat_train", "train") == "train"
     refused(f"{spec}:nope", "no split nope", str(lists), "there are train, val")
+    refused(f"{spec}:", f"{spec}: ends in a colon", str(lists), "there are train, val")
+    refused(f"{spec}:val,{spec}: ", "names no split")
     (lists / "train.txt").unlink()
     refused(spec, "no split trainval or train", split="train")
     for file in lists.iterdir():
@@ -235,6 +237,17 @@ def test_lists_of_a_class_have_a_second_column(tmp_path: Path):
     lines = ["a  1", "", "b -1", "  c 0  "]
     folder = write(tmp_path, dict.fromkeys("abc", annotation(thing())), lines=lines)
     assert len(open_voc(str(folder), "train")) == 3
+
+
+def test_ids_may_hold_spaces(tmp_path: Path):
+    names = ["my i0", "my  i1", "i2", "my"]
+    lines = ["my i0", " my  i1  1 ", "i2 -1", "my 1", "no such", "your i0 1"]
+    folder = write(tmp_path, dict.fromkeys(names, annotation(thing())), lines=lines)
+    voc = open_voc(str(folder), "train")
+    assert [Path(voc.describe(i)).stem for i in range(len(voc))] == names
+    assert [line.partition(":")[0] for line in voc.skipped] == ["'no'", "'your'"]
+    (folder / "Annotations" / "my i0.xml").unlink()
+    assert open_voc(str(folder), "train").skipped[0].startswith("'my i0': no annotation")
 
 
 def test_several_folders_are_joined_in_order(tmp_path: Path):
@@ -305,6 +318,37 @@ def test_boxes_that_are_left_out_or_clipped(tmp_path: Path):
     assert voc.annotations[0].boxes.tolist() == kept
 
 
+def test_a_box_that_vanishes_in_float32_has_no_area(tmp_path: Path):
+    """Left of it or above, clipped at 0, and at the right edge, where float32 is coarser."""
+    boxes = [
+        (WIDTH + 1 - 1e-8, 1, WIDTH + 9, 9), (1, HEIGHT + 1 - 1e-8, 9, HEIGHT + 9),
+        (-9, 1, 1e-60, 9), (1, -9, 9, 1e-60), (WIDTH + 1 - 1e-5, 1, WIDTH + 9, 9),
+    ]  # fmt: skip
+    xml = annotation(*(thing("cat", tuple(map(repr, box))) for box in boxes))
+    voc = open_voc(str(write(tmp_path, {"a": xml})), "train")
+    (box,) = voc.annotations[0].boxes
+    assert box[0] < box[2] == WIDTH
+    assert (voc.presence[0] == 1).sum() == 1
+    kept = "a.xml: box 5 (cat) reaches outside its image and was clipped"
+    assert voc.skipped == (*(f"a.xml: box {i} (cat) has no area" for i in range(1, 5)), kept)
+
+
+def test_long_texts_are_cut_where_they_are_shown(tmp_path: Path):
+    name = "x" * 3_000_000
+    for xml in (annotation(thing(name)), f'<?xml version="1.0" encoding="{name}"?><annotation/>'):
+        _, line = faults(tmp_path, xml)
+        assert "x" * 60 in line
+        assert len(line) < 200
+    long = thing("y" * 100, (1, 1, 1, 1))
+    _, line = faults(tmp_path, annotation(long))
+    assert line == f"bad.xml: box 1 ({'y' * 79}…) has no area"
+    folder = write(tmp_path / "b", {"a": annotation(thing("y" * 100))})
+    classes = tuple(f"{i:z>100}" for i in range(5000))
+    with pytest.raises(UserError, match=r"label y{79}… is none .*\(z{79}…, .* 4980 more") as caught:
+        open_voc(str(folder), "train", classes)
+    assert len(str(caught.value)) < 3000
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
@@ -320,6 +364,7 @@ def test_boxes_that_are_left_out_or_clipped(tmp_path: Path):
 def test_objects_that_lack_something(old: str, new: str, line: str, tmp_path: Path):
     voc, found = faults(tmp_path, annotation(thing().replace(old, new)))
     assert line in found
+    assert found.isprintable()
     assert [len(each.boxes) for each in voc.annotations] == [0, 1]
     assert (voc.presence[0] == -1).all()
 
@@ -448,6 +493,14 @@ def test_without_a_size_the_image_must_be_readable(tmp_path: Path):
     voc = open_voc(str(folder), "train")
     assert voc.skipped == ("a.xml: no size, and a.png is not readable either",)
     assert len(voc) == 1
+
+
+def test_a_size_is_read_from_the_formats_that_are_decoded(tmp_path: Path):
+    items = {"a": annotation(thing(), size=""), "b": annotation(thing())}
+    folder = write(tmp_path, items)
+    (folder / "JPEGImages" / "a.png").write_bytes(encoded(picture(), "EPS"))
+    voc = open_voc(str(folder), "train")
+    assert voc.skipped == ("a.xml: no size, and a.png is not readable either",)
 
 
 def test_images_that_cannot_be_read(tmp_path: Path):

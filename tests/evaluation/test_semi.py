@@ -39,7 +39,7 @@ def subject(tmp_path: Path) -> Subject:
 
 def read(subject: Subject, suffix: str) -> list[str]:
     assert subject.out is not None
-    return (subject.out / f"semi-3percent{suffix}").read_text().splitlines()
+    return (subject.out / f"semi-3percent-seed0{suffix}").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_torn_last_line_is_made_again(subject: Subject):
     one = replace(TINY, lrs=(0.01,), head_factors=(1.0,))
     first = run_semi(subject, one, CONSOLE)
     assert subject.out is not None
-    path = subject.out / "semi-3percent.jsonl"
+    path = subject.out / "semi-3percent-seed0.jsonl"
     path.write_text(path.read_text()[:-20])
     assert [r.value for r in run_semi(subject, one, CONSOLE)] == [r.value for r in first]
     assert [r.value for r in run_semi(subject, one, CONSOLE)] == [r.value for r in first]

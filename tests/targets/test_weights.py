@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
@@ -128,6 +129,23 @@ def test_torchs_older_format(source: FloatBackbone, plain: dict[str, Tensor], tm
     backbone, _ = load_backbone(f"{ARCHITECTURE}:{file}")
     with torch.no_grad():
         assert torch.equal(backbone(IMAGES), source(IMAGES))
+
+
+@pytest.mark.parametrize("name", ["test_convnext", "test_mambaout"])
+def test_a_backbone_with_weights_of_its_own_in_its_head(name: str, tmp_path: Path):
+    """Only the classifier is left out; what lacks the backbone's part is refused."""
+    torch.manual_seed(3)
+    whole = timm.create_model(name, num_classes=10).state_dict()
+    file = tmp_path / "weights.pth"
+    torch.save({"state_dict": below("module.", whole)}, file)
+    backbone, _ = load_backbone(f"{name}:{file}")
+    found = backbone.state_dict()
+    assert {n for n in whole if f"model.{n}" not in found} == {"head.fc.weight", "head.fc.bias"}
+    assert all(torch.equal(tensor, whole[n.removeprefix("model.")]) for n, tensor in found.items())
+    torch.save({n: t for n, t in whole.items() if n != "head.norm.bias"}, file)
+    refused(f"{name}:{file}", file, "lacks head.norm.bias")
+    torch.save(whole | {"heads.fc.weight": torch.zeros(1)}, file)
+    refused(f"{name}:{file}", file, "unknown heads.fc.weight")
 
 
 # --- Our own checkpoints. ---

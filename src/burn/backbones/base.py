@@ -60,6 +60,11 @@ class Backbone(nn.Module, ABC):
             values = torch.tensor(getattr(config, name)).view(1, 3, 1, 1)
             self.register_buffer(name, values, persistent=False)
 
+    @property
+    def fixed_size(self) -> int | None:
+        """The only side in pixels that images may have, where there is one."""
+        return None
+
     def normalize(self, images: Tensor) -> Tensor:
         """(image on the scale 0 to 1 - mean) / std, channels last."""
         if images.dtype == torch.uint8:

@@ -38,6 +38,11 @@ class FloatBackbone(Backbone):
         super().__init__(config, num_features=cast(int, model.num_features))
         self.model = model
 
+    @property
+    def fixed_size(self) -> int | None:
+        about = cast(Any, self.model).pretrained_cfg
+        return int(about["input_size"][-1]) if about.get("fixed_input_size") else None
+
     def forward_features(self, images: Tensor) -> Tensor:
         return self.model.forward_features(self.normalize(images))  # type: ignore[operator]
 

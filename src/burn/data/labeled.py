@@ -19,6 +19,7 @@ from burn.errors import UserError
 
 MOST_CLASSES = 100_000
 LISTS = (".txt", ".csv", ".lst")
+_MOST_SIZES = 200_000  # a file's size takes microseconds, over a network up to a millisecond
 _BESIDE_LIST = (".", "images", "images256", "data/vision/torralba/deeplearning/images256")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")  # all but tab
 _ENTRY = re.compile(r"(.*[^\s,])[\s,]+([0-9]{1,9})\s*", re.ASCII)
@@ -139,8 +140,9 @@ def read_list(file: Path) -> Listing:
 
     A path may hold spaces; a label is in 0 … 99,999, and so the classes are numbers. Paths are
     relative to the list's folder or its parent, or to images/, images256/ or
-    data/vision/torralba/deeplearning/images256/ below these: where the first path has a file. The
-    other files are not looked for: the lists are long. The fingerprint is that of the list's text.
+    data/vision/torralba/deeplearning/images256/ below these: where the first path has a file. A
+    missing file among the others stays in the list. The fingerprint depends on the list's text and
+    the sizes of the files; for a list of more than 200,000 images on the text alone.
     Raises UserError for a malformed line or where the first file is nowhere.
     """
     names: list[str] = []
@@ -165,9 +167,11 @@ def read_list(file: Path) -> Listing:
         where = f"{folder} and {folder.parent}, nor in {places} below these"
         raise _malformed(file, first, f"there is no file {_shown(names[0])} in {where}")
     with file.open("rb") as opened:
-        fingerprint = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+        parts = [hashlib.file_digest(opened, "sha256").hexdigest()]
+    if len(names) <= _MOST_SIZES:
+        parts += [str(_size(root, name)) for name in names]
     classes = tuple(str(i) for i in range(max(labels) + 1))
-    return Listing(str(file), root, names, np.array(labels, dtype=np.int64), classes, fingerprint)
+    return Listing(str(file), root, names, np.array(labels, dtype=np.int64), classes, digest(parts))
 
 
 def _with_files(

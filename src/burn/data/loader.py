@@ -94,7 +94,14 @@ class EpochSampler(Sampler[list[Key]]):
             yield [(self.epoch, int(i)) for i in order[start : start + self.batch_size]]
 
 
-class TrainLoader(DataLoader[Any]):
+class QuietLoader(DataLoader[Any]):
+    """A DataLoader with as many workers as it is given, and no warning about their number."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Accept any number: the user asked for it, and torch warns of more workers than cores."""
+
+
+class TrainLoader(QuietLoader):
     """One epoch an iteration, and it knows where it stands: its state is the batches handed out."""
 
     def __init__(
@@ -141,7 +148,7 @@ def plain_batches(
     chosen = range(len(source)) if indices is None else indices
     keys = [(0, int(index)) for index in chosen]
     look = view or (lambda image: plain_view(image, config))
-    return DataLoader(
+    return QuietLoader(
         _Views(source, lambda image, _epoch, _index: (look(image),)),
         batch_sampler=[keys[i : i + batch_size] for i in range(0, len(keys), batch_size)],  # type: ignore[arg-type]
         collate_fn=_collate,

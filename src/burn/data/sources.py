@@ -42,6 +42,9 @@ from burn.errors import UserError
 from burn.files import expand
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+# Pillow's names of the formats that are decoded, whatever a file is called. For others it may start
+# a program: Ghostscript for EPS. Phones' MPO opens as JPEG and has no entry of its own.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
 _HELD_OUT = ("test", "val", "valid", "validation")
 
@@ -162,13 +165,13 @@ def require_readable(source: Source, at_least: int = 1) -> None:
 def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
     """Encoded bytes -> uint8 (3, height, width); a film's first frame.
 
-    upright: apply the rotation that EXIF asks for. Raises UnreadableImage for what Pillow cannot
-    decode to its end.
+    upright: apply the rotation that EXIF asks for. Raises UnreadableImage for what is none of
+    FORMATS or what Pillow cannot decode to its end.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
-            opened = Image.open(io.BytesIO(encoded))
+            opened = Image.open(io.BytesIO(encoded), formats=FORMATS)
             image = ImageOps.exif_transpose(opened) if upright else opened
             if image.mode.startswith("I"):  # 16 bits, which convert() would clip
                 array = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
@@ -176,7 +179,8 @@ def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
             pixels = np.array(image.convert("RGB"))
     except _PILLOW_ERRORS as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        reason = "not an image" if "BytesIO" in reason else reason
+        if "BytesIO" in reason:  # Pillow's own words for a format it does not know
+            reason = f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise UnreadableImage(f"{name}: {reason}") from error
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from burn.data.digits import Split
 from burn.data.scenes import digit_scenes
-from burn.data.sources import UnreadableImage, decode
+from burn.data.sources import FORMATS, UnreadableImage, decode
 from burn.errors import UserError
 from burn.files import expand
 
@@ -104,8 +104,8 @@ class Voc:
             for thing in found:
                 if thing.name not in position:
                     raise UserError(
-                        f"{item.xml}: label {thing.name} is none of the classes of the training "
-                        f"data ({', '.join(classes)})"
+                        f"{item.xml}: label {_shown(thing.name)} is none of the classes of the "
+                        f"training data ({_some(classes)})"
                     )
             annotation = Annotation(
                 np.array([thing.box for thing in found], dtype=np.float32).reshape(-1, 4),
@@ -198,7 +198,7 @@ def _exists(path: str) -> bool:
 
 
 def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
-    folder, chosen = part, ""
+    folder, chosen = part, None
     if ":" in part and not _exists(part):
         folder, _, chosen = part.rpartition(":")
     if not folder:
@@ -206,13 +206,15 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
     path = digit_scenes() if folder == "digit-scenes" else _with_annotations(folder)
     lists = path / "ImageSets" / "Main"
     splits = sorted(file.stem for file in lists.glob("*.txt"))
-    wanted = (chosen,) if chosen else _DEFAULT_SPLITS[split]
+    wanted = _DEFAULT_SPLITS[split] if chosen is None else (chosen,)
     for name in wanted:
         if name in splits:
             return path, name
     # VOC has a file for each class and split as well: dog_train.txt
     splits = [name for name in splits if name.rpartition("_")[2] not in splits or "_" not in name]
     there = f"there are {', '.join(splits)}" if splits else "there is none"
+    if chosen == "":
+        raise UserError(f"{part} ends in a colon but names no split: in {lists} {there}")
     raise UserError(f"no split {' or '.join(wanted)} in {lists}: {there}")
 
 
@@ -246,7 +248,9 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
     for line in lines:
         if not (columns := line.split()):
             continue
-        key = columns[0]
+        # an id may hold spaces, and in the file for one class a column follows it
+        ids = (line.strip(), line.rsplit(None, 1)[0].strip())
+        key = next((id_ for id_ in ids if id_ in annotations or id_ in images), columns[0])
         xml, image = annotations.get(key), images.get(key)
         if xml is None or image is None:
             missing = "annotation" if xml is None else "image"
@@ -291,19 +295,22 @@ def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list
     try:
         root = ET.fromstring(content)
     except (ET.ParseError, ValueError, LookupError) as error:
-        raise _Fault(f"not XML: {error}") from error
+        raise _Fault(f"not XML: {_shown(str(error))}") from error
     if root.tag != "annotation":
         raise _Fault("no element annotation")
     width, height = size = _size(root, image)
     objects, faults = [], []
     for number, element in enumerate(root.findall("object"), 1):
         label = " ".join(element.findtext("name", "").split())
-        what = f"box {number} ({label})" if label else f"box {number}"
+        what = f"box {number} ({_shown(label)})" if label else f"box {number}"
         try:
             left, top, right, bottom = _box(element, label)
             inside = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
             if inside[0] >= inside[2] or inside[1] >= inside[3]:
                 raise _Fault("lies outside its image")
+            rounded = np.array(inside, dtype=np.float32)  # as an Annotation holds it
+            if (rounded[:2] >= rounded[2:]).any():
+                raise _Fault("has no area")
             if inside != (left, top, right, bottom):
                 faults.append(f"{what} reaches outside its image and was clipped")
         except _Fault as fault:
@@ -324,7 +331,7 @@ def _size(root: ET.Element, image: Path) -> tuple[int, int]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
-            with Image.open(image) as opened:
+            with Image.open(image, formats=FORMATS) as opened:
                 return opened.size
     except Exception as error:  # damaged images raise whatever their bytes happen to mean
         raise _Fault(f"no size, and {image.name} is not readable either") from error
@@ -345,3 +352,14 @@ def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
     if xmax <= xmin or ymax <= ymin:
         raise _Fault("has no area")
     return xmin - 1, ymin - 1, xmax, ymax
+
+
+def _some(classes: tuple[str, ...]) -> str:
+    more = f" and {len(classes) - 20} more" if len(classes) > 20 else ""
+    return ", ".join(map(_shown, classes[:20])) + more
+
+
+def _shown(text: str) -> str:
+    """What a message shows of a text of any length and content."""
+    cut = text if len(text) <= 80 else text[:79] + "…"
+    return "".join(letter if letter.isprintable() else "�" for letter in cut)

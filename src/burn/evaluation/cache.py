@@ -26,19 +26,22 @@ Split = Literal["train", "test"]
 
 def plain_features(subject: Subject, split: Split, console: Console) -> Features:
     """The backbone's own features of plain views."""
-    return _features(subject, split, console, "plain", None, None)
+    return _features(subject, split, console, "plain", 1, None, None)
 
 
 def custom_features(
-    subject: Subject, split: Split, console: Console, kind: str,
+    subject: Subject, split: Split, console: Console, kind: str, cells: int,
     view: Callable[[Tensor], Tensor], pool: Callable[[Tensor], Tensor],
 ) -> Features:  # fmt: skip
-    """Features of `view(image)` by `pool(last feature map)`; `kind` names the pair, no other."""
-    return _features(subject, split, console, kind, view, pool)
+    """Features of `view(image)` by `pool(last feature map)`, `cells` for every channel.
+
+    `kind` names the pair of functions, and no other.
+    """
+    return _features(subject, split, console, kind, cells, view, pool)
 
 
 def _features(
-    subject: Subject, split: Split, console: Console, kind: str,
+    subject: Subject, split: Split, console: Console, kind: str, cells: int,
     view: Callable[[Tensor], Tensor] | None, pool: Callable[[Tensor], Tensor] | None,
 ) -> Features:  # fmt: skip
     source = subject.train if split == "train" else subject.test
@@ -50,7 +53,7 @@ def _features(
     if key in subject.kept:
         return subject.kept[key]
     path = subject.out / "features" / f"{key}.safetensors" if subject.out else None
-    features = _read(path, source) if path else None
+    features = _read(path, source, cells * subject.backbone.num_features) if path else None
     if features is None:
         with progress_bar(console) as progress:
             bar = progress.add_task(f"features of {source.name}", total=len(source))
@@ -66,17 +69,21 @@ def _features(
     return features
 
 
-def _read(path: Path, source: Source) -> Features | None:
-    """None where the file is not there, or damaged, and so has to be made again."""
-    if not path.is_file():
-        return None
+def _read(path: Path, source: Source, dimension: int) -> Features | None:
+    """None where there is no file, or a damaged one, or one that lacks images: those are tried
+    again, for what kept them from being read may have passed."""
     try:
-        tensors = load_file(path)
+        tensors = load_file(path) if path.is_file() else {}
         values, positions = tensors["values"], tensors["positions"]
-        whole = values.ndim == 2 and values.dtype == torch.float32 and len(values) == len(positions)
-        labels = None if source.labels is None else torch.from_numpy(source.labels)[positions]
-    except (SafetensorError, OSError, KeyError, IndexError, RuntimeError):
+    except (SafetensorError, OSError, KeyError, RuntimeError):
         return None
+    whole = (
+        values.shape == (len(source), dimension)
+        and values.dtype == torch.float32
+        and positions.dtype == torch.int64
+        and torch.equal(positions, torch.arange(len(source)))
+    )
+    labels = None if source.labels is None else torch.from_numpy(source.labels)
     return Features(values, labels, source.classes, positions) if whole else None
 
 

@@ -134,6 +134,8 @@ def augmented_batches(
     backbone.eval()
 
     def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # the loader counts
+        if len(unreadable) == len(source):
+            raise UserError(f"{source.name}: none of its images can be read")
         for batch in loader:
             unreadable.update(batch.unreadable)
             if batch.views:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +19,9 @@ from rich.console import Console
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from burn.data.loader import EpochSampler, start_worker
+from burn.data.loader import EpochSampler, QuietLoader, start_worker
 from burn.data.sources import UnreadableImage
 from burn.data.views import generator
 from burn.data.voc import Annotation, Voc
@@ -33,10 +34,16 @@ from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.files import write_beside, write_text
 from burn.results import Result
+from burn.stop import StopRequest
 
 _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
 _PICTURES = 8
 _KEEP_EVERY = 300  # seconds between two resume files
+_EMPTY = (
+    torch.zeros(3, 64, 64, dtype=torch.uint8),
+    torch.zeros(0, 4),
+    torch.zeros(0, dtype=torch.int64),
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,8 @@ class DetectionConfig:
             raise UserError("detector.anchors must be in 1 … 8192 pixels")
         if min(d.proposals, d.rois, d.roi_size, d.detections) < 1:
             raise UserError("detector: proposals, rois, roi_size, detections must be at least 1")
+        if d.rois < 2:
+            raise UserError("detector.rois must be at least 2: BN needs a batch")
         if not 0 <= d.score_threshold < 1:
             raise UserError(f"detector.score_threshold {d.score_threshold} is not in [0, 1)")
 
@@ -116,6 +125,12 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
     train, test = subject.train, subject.test
     assert isinstance(train, Voc)
     assert isinstance(test, Voc)
+    judged = np.concatenate([a.labels[~a.difficult] for a in test.annotations])
+    if not len(judged):
+        raise UserError(f"{test.name}: every object is difficult, so there is nothing to find")
+    if absent := [n for i, n in enumerate(train.classes) if i not in judged]:
+        names = ", ".join(absent)
+        subject.notes.append(f"left out of the mean, no object to find in the test: {names}")
     began = time.perf_counter()
     torch.manual_seed(subject.seed)
     backbone = copy.deepcopy(subject.backbone)
@@ -134,25 +149,31 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
     if not processes.first:
         return []
     try:
-        detections = detect(detector, test, subject, config, console)
+        return _tested(detector, test, subject, config, out, began - earlier, console)
     except KeyboardInterrupt:
         raise UserError(
             f"interrupted in the test: the detector is kept in {out}, the same command tests it"
         ) from None
+
+
+def _tested(
+    detector: Detector, test: Voc, subject: Subject, config: DetectionConfig, out: Path,
+    began: float, console: Console,
+) -> list[Result]:  # fmt: skip
+    detections = detect(detector, test, subject, config, console)
     readable = [found is not None for found in detections]
     subject.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
     kept = [found for found in detections if found is not None]
     truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
     if not kept:
         raise UserError(f"{test.name}: none of its images can be read")
-    scores = detection_scores(kept, truth, len(train.classes))
+    scores = detection_scores(kept, truth, len(test.classes))
     found = _plain(test, detections)
     write_text(out / "detections.json", json.dumps(found))
     write_beside(
         out / "detections.png", lambda path: draw_detections(path, _shown(test, detections))
     )
-    numbers = _numbers(scores, train.classes)
-    return subject.results("detection", numbers, asdict(config), began - earlier)
+    return subject.results("detection", _numbers(scores, test.classes), asdict(config), began)
 
 
 def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
@@ -174,19 +195,23 @@ def _trained(
             if about["key"] != key:
                 raise UserError(f"{path} is of another training: give another --out")
             detector.load_state_dict(load_file(path))
+            subject.notes.extend(str(note) for note in json.loads(about["notes"]))
             return float(about["seconds"])
         except UserError:
             raise
-        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise UserError(f"{path} is damaged: remove it to train again") from error
-    began = time.perf_counter()
+    began, told = time.perf_counter(), len(subject.notes)
     detector = processes.synchronize_norms(detector)
     resume = out / "detection-resume.pt"
     earlier = _train(detector, train, subject, config, processes, resume, console)
     if processes.first:
         seconds = earlier + time.perf_counter() - began
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
-        about = {"key": key, "seconds": f"{seconds:.3f}"}
+        if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
+            raise UserError("detection diverged at its end: lower --lr")
+        notes = json.dumps(subject.notes[told:])
+        about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
         write_beside(path, lambda writing: save_file(weights, writing, about))
         resume.unlink(missing_ok=True)
     return earlier
@@ -198,7 +223,8 @@ def _train(
 ) -> float:  # fmt: skip
     """All of the schedule, from the resume file where there is one; then precise BN.
 
-    Returns the seconds that went into the resume file.
+    Returns the seconds that went into the resume file. Ctrl-C and SIGTERM stop between two
+    iterations.
     """
     optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
     key = _key(subject, config)
@@ -216,49 +242,47 @@ def _train(
             "detector": detector.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        write_beside(resume, lambda path: torch.save(state, path))
+        if processes.first:
+            write_beside(resume, lambda path: torch.save(state, path))
 
-    with progress_bar(console) as progress:
+    stop = StopRequest()
+    with progress_bar(console) as progress, stop.installed():
         bar = progress.add_task("detection", total=config.iterations, completed=done)
-        try:
-            while done < config.iterations:
-                images, targets = _to(subject.device, *next(batches))
-                # The samplers of anchors and regions draw from the global state.
-                torch.manual_seed(_step_seed(subject.seed, done, processes.rank))
-                for group in optimizer.param_groups:
-                    group["lr"] = config.learning_rate(done)
-                detector.train()
-                _, losses = model(images, targets)
-                loss = torch.stack(list(losses.values())).sum()
-                if not torch.isfinite(loss):
-                    raise UserError(f"detection diverged at iteration {done}: lower --lr")
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                done += 1
-                progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
-                if processes.first and time.perf_counter() - kept_at > _KEEP_EVERY:
-                    keep()
-                    kept_at = time.perf_counter()
-                    console.print(
-                        f"iteration {done} of {config.iterations}, loss {loss:.2f}: {resume} kept"
-                    )
-        except KeyboardInterrupt:
-            if processes.first:
+        while done < config.iterations and not stop.requested:
+            images, targets = _to(subject.device, *next(batches))
+            # The samplers of anchors and regions draw from the global state.
+            torch.manual_seed(_step_seed(subject.seed, done, processes.rank))
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate(done)
+            detector.train()
+            _, losses = model(images, targets)
+            loss = torch.stack(list(losses.values())).sum()
+            if not torch.isfinite(loss):
+                raise UserError(f"detection diverged at iteration {done}: lower --lr")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+            progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
+            if time.perf_counter() - kept_at > _KEEP_EVERY:
                 keep()
-            raise UserError(
-                f"interrupted after {done} of {config.iterations} iterations, kept in {resume}; "
-                "the same command goes on"
-            ) from None
-        if config.precise_bn:
-            if processes.first:
-                keep()
+                kept_at = time.perf_counter()
+                if processes.first:
+                    console.print(f"iteration {done} of {config.iterations}, loss {loss:.2f}")
+        keep()
+        if config.precise_bn and not stop.requested:
             progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
+            chosen = itertools.islice(batches, config.precise_bn)
             precise_batch_norm(
                 detector,
-                (_to(subject.device, *next(batches)) for _ in range(config.precise_bn)),
+                (_to(subject.device, *b) for b in chosen if not stop.requested),
                 lambda: progress.advance(bar),
             )
+    if stop.requested:
+        raise UserError(
+            f"interrupted after {done} of {config.iterations} iterations, kept in {resume}; "
+            "the same command goes on"
+        )
     subject.note_unreadable(train, unreadable)
     return earlier
 
@@ -293,7 +317,7 @@ def detect(
     """What is found in each image, in its own pixels; None where it cannot be read."""
     detector.eval()
     dataset = _Resized(source, config, subject.seed)
-    loader = DataLoader(
+    loader = QuietLoader(
         dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
         num_workers=subject.workers, worker_init_fn=start_worker,
     )  # fmt: skip
@@ -377,24 +401,22 @@ def _batches(
 
     def collate(items: list[Any]) -> Any:
         good = [item[:3] for item in items if not isinstance(item, int)]
-        return _pad(good, padding) if good else None, [i for i in items if isinstance(i, int)]
+        # An empty image in place of a batch of which none can be read keeps processes in step.
+        return _pad(good or [_EMPTY], padding), [i for i in items if isinstance(i, int)]
 
     while True:
         sampler.epoch, sampler.skip = divmod(done, len(sampler))
         shares = [processes.share(batch) for batch in sampler]
-        loader = DataLoader(
+        loader = QuietLoader(
             dataset, batch_sampler=shares, collate_fn=collate, num_workers=subject.workers,  # type: ignore[arg-type]
             worker_init_fn=start_worker,
         )  # fmt: skip
-        usable = 0
         for batch, bad in loader:
             done += 1
             unreadable.update(bad)
-            if batch is not None:
-                usable += 1
-                yield batch
-        if not usable:
-            raise UserError(f"{train.name}: none of its images can be read")
+            if len(unreadable) == len(train):
+                raise UserError(f"{train.name}: none of its images can be read")
+            yield batch
 
 
 def _pad(

@@ -55,12 +55,17 @@ def draw_detections(
             )  # fmt: skip
             panel.text(
                 left, top - 2, f"{classes[label]} {score:.2f}", fontsize=7, color="white",
-                va="bottom", bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
+                va="bottom", parse_math=False,
+                bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
     handles = [Line2D([], [], color="#888888", ls=(0, (4, 2)), lw=2.2, label="true")] + [
         Line2D([], [], color=_COLOURS[label % len(_COLOURS)], label=f"found: {name}")
         for label, name in sorted(seen.items())
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    legend = figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a class may be called $
     figure.savefig(path, dpi=90, format="png")
     plt.close(figure)

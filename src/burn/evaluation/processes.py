@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from burn.errors import UserError
+
+_PATIENCE = timedelta(minutes=10)  # with a process that does not come
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,14 @@ class Processes:
             return cls(device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        try:
+            distributed.init_process_group(backend, timeout=_PATIENCE)
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(
+                f"RANK, WORLD_SIZE and the like are not torchrun's: {reason}"
+            ) from error
         return cls(device, distributed.get_world_size(), distributed.get_rank())
 
     @property

@@ -92,17 +92,34 @@ def check_sources(train: Source, test: Source) -> None:
             )
     assert train.labels is not None
     assert test.labels is not None
-    named = all(not name.isdigit() for name in (*train.classes, *test.classes))
-    if named and set(test.classes) - set(train.classes):
-        extra = sorted(set(test.classes) - set(train.classes))
-        raise UserError(f"{test.name} has classes that {train.name} lacks: {', '.join(extra[:5])}")
-    if named and train.classes != test.classes:
-        raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
+    _check_classes(train, test)
     if test.labels.max() >= len(train.classes):
         raise UserError(
             f"{test.name} has label {test.labels.max()}, {train.name} only "
             f"0 … {len(train.classes) - 1}"
         )
+
+
+def _check_classes(train: Source, test: Source) -> None:
+    """Raise UserError where a number would not mean the same class in both."""
+    numbered = [_are_numbers(source.classes) for source in (train, test)]
+    if train.classes == test.classes or all(numbered):
+        return
+    if any(numbered):  # a list or a parquet file knows no names
+        named = test if numbered[0] else train
+        if all(name.isdigit() for name in named.classes):
+            shown = ", ".join(named.classes[:5])
+            raise UserError(
+                f"{named.name} has classes named {shown}: they are not the other's numbers"
+            )
+    elif extra := sorted(set(test.classes) - set(train.classes)):
+        raise UserError(f"{test.name} has classes that {train.name} lacks: {', '.join(extra[:5])}")
+    else:
+        raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
+
+
+def _are_numbers(classes: tuple[str, ...]) -> bool:
+    return classes == tuple(str(i) for i in range(len(classes)))
 
 
 def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Result]:

@@ -45,9 +45,7 @@ def _open_labelled(train_spec: str, test_spec: str) -> tuple[Source, Source]:
 
 
 def _open_either(train_spec: str, test_spec: str) -> tuple[Source, Source]:
-    boxes = is_voc(train_spec)
-    if boxes != is_voc(test_spec):
-        raise UserError("--train and --test: one has boxes in VOC's layout and the other has not")
+    boxes = is_voc(train_spec) or is_voc(test_spec)
     return (_open_boxes if boxes else _open_labelled)(train_spec, test_spec)
 
 
@@ -111,6 +109,9 @@ def evaluate(
     """
     request.check()
     config.check()
+    out = Path(request.out) if request.out else None
+    if out:
+        append_results(out / "results.jsonl", [])  # hours later would be late to find out
     device = torch_device(request.device)
     name, backbone, views = load_model(
         request.checkpoint, fresh=request.random_init, seed=request.seed
@@ -118,7 +119,7 @@ def evaluate(
     train, test = PROTOCOLS[protocol].open(request.train, request.test)
     subject = Subject(
         name, request.checkpoint, backbone.to(device), views, train, test, request.seed,
-        request.workers, Path(request.out) if request.out else None,
+        request.workers, out,
         uses_bfloat16(request.compute, request.device),
     )  # fmt: skip
     for source in (train, test):
@@ -128,6 +129,6 @@ def evaluate(
         if isinstance(source, LabeledFiles) and source.missing:
             subject.notes.append(f"{source.name}: {source.missing} images it lists have no file")
     results = PROTOCOLS[protocol].run(subject, config, console)
-    if subject.out:
-        append_results(subject.out / "results.jsonl", results)
+    if out and results:
+        append_results(out / "results.jsonl", results)
     return results, subject.notes

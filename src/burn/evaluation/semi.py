@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from burn.data.sources import Source
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.errors import UserError
 from burn.evaluation.classifier import new_head, top_k
+from burn.evaluation.kept import KeptParts
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
@@ -30,6 +30,10 @@ from burn.files import write_text
 from burn.results import Result
 
 _HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
+_RUN = {
+    "lr": float, "head_factor": float, "on": str, "top1": (float, type(None)),
+    "top5": (float, type(None)), "seconds": float, "notes": list,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def fine_tune(
     loader = TrainLoader(source, transform, sampler, subject.workers)
     unreadable: set[int] = set()
     backbone.train()
+    steps = 0
     for epoch in range(config.epochs):
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate(group["first_lr"], epoch)
@@ -115,17 +120,21 @@ def fine_tune(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            steps += 1
+        if not steps:
+            raise UserError(f"{source.name}: too few of its images can be read to train on")
         on_epoch()
     subject.note_unreadable(source, unreadable)
-    return head
+    state = (*backbone.state_dict().values(), *head.state_dict().values())
+    return head if all(bool(torch.isfinite(tensor).all()) for tensor in state) else None
 
 
 def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Result]:
     """Top-1 and top-5 of the best of the sweep; every run of it is kept in `subject.out`.
 
-    Writes semi-<labels>percent.txt, the labelled images, and semi-<labels>percent.jsonl, a line a
-    run, from which an interrupted sweep goes on. Raises UserError without `subject.out`, for
-    a class with too few images, and where every run diverged.
+    Writes semi-<labels>percent-seed<seed>.txt, the labelled images, and the same name with .jsonl,
+    a line a run, from which an interrupted sweep goes on. Raises UserError without `subject.out`,
+    for a class with too few images, and where every run diverged.
     """
     if subject.out is None:
         raise UserError("semi keeps its list of labelled images and its sweep: give --out")
@@ -136,10 +145,11 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
     else:
         learn, judge = hold_out(labelled, _HELD_OUT, subject.seed)
     subject.out.mkdir(parents=True, exist_ok=True)
-    stem = subject.out / f"semi-{config.labels:g}percent"
+    stem = subject.out / f"semi-{config.labels:g}percent-seed{subject.seed}"
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
     write_text(stem.with_name(stem.name + ".txt"), names)
-    sweep = _Sweep(stem.with_name(stem.name + ".jsonl"), _key(subject, labelled, config))
+    kept_in = stem.with_name(stem.name + ".jsonl")
+    sweep = KeptParts(kept_in, _key(subject, labelled, config), _RUN)
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
     earlier = 0.0  # seconds that runs took in earlier calls
     num_runs = len(grid) + (config.select == "held_out")
@@ -148,11 +158,12 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
 
         def run(lr: float, factor: float, learn: Source, judge: Source, on: str) -> dict[str, Any]:
             nonlocal earlier
-            if kept := sweep.find(lr, factor, on):
+            if kept := sweep.find(lr=lr, head_factor=factor, on=on):
                 earlier += kept["seconds"]
+                subject.notes.extend(n for n in kept["notes"] if n not in subject.notes)
                 progress.advance(bar, config.epochs)
                 return kept
-            started = time.perf_counter()
+            started, told = time.perf_counter(), len(subject.notes)
             progress.update(bar, description=f"semi, lr {lr:g}, head × {factor:g}")
             backbone = copy.deepcopy(subject.backbone)
             head = fine_tune(
@@ -162,7 +173,7 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
             seconds = round(time.perf_counter() - started, 3)
             return sweep.add(
                 {"lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
-                 "seconds": seconds}
+                 "seconds": seconds, "notes": subject.notes[told:]}
             )  # fmt: skip
 
         try:
@@ -177,7 +188,7 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
                 final = best
         except KeyboardInterrupt:
             raise UserError(
-                f"interrupted: {len(sweep.runs)} of {num_runs} runs are kept in {sweep.path}; the "
+                f"interrupted: {len(sweep.parts)} of {num_runs} runs are kept in {kept_in}; the "
                 "same command goes on"
             ) from None
     if final["top1"] is None:
@@ -220,31 +231,3 @@ def _key(subject: Subject, labelled: Subset, config: SemiConfig) -> str:
         config.weight_decay, subject.seed, subject.bfloat16, asdict(subject.views),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-class _Sweep:
-    """Finished runs in a file of JSON lines; those of another key are left alone."""
-
-    def __init__(self, path: Path, key: str) -> None:
-        self.path, self._key = path, key
-        self.runs: list[dict[str, Any]] = []
-        try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-            kept = [json.loads(line) for line in text.splitlines(keepends=True) if "\n" in line]
-            self.runs = [r for r in kept if r.pop("key") == key]
-            if text and not text.endswith(
-                "\n"
-            ):  # a line that was being written when the power went
-                write_text(path, text[: text.rfind("\n") + 1])
-        except (ValueError, KeyError, AttributeError, OSError) as error:
-            raise UserError(f"{path} is damaged: remove it to begin the sweep again") from error
-
-    def find(self, lr: float, head_factor: float, on: str) -> dict[str, Any] | None:
-        wanted = {"lr": lr, "head_factor": head_factor, "on": on}
-        return next((r for r in self.runs if wanted.items() <= r.items()), None)
-
-    def add(self, run: dict[str, Any]) -> dict[str, Any]:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": self._key, **run}) + "\n")
-        self.runs.append(run)
-        return run

@@ -104,7 +104,7 @@ def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, Vie
         backbone, origin = load_backbone(spec)
         if fresh:
             raise UserError("random weights need a checkpoint of burn's to copy the network from")
-        return str(origin["architecture"]), backbone, ViewConfig()
+        return str(origin["architecture"]), backbone, ViewConfig(size=backbone.fixed_size or 224)
     checkpoint = load_checkpoint(find_checkpoint(Path(spec)))
     backbone = backbone_from(checkpoint, fresh=fresh, seed=seed)
     meta = checkpoint.meta
@@ -112,6 +112,7 @@ def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, Vie
         views = from_plain(ViewConfig, meta["views"])
         views.check()
         name = f"{meta['recipe']['name']}, stage {meta['stage']}"
+        name = "".join(c for c in name if c.isprintable())[:80]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
     if fresh:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from burn.data.sources import Source
 from burn.data.voc import Voc
 from burn.errors import UserError
 from burn.evaluation.cache import Split, custom_features
+from burn.evaluation.kept import KeptParts
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.evaluation.svm import (
@@ -25,7 +29,6 @@ from burn.evaluation.svm import (
     SHOTS,
     Choice,
     SvmData,
-    SvmScores,
     possible_shots,
     svm_few_shot,
     svm_full,
@@ -33,6 +36,11 @@ from burn.evaluation.svm import (
 from burn.results import Result
 
 _CHOICES: tuple[Choice, ...] = ("cv", "oracle")
+_FULL = "full"
+_PART = {
+    "what": str, "cv": float, "oracle": float, "std": dict, "classes": dict, "notes": list,
+    "seconds": float,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,8 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
 
     cv picks a class's cost by cross-validation on the training images; oracle by the test, as is
     customary for few shots, which flatters. Raises UserError for a backbone without a feature map,
-    and for a class with fewer positives than `config.shots` asks for.
+    and for a class with fewer positives than `config.shots` asks for. What is finished is kept in
+    svm.jsonl in `subject.out`.
     """
     began = time.perf_counter()
     data = _data(subject, config, console)
@@ -79,40 +88,73 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
             subject.notes.append(
                 f"few-shot k = {', '.join(left_out)} left out: some class has fewer positives"
             )
-    num_classes = len(data.classes)
-    numbers: dict[str, float] = {}
-    spread: dict[str, float] = {}
     settings: dict[str, Any] = asdict(config) | {"shots": list(shots)}
-    seed = subject.seed
-    short: list[str] = []
+    kept_in = subject.out / "svm.jsonl" if subject.out else None
+    kept = KeptParts(kept_in, _key(subject, data, config), _PART)
+    parts: list[dict[str, Any]] = []
+    earlier = 0.0  # seconds that parts took in earlier calls
     with progress_bar(console) as progress:
-        if config.full:
-            bar = progress.add_task("SVM, all images", total=num_classes)
-            scores = svm_full(data, seed, lambda n: progress.advance(bar, n))
-            _note_undefined(subject, data, scores)
-            numbers |= {f"full mAP {c}": 100 * scores.mean_ap(c) for c in _CHOICES}
-            settings["classes"] = {
-                name: {"AP cv": round(100 * ap, 4), "cost": cost}
-                for name, ap, cost in zip(data.classes, scores.ap_cv, scores.cost_cv, strict=True)
-                if not np.isnan(ap)
-            }
-        for k in shots:
-            total = num_classes * config.samples
-            few_bar = progress.add_task(f"SVM, k = {k}", total=total)
-            few = svm_few_shot(
-                data, k, seed, config.samples, lambda n, bar=few_bar: progress.advance(bar, n)
+        for what in ([_FULL] if config.full else []) + [f"k={k}" for k in shots]:
+            if part := kept.find(what=what):
+                earlier += part["seconds"]
+            else:
+                samples = 1 if what == _FULL else config.samples
+                bar = progress.add_task(f"SVM, {what}", total=len(data.classes) * samples)
+                try:
+                    part = _fit(what, data, subject.seed, samples, partial(progress.advance, bar))
+                except KeyboardInterrupt:
+                    where = f"features and {len(kept.parts)} parts are kept in {subject.out}"
+                    without = "give --out to keep what is finished"
+                    raise UserError(f"interrupted: {where if subject.out else without}") from None
+                kept.add(part)
+            parts.append(part)
+    numbers = {f"{p['what']} mAP {c}": p[c] for p in parts for c in _CHOICES}
+    spread = {f"{p['what']} mAP {c}": p["std"][c] for p in parts for c in _CHOICES if p["std"]}
+    if parts[0]["classes"]:
+        settings["classes"] = parts[0]["classes"]
+    subject.notes.extend(dict.fromkeys(note for part in parts for note in part["notes"]))
+    return subject.results("svm", numbers, settings, began - earlier, spread)
+
+
+def _fit(
+    what: str, data: SvmData, seed: int, samples: int, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """One part: mAP in percent by both choices, of all images or of k shots."""
+    began = time.perf_counter()
+    part: dict[str, Any] = {"what": what, "std": {}, "classes": {}, "notes": []}
+    if what == _FULL:
+        scores = svm_full(data, seed, advance)
+        part |= {choice: 100 * scores.mean_ap(choice) for choice in _CHOICES}
+        part["classes"] = {
+            name: {"AP cv": round(100 * ap, 4), "cost": cost}
+            for name, ap, cost in zip(data.classes, scores.ap_cv, scores.cost_cv, strict=True)
+            if not np.isnan(ap)
+        }
+    else:
+        k = int(what.removeprefix("k="))
+        few = svm_few_shot(data, k, seed, samples, advance)
+        scores = few.samples[0]
+        for choice in _CHOICES:
+            mean, std = few.mean_std(choice)
+            part[choice], part["std"][choice] = 100 * mean, 100 * std
+        fewest = min(n for sample in few.samples for n in sample.negatives)
+        if fewest < NEGATIVES_PER_SHOT * k:
+            part["notes"].append(
+                f"{what}: some class learns from all of its {fewest} negatives, fewer than "
+                f"{NEGATIVES_PER_SHOT * k}"
             )
-            fewest = min(n for sample in few.samples for n in sample.negatives)
-            short += [str(k)] if fewest < NEGATIVES_PER_SHOT * k else []
-            for c in _CHOICES:
-                mean, std = few.mean_std(c)
-                numbers[f"k={k} mAP {c}"], spread[f"k={k} mAP {c}"] = 100 * mean, 100 * std
-    if short:
-        subject.notes.append(
-            f"k = {', '.join(short)}: some class has fewer than {NEGATIVES_PER_SHOT} · k negatives "
-            "and learns from all it has"
-        )
-    return subject.results("svm", numbers, settings, began, spread)
+    if scores.undefined:
+        names = ", ".join(data.classes[index] for index in scores.undefined)
+        part["notes"].append(f"left out of the mean, no positive test image: {names}")
+    return part | {"seconds": round(time.perf_counter() - began, 3)}
+
+
+def _key(subject: Subject, data: SvmData, config: SvmConfig) -> str:
+    """Changes with everything that decides a part's numbers."""
+    digest = hashlib.sha256(repr((subject.seed, config.samples, data.classes)).encode())
+    for array in (data.train, data.train_targets, data.test, data.test_targets):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
@@ -129,22 +171,29 @@ def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
             raise UserError(
                 f"{name} takes no images of {size} pixels: give --image-size"
             ) from error
-        if features.ndim != 4:
+        if features.ndim != 4 or features.shape[1] != subject.backbone.num_features:
             raise UserError(f"svm needs a feature map, which {name} does not give")
 
     def view(image: Tensor) -> Tensor:
-        image = T.resize(image, [before], InterpolationMode.BICUBIC)
+        if max(image.shape[1:]) <= 8 * min(image.shape[1:]):  # a line would become huge first
+            image = T.resize(image, [before], InterpolationMode.BICUBIC)
         return T.resize(image, [size, size], InterpolationMode.BICUBIC)
 
     def extract(split: Split, source: Source) -> tuple[Any, Any]:
-        found = custom_features(subject, split, console, f"svm {before} {size}", view, _grid)
+        found = custom_features(subject, split, console, f"svm {before} {size}", 4, view, _grid)
         return found.values.numpy(), _targets(source)[found.positions.numpy()]
 
-    (train, train_targets), (test, test_targets) = (
-        extract("train", subject.train),
-        extract("test", subject.test),
-    )
-    return SvmData(train, train_targets, test, test_targets, subject.train.classes)
+    train, train_targets = extract("train", subject.train)
+    test, test_targets = extract("test", subject.test)
+    there = (train_targets > 0).any(axis=0)
+    names = np.array(subject.train.classes)
+    if not there.any():
+        raise UserError(f"{subject.train.name}: no class has a positive image")
+    if not there.all():
+        absent = ", ".join(names[~there])
+        subject.notes.append(f"left out, no positive training image: {absent}")
+    kept = tuple(str(name) for name in names[there])
+    return SvmData(train, train_targets[:, there], test, test_targets[:, there], kept)
 
 
 def _grid(features: Tensor) -> Tensor:
@@ -159,9 +208,3 @@ def _targets(source: Source) -> np.ndarray:
     assert source.labels is not None
     one_hot = source.labels[:, None] == np.arange(len(source.classes))
     return np.where(one_hot, 1, -1).astype(np.int8)
-
-
-def _note_undefined(subject: Subject, data: SvmData, scores: SvmScores) -> None:
-    if scores.undefined:
-        names = ", ".join(data.classes[index] for index in scores.undefined)
-        subject.notes.append(f"left out of the mean, no positive test image: {names}")

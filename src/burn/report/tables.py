@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -34,7 +35,9 @@ def results_table(results: Sequence[Result]) -> RenderableType:
 
 def number_name(protocol: str, metric: str) -> str:
     """As people write it: "kNN top-1"."""
-    return f"{protocol_name(protocol)} {metric.replace('top', 'top-')}"
+    top = re.fullmatch(r"(.*\b)?top(\d)", metric)
+    name = f"{top[1] or ''}top-{top[2]}" if top else metric
+    return f"{protocol_name(protocol)} {name}"
 
 
 def protocol_name(protocol: str) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import pickle
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,9 @@ def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
     file = expand(file_name)
     if not file.is_file():
         raise UserError(f"no weights file at {file_name}")
-    layout, weights = _unwrap(_read_weights(file), file)
     model = backbone.model if name != "reactnet_a" else backbone
     assert isinstance(model, torch.nn.Module)
+    layout, weights = _unwrap(_read_weights(file), file, model.state_dict().keys())
     _load_strictly(model, weights, f"{file} (read as {layout})")
     return backbone, {"spec": spec, "architecture": name, "sha256": _sha256(file)}
 
@@ -127,8 +127,11 @@ def _read_weights(file: Path) -> Any:
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
 
 
-def _unwrap(content: Any, file: Path) -> tuple[str, dict[str, Tensor]]:
-    """The layout's name, and the backbone's weights without prefix and head."""
+def _unwrap(content: Any, file: Path, expected: Collection[str]) -> tuple[str, dict[str, Tensor]]:
+    """The layout's name, and the backbone's weights without prefix and head.
+
+    expected: the architecture's names; those below a head's name, as of ConvNeXt's last norm, stay.
+    """
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
     for layout in _LAYOUTS:
@@ -138,8 +141,11 @@ def _unwrap(content: Any, file: Path) -> tuple[str, dict[str, Tensor]]:
         tensors = {k: v for k, v in held.items() if isinstance(k, str) and isinstance(v, Tensor)}
         below = take(tensors, layout.prefix)
         if below:
-            weights = {k: v for k, v in below.items() if not k.startswith(layout.heads)}
-            return layout.name, weights
+            return layout.name, {
+                name: tensor
+                for name, tensor in below.items()
+                if name in expected or not name.startswith(layout.heads)
+            }
     raise UserError(
         f"{file} holds no weights; its entries: {', '.join(map(str, list(content)[:5]))}"
     )

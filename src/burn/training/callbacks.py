@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from burn.errors import UserError
 from burn.features import extract_features
 from burn.files import write_beside
 from burn.knn import knn_accuracy
+from burn.stop import StopRequest
 from burn.training.metrics import MetricsFile
 from burn.training.module import PretrainModule
 from burn.training.monitor import ALARM, GradientFlowGuard, TargetMonitor, effective_rank
@@ -133,32 +131,6 @@ def collapse_message(step: int, numbers: dict[str, float]) -> str:
         f"alarm below {ALARM}; largest class {numbers.get('target_peak', 0):.2f}); "
         "KL teaches nothing from here on"
     )
-
-
-class StopRequest:
-    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def _handle(self, number: int, _frame: Any) -> None:
-        if self.requested and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.requested = True
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """While inside, signals set `requested` instead of stopping the process."""
-        try:
-            before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: signals are the caller's
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 class OnlineKnn(L.Callback):

@@ -28,6 +28,7 @@ from burn.methods.base import Method
 from burn.methods.burn import Burn
 from burn.methods.simclr import Simclr
 from burn.settings import from_plain
+from burn.stop import StopRequest
 from burn.targets.weights import load_backbone
 from burn.training.callbacks import (
     Guard,
@@ -35,7 +36,6 @@ from burn.training.callbacks import (
     OnlineKnn,
     ProgressBar,
     ResumeFile,
-    StopRequest,
     collapse_message,
 )
 from burn.training.module import PretrainModule
