@@ -53,6 +53,11 @@ def test_a_resnet_is_its_trunk_and_its_top(name: str):
         assert torch.equal(backbone.top(trunk), backbone.forward_features(images))
 
 
+def test_a_transformer_has_one_size_and_a_resnet_any():
+    assert build("test_vit").fixed_size == 160
+    assert build("resnet18", width=0.25).fixed_size is None
+
+
 def test_a_transformer_has_no_trunk():
     backbone = build("test_vit")
     with pytest.raises(UserError, match="test_vit cannot be cut"):

@@ -86,6 +86,58 @@ def test_classes_that_do_not_match_are_refused(tmp_path: Path):
     check_sources(train, train)
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [
+        (("0", "1", "2"), ("0", "2"), "classes named 0, 2: they are not the other's numbers"),
+        (("1", "x", "z"), ("1", "z"), "lacks classes of"),
+        (("1", "2"), ("3", "4"), r"has classes that .* lacks: 3, 4"),
+    ],
+)
+def test_classes_named_with_digits_are_names_too(
+    train: tuple[str, ...], test: tuple[str, ...], words: str, tmp_path: Path
+):
+    first = open_source(str(class_folders(tmp_path / "a", train)))
+    second = open_source(str(class_folders(tmp_path / "b", test)))
+    with pytest.raises(UserError, match=words):
+        check_sources(first, second)
+
+
+def test_numbers_may_stand_for_names(tmp_path: Path):
+    named = open_source(str(class_folders(tmp_path / "a", ("cat", "dog"))))
+    listed = tmp_path / "a" / "list.txt"
+    listed.write_text("cat/0.png 0\ndog/1.png 1\n")
+    check_sources(named, open_source(str(listed)))
+
+
+@pytest.mark.parametrize("augment", ["crop", "none"])
+def test_nothing_readable_to_learn_from_is_said(subject: Subject, augment: str):
+    for image in Path(subject.train.name).glob("*/*.png"):
+        image.write_bytes(b"")
+    config = LinearConfig(epochs=2, augment=augment)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="none of its images can be read"):
+        run_linear(subject, config, CONSOLE)
+
+
+def test_features_that_are_not_finite_are_said(subject: Subject):
+    with torch.no_grad():
+        next(subject.backbone.parameters()).fill_(float("nan"))
+    with pytest.raises(UserError, match="are not finite: the network diverged"):
+        run_knn(subject, KnnConfig(), CONSOLE)
+
+
+def test_images_that_could_not_be_read_are_tried_again(subject: Subject, tmp_path: Path):
+    kept = replace(subject, out=tmp_path / "out", notes=[])
+    bad = Path(subject.train.name) / "grey" / "2.png"
+    content = bad.read_bytes()
+    bad.chmod(0o644)
+    broken = content[: len(content) // 2] + b"0" * (len(content) - len(content) // 2)
+    bad.write_bytes(broken)  # of the same size: the fingerprint does not change
+    assert len(plain_features(kept, "train", CONSOLE).values) == 17
+    bad.write_bytes(content)
+    assert len(plain_features(replace(kept, kept={}), "train", CONSOLE).values) == 18
+
+
 def test_transfer_brings_the_settings_of_the_data_set_and_options_overrule_them():
     papers = TransferConfig("places205").linear()
     assert (papers.epochs, papers.lr, papers.weight_decay) == (28, 0.01, 1e-5)

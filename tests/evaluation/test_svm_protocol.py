@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from burn.backbones import BackboneConfig, build_backbone
 from burn.data.digits import Digits
 from burn.data.splits import balanced_share
 from burn.data.views import ViewConfig
-from burn.data.voc import open_voc
+from burn.data.voc import Voc, open_voc
 from burn.errors import UserError
 from burn.evaluation import svm_protocol
 from burn.evaluation.subject import Subject
@@ -115,6 +116,40 @@ def test_results_repeat_for_a_seed_and_features_come_from_the_folder(
     assert other != first
     run_svm(replace(kept, kept={}), replace(SMALL, image_size=64), CONSOLE)
     assert len(list((tmp_path / "features").iterdir())) == 4, "another size, other features"
+
+
+def test_finished_parts_are_kept_when_interrupted(
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole = [r.value for r in run_svm(subject, SMALL, CONSOLE)]
+    kept = replace(subject, out=tmp_path)
+    calls = []
+    original = svm_protocol.svm_few_shot
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(svm_protocol, "svm_few_shot", interrupted)
+    with pytest.raises(UserError, match="features and 2 parts are kept in"):
+        run_svm(kept, SMALL, CONSOLE)
+    monkeypatch.setattr(svm_protocol, "svm_full", lambda *_: pytest.fail("made again"))
+    assert [r.value for r in run_svm(kept, SMALL, CONSOLE)] == whole
+    assert len(calls) == 3
+
+
+def test_classes_without_a_positive_are_left_out_and_named(subject: Subject):
+    train = subject.train
+    assert isinstance(train, Voc)
+    without = Voc(train.name, train._items, (*train.classes, "emu"), [])
+    more = replace(subject, train=without, test=Voc("t", subject.test._items, without.classes, []))  # type: ignore[attr-defined]
+    results = run_svm(more, replace(SMALL, shots=()), CONSOLE)
+    assert [r.value for r in results] == [
+        r.value for r in run_svm(subject, replace(SMALL, shots=()), CONSOLE)
+    ]
+    assert "left out, no positive training image: emu" in more.notes
 
 
 def test_a_backbone_without_a_map_is_refused(subject: Subject):

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from burn.errors import UserError
 from burn.report.plots import demo_picture
-from burn.report.tables import results_table
+from burn.report.tables import number_name, results_table
 from burn.results import Result, append_results, read_results
 from burn.training.metrics import MetricsFile
 
@@ -29,6 +29,25 @@ def test_results_survive_their_file(tmp_path: Path):
     append_results(tmp_path / "new" / "results.jsonl", RESULTS[:2])
     append_results(tmp_path / "new" / "results.jsonl", RESULTS[2:])
     assert read_results(tmp_path / "new" / "results.jsonl") == RESULTS
+
+
+def test_a_line_cut_short_does_not_take_the_next_with_it(tmp_path: Path):
+    append_results(tmp_path / "r.jsonl", RESULTS[:1])
+    with (tmp_path / "r.jsonl").open("a") as file:
+        file.write('{"protocol": "kn')
+    append_results(tmp_path / "r.jsonl", RESULTS[1:2])
+    lines = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    (tmp_path / "r.jsonl").write_text("".join(f"{line}\n" for line in (lines[0], lines[2])))
+    assert read_results(tmp_path / "r.jsonl") == RESULTS[:2]
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [("top1", "kNN top-1"), ("1% top5", "kNN 1% top-5"), ("AP laptop", "kNN AP laptop")],
+)
+def test_numbers_are_named_as_people_write_them(metric: str, name: str):
+    assert number_name("knn", metric) == name
 
 
 def test_a_damaged_line_is_named(tmp_path: Path):
