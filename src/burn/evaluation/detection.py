@@ -203,6 +203,8 @@ def _trained(
             raise UserError(f"{path} is damaged: remove it to train again") from error
     began, told = time.perf_counter(), len(subject.notes)
     detector = processes.synchronize_norms(detector)
+    if processes.count > 1 and subject.device.type != "cuda":
+        subject.notes.append("BN saw each process's images alone: torch joins them on CUDA only")
     resume = out / "detection-resume.pt"
     earlier = _train(detector, train, subject, config, processes, resume, console)
     if processes.first:
