@@ -56,7 +56,5 @@ def extract_features(
     if not values:
         raise UserError(f"{source.name}: none of its images can be read")
     positions = torch.cat(kept)
-    if not bool(torch.isfinite(torch.cat(values)).all()):
-        raise UserError(f"features of {source.name} are not finite: the network diverged")
     labels = None if source.labels is None else torch.from_numpy(source.labels)[positions]
     return Features(torch.cat(values), labels, source.classes, positions)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from burn.data.sources import Source
+from burn.errors import UserError
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
@@ -62,6 +63,8 @@ def _features(
                 bfloat16=subject.bfloat16, view=view, pool=pool,
                 advance=lambda number: progress.advance(bar, number),
             )  # fmt: skip
+        if not bool(torch.isfinite(features.values).all()):
+            raise UserError(f"features of {source.name} are not finite: the network diverged")
         if path:
             _write(path, features)
     subject.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))

@@ -211,7 +211,8 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
 
 def _judge(
     backbone: Backbone, head: nn.Linear, source: Source, subject: Subject
-) -> tuple[float, float]:
+) -> tuple[float, float] | tuple[None, None]:
+    """Top-1 and top-5 in percent; None where the scores left the numbers."""
     features = extract_features(
         backbone, source, subject.views, workers=subject.workers, bfloat16=subject.bfloat16
     )
@@ -219,6 +220,8 @@ def _judge(
     assert features.labels is not None
     with torch.inference_mode():
         scores = head.cpu()(features.values)
+    if not bool(torch.isfinite(scores).all()):
+        return None, None
     top1, top5 = (100 * top_k(scores, features.labels, k) for k in (1, 5))
     return round(top1, 4), round(top5, 4)
 
