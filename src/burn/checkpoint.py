@@ -10,7 +10,6 @@ Lightning's own file serves only to resume an interrupted stage.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -33,22 +32,11 @@ def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
     text = json.dumps({"format": FORMAT, **versions, **meta}, indent=2)
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-
-    def write(beside: Path) -> None:
-        save_file(contiguous, beside, metadata={"burn": text})
-        beside.chmod(0o666 & ~_umask())
-
     try:
-        write_beside(path, write)
+        write_beside(path, lambda beside: save_file(contiguous, beside, metadata={"burn": text}))
     except SafetensorError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
     write_text(path.with_suffix(".json"), text + "\n")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def find_checkpoint(path: Path) -> Path:

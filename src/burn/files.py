@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,16 @@ def write_beside(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(f".writing.{path.name}")
     try:
         write(temporary)
+        temporary.chmod(0o666 & ~_umask())  # safetensors leaves its files to their owner alone
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: Path, text: str) -> None:

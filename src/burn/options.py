@@ -24,7 +24,7 @@ class Parser(jsonargparse.ArgumentParser):
             prog=f"burn {command}",
             usage=f"burn {command} [options]",
             description=f"{description}\n\nexamples:\n{examples}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
             exit_on_error=False,
         )
@@ -107,6 +107,19 @@ class Parser(jsonargparse.ArgumentParser):
         return re.sub(
             r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), formatter.format_help()
         )
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that ends with the default, where there is one to tell."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        untold = default is None or default is False or default in ("", argparse.SUPPRESS)
+        if not action.option_strings or untold or "efault" in text:
+            return text
+        plain = list(default) if isinstance(default, tuple) else default
+        shown = str(plain).replace("'", "").replace("%", "%%")
+        return f"{text.removesuffix('.')} (default: {shown})"
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

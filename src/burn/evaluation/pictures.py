@@ -11,7 +11,18 @@ from burn.data.voc import Annotation
 from burn.evaluation.detection_ap import Detections
 
 _SHOWN_FROM = 0.5  # least score of a drawn box
-_COLOURS = ("#e4572e", "#2e6fb7", "#3a9d5d", "#b5489e", "#c98a00", "#11808f", "#7a5cc9", "#8c5a3c")
+_COLOURS = (
+    "#e4572e",
+    "#2e6fb7",
+    "#3a9d5d",
+    "#b5489e",
+    "#c98a00",
+    "#11808f",
+    "#7a5cc9",
+    "#8c5a3c",
+    "#20242b",
+    "#d4a5c9",
+)
 
 
 def draw_detections(
@@ -63,7 +74,13 @@ def draw_detections(
         for label, name in sorted(seen.items())
     ]
     legend = figure.legend(
-        handles=handles, loc="outside lower center", ncols=len(handles), frameon=False
+        title=f"found with a score of at least {_SHOWN_FROM}"
+        if seen
+        else f"nothing found with a score of at least {_SHOWN_FROM}",
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
     )
     for text in legend.get_texts():
         text.set_parse_math(False)  # a class may be called $

@@ -73,7 +73,8 @@ class Request:
         train: images to learn from: with labels, or with boxes in VOC's layout.
         test: images to judge on.
         random_init: the checkpoint's network with random weights: the floor.
-        out: folder for results.jsonl, extracted features and what else the protocol keeps.
+        out: folder that results.jsonl, extracted features and what else the protocol keeps are
+            added to; semi and detection need one.
         seed: of every random number.
         device: auto, cpu or cuda.
         compute: number format of the backbone's arithmetic; auto is bfloat16 where the hardware

@@ -171,6 +171,9 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
             )
             top1, top5 = (None, None) if head is None else _judge(backbone, head, judge, subject)
             seconds = round(time.perf_counter() - started, 3)
+            if not console.is_terminal:  # a log instead of a bar
+                shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
+                console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
             return sweep.add(
                 {"lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
                  "seconds": seconds, "notes": subject.notes[told:]}

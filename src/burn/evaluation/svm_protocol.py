@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -110,10 +110,13 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
             parts.append(part)
     numbers = {f"{p['what']} mAP {c}": p[c] for p in parts for c in _CHOICES}
     spread = {f"{p['what']} mAP {c}": p["std"][c] for p in parts for c in _CHOICES if p["std"]}
-    if parts[0]["classes"]:
-        settings["classes"] = parts[0]["classes"]
     subject.notes.extend(dict.fromkeys(note for part in parts for note in part["notes"]))
-    return subject.results("svm", numbers, settings, began - earlier, spread)
+    results = subject.results("svm", numbers, settings, began - earlier, spread)
+    classes = {"classes": parts[0]["classes"]}
+    return [
+        replace(r, settings={**r.settings, **classes}) if r.metric.startswith(_FULL) else r
+        for r in results
+    ]
 
 
 def _fit(
