@@ -71,9 +71,9 @@ def test_decision_values_are_liblinears(images: int, dimension: int, cost: float
     positive = targets[:, 0] > 0
     ours = decisions(fit_svm(features, positive, [cost])[:, 0], features)
     usual = liblinear(features, positive, cost, "1e-4")
-    # LIBLINEAR's own end is the looser: at cost 100 its values of ±16 are 2e-3 from its 1e-8 run.
-    assert np.abs(ours - usual).max() < 1e-3 * max(1, np.abs(usual).max() / 4)
     exact = liblinear(features, positive, cost, "1e-8")
+    # Where LIBLINEAR stops is the looser end: at cost 100 it is 2e-3 from its own run at 1e-8.
+    assert np.abs(ours - usual).max() < 1e-3 + np.abs(usual - exact).max() * (cost == 100)
     # |w - w*| <= 1e-4·min(1, |w|), rows have norm √2, and |w·x| reaches |w|/2 here.
     assert np.abs(ours - exact).max() < 1.5e-4 * min(1, 2 * np.abs(exact).max())
 

@@ -31,7 +31,7 @@ from burn.results import Result
 
 _HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
 _RUN = {
-    "lr": float, "head_factor": float, "on": str, "top1": (float, type(None)),
+    "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
 }  # fmt: skip
 
