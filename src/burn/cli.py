@@ -29,6 +29,9 @@ commands:
   demo       the whole road on built-in images, in minutes
   pretrain   unlabelled images in, a binary backbone out
   evaluate   judge a checkpoint by one of the paper's protocols
+  compare    train and judge several methods at one budget
+  import     a published binary checkpoint becomes burn's
+  export     a checkpoint in another project's format
   info       size and cost of a network or a checkpoint
 
 `burn COMMAND --help` shows each with examples; `burn --version` the version.
@@ -92,6 +95,9 @@ def _run(arguments: list[str], console: Console) -> int:
         "demo": _demo,
         "pretrain": _pretrain,
         "evaluate": _evaluate,
+        "compare": _compare,
+        "import": _import,
+        "export": _export,
         "info": _info,
     }
     if command not in commands:
@@ -262,6 +268,119 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     for note in notes:
         print(_one_line(note), file=sys.stderr)
     _print_results(results, options.json, results_table)
+
+
+def _compare(arguments: list[str], console: Console) -> None:
+    from burn.compare import Comparison, compare
+    from burn.methods.registry import METHODS
+    from burn.report.tables import comparison_table
+    from burn.settings import from_plain
+    from burn.training.run import Machine
+
+    parser = Parser(
+        "compare",
+        "Train several methods on the same images, network and budget, and judge them by kNN and "
+        "linear\nevaluation. Interrupted, the same command goes on; later ones may add methods and "
+        "seeds.",
+        "  burn compare --methods burn,s2bnn,mocov2 --data cifar/train.parquet \\\n"
+        "      --test cifar/val.parquet --budget 400000 --teacher runs/teacher \\\n"
+        "      --out runs/compared\n"
+        "  burn compare --methods all --seeds 0,1 --data photos/train --test photos/val \\\n"
+        "      --budget 400000 --teacher runs/teacher \\\n"
+        "      --labelled-teacher runs/teacher-supervised --out runs/compared",
+    )
+    parser.add_argument(
+        "--methods", type=str, default="all", help=f"all, or some of {', '.join(METHODS)}"
+    )
+    parser.add_argument("--seeds", type=str, default="0", help="of every random number, 0,1,2 …")
+    parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
+    parser.add_argument(
+        "--processes", type=int | None, default=None,
+        help="runs at once; default: one for each GPU, or one",
+    )  # fmt: skip
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_class_arguments(Comparison, as_group=False)
+    options = parser.read(arguments)
+    if not options.out:
+        raise UserError("give --out: a folder for the runs and the table")
+    if options.processes is not None and options.processes < 1:
+        raise UserError(f"--processes {options.processes} is not at least 1")
+    given = options.as_dict()
+    comparison = from_plain(Comparison, {f.name: given[f.name] for f in fields(Comparison)})
+    methods = METHODS if options.methods == "all" else options.methods.split(",")
+    results = compare(
+        comparison,
+        methods,
+        _numbers(options.seeds, "--seeds"),
+        Path(options.out),
+        Machine(_device(options.device), options.workers),
+        console,
+        processes=options.processes,
+    )
+    _print_results(results, options.json, comparison_table)
+
+
+def _import(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "import FILE",
+        "A published checkpoint of a binary network becomes burn's: the same function but where a\n"
+        "sign's argument is exactly 0.",
+        "  burn import model_best.pth.tar --format reactnet --out runs/reactnet.safetensors\n"
+        "  burn import checkpoint.pth --format s2bnn --out runs/s2bnn.safetensors\n"
+        "  burn import stage1.pth --format burn-release --stage 1 --out runs/stage1.safetensors",
+    )
+    parser.add_argument("file", type=str, help="torch file; nothing in it is executed")
+    parser.add_argument(
+        "--format", type=str, required=True,
+        help="reactnet (liuzechun/ReActNet), burn-release, or s2bnn",
+    )  # fmt: skip
+    parser.add_argument("--out", type=str, required=True, help="our checkpoint, .safetensors")
+    parser.add_argument(
+        "--stage", type=int | None, default=None,
+        help="1: binary activations, 2: weights too; default: what the file's shapes tell, or 2",
+    )  # fmt: skip
+    options = parser.read(arguments)
+    from burn.exchange import import_checkpoint
+    from burn.files import expand
+
+    done = import_checkpoint(
+        expand(options.file), options.format, expand(options.out), options.stage
+    )
+    kept = "".join(f", {name} ({count:,} parameters)" for name, count in done.heads.items())
+    print(f"{done.precision.value} reactnet_a ({done.parameters:,} parameters){kept}")
+    for name, count in done.dropped.items():
+        print(f"left out: {name} ({count} entries)")
+    for note in done.notes:
+        print(note)
+    print(f"-> {options.out}")
+
+
+def _export(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "export CHECKPOINT OUT",
+        "A checkpoint of burn's in another project's format.",
+        "  burn export runs/student student.pth.tar --format reactnet",
+    )
+    parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
+    parser.add_argument("out", type=str, help="file to write")
+    parser.add_argument("--format", type=str, required=True, help="reactnet (liuzechun/ReActNet)")
+    options = parser.read(arguments)
+    from burn.exchange import export_checkpoint
+    from burn.files import expand
+
+    done = export_checkpoint(expand(options.checkpoint), expand(options.out), options.format)
+    for note in done.notes:
+        print(note)
+    print(f"-> {options.out}")
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text}: give whole numbers with commas between") from None
 
 
 def _info(arguments: list[str], console: Console) -> None:

@@ -59,7 +59,7 @@ def build(
     source: Pictures, size: int, *, drop_last: bool = False, workers: int = 0, seed: int = SEED
 ) -> TrainLoader:
     sampler = EpochSampler(len(source), size, seed, drop_last=drop_last)
-    return TrainLoader(source, random_views(VIEWS, NUM_VIEWS, seed), sampler, workers)
+    return TrainLoader(source, random_views([VIEWS] * NUM_VIEWS, seed), sampler, workers)
 
 
 def stream(loader: TrainLoader) -> Iterator[Batch]:

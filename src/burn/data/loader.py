@@ -20,8 +20,8 @@ Key = tuple[int, int]  # epoch, index
 Transform = Callable[[Tensor, int, int], tuple[Tensor, ...]]  # image, epoch, index -> views
 
 
-class _Views(Dataset[tuple[int, tuple[Tensor, ...]]]):
-    """index -> its views, or no views where the image cannot be read."""
+class _Views(Dataset[tuple[int, tuple[Tensor, ...], int | None]]):
+    """index -> its views, or no views where the image cannot be read, and its label if any."""
 
     def __init__(self, source: Source, transform: Transform) -> None:
         self._source, self._transform = source, transform
@@ -29,32 +29,36 @@ class _Views(Dataset[tuple[int, tuple[Tensor, ...]]]):
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, key: Key) -> tuple[int, tuple[Tensor, ...]]:
+    def __getitem__(self, key: Key) -> tuple[int, tuple[Tensor, ...], int | None]:
         epoch, index = key
+        labels = self._source.labels
+        label = None if labels is None else int(labels[index])
         try:
             image = self._source.read(index)
         except UnreadableImage:
-            return index, ()
-        return index, self._transform(image, epoch, index)
+            return index, (), label
+        return index, self._transform(image, epoch, index), label
 
 
-def _collate(items: Sequence[tuple[int, tuple[Tensor, ...]]]) -> Batch:
-    good = [(index, views) for index, views in items if views]
-    stacked = tuple(torch.stack(view) for view in zip(*(views for _, views in good), strict=True))
+def _collate(items: Sequence[tuple[int, tuple[Tensor, ...], int | None]]) -> Batch:
+    good = [item for item in items if item[1]]
+    stacked = zip(*(views for _, views, _ in good), strict=True)
+    labels = [label for _, _, label in good if label is not None]
     return Batch(
-        views=stacked,
-        indices=torch.tensor([index for index, _ in good], dtype=torch.int64),
-        unreadable=tuple(index for index, views in items if not views),
+        views=tuple(torch.stack(view) for view in stacked),
+        indices=torch.tensor([index for index, _, _ in good], dtype=torch.int64),
+        unreadable=tuple(index for index, views, _ in items if not views),
+        labels=torch.tensor(labels, dtype=torch.int64) if labels else None,
     )
 
 
-def random_views(config: ViewConfig, num_views: int, seed: int) -> Transform:
-    """Pretraining's transform: `num_views` augmentations that depend on (seed, epoch, index)."""
+def random_views(configs: Sequence[ViewConfig], seed: int) -> Transform:
+    """Pretraining's transform: a view by each of `configs`, drawn from (seed, epoch, index)."""
 
     def transform(image: Tensor, epoch: int, index: int) -> tuple[Tensor, ...]:
         return tuple(
             random_view(image, config, generator(seed, epoch, index, view))
-            for view in range(num_views)
+            for view, config in enumerate(configs)
         )
 
     return transform

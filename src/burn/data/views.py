@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import RandAugment
 from torchvision.transforms.v2 import functional as T
 
 from burn.errors import UserError
@@ -37,6 +38,8 @@ class ViewConfig:
         contrast: likewise.
         saturation: likewise.
         hue: greatest turn of the hue, as a share of the colour circle.
+        rand_augment: number of RandAugment's operations on each view, InfoMin's augmentation.
+        rand_strength: their strength, as a share of the greatest, which rotates by 30 degrees.
         grey: probability of dropping colour.
         blur: probability of Gaussian blur.
         blur_sigma: least and greatest standard deviation of the blur in pixels.
@@ -52,6 +55,8 @@ class ViewConfig:
     contrast: float = 0.4
     saturation: float = 0.4
     hue: float = 0.1
+    rand_augment: int = 0
+    rand_strength: float = 1.0
     grey: float = 0.2
     blur: float = 0.2
     blur_sigma: tuple[float, float] = (0.1, 2.0)
@@ -67,6 +72,10 @@ class ViewConfig:
         for name in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"views.{name} {getattr(self, name)} is not in [0, 1]")
+        if not 0 <= self.rand_augment <= 16:
+            raise UserError(f"views.rand_augment {self.rand_augment} is not in 0 … 16")
+        if not 0 <= self.rand_strength <= 1:
+            raise UserError(f"views.rand_strength {self.rand_strength} is not in [0, 1]")
         if not 0 <= self.hue <= 0.5:
             raise UserError(f"views.hue {self.hue} is not in [0, 0.5]")
         for name, most in (("crop_scale", 1.0), ("crop_ratio", 10.0), ("blur_sigma", 100.0)):
@@ -87,11 +96,14 @@ def generator(seed: int, epoch: int, index: int, view: int) -> np.random.Generat
 def random_view(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Tensor:
     """uint8 (3, h, w) -> an augmented uint8 (3, size, size).
 
-    Random resized crop (bicubic, antialiased), flip, colour jitter in random order, grey, blur.
+    Random resized crop (bicubic, antialiased), flip, colour jitter in random order, RandAugment,
+    grey, blur.
     """
     view = _crop_and_flip(image, config, random)
     if random.random() < config.jitter:
         view = _jitter(view, config, random)
+    if config.rand_augment:
+        view = _rand_augment(view, config, random)
     if random.random() < config.grey:
         view = adjust_saturation(view, 0.0)
     if random.random() < config.blur:
@@ -162,6 +174,17 @@ def _jitter(view: Array, config: ViewConfig, random: np.random.Generator) -> Arr
         else:
             view = adjust_hue(view, turn)
     return view
+
+
+def _rand_augment(view: Array, config: ViewConfig, random: np.random.Generator) -> Array:
+    """torchvision's RandAugment (Cubuk et al., 2020); it draws from torch's global state."""
+    operations = RandAugment(
+        config.rand_augment, round(30 * config.rand_strength), num_magnitude_bins=31, fill=[128] * 3
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(random.integers(2**63)))
+        augmented = operations(_to_tensor(view))
+    return np.ascontiguousarray(augmented.permute(1, 2, 0).numpy())
 
 
 def adjust_brightness(view: Array, factor: float) -> Array:

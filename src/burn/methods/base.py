@@ -36,6 +36,12 @@ class Method(nn.Module, ABC):
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         """The loss of a batch at this share, in [0, 1), of the stage's optimizer steps."""
 
+    def after_step(self, progress: float) -> None:
+        """Called after every optimizer step, at the progress that it began with.
+
+        Momentum networks follow here.
+        """
+
     @abstractmethod
     def parts(self) -> list[Part]:
         """Every part, and whether it is meant to learn: the gradient-flow guard checks that."""

@@ -1,8 +1,14 @@
-"""SimCLR: two views of an image attract, all others repel (Chen et al., 2020)."""
+"""SimCLR: two views of an image attract, all others repel (Chen et al., 2020).
+
+A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020, and version 2,
+with a deeper projection head: Big Self-Supervised Models are Strong Semi-Supervised Learners,
+NeurIPS 2020.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
@@ -21,11 +27,13 @@ class SimclrConfig:
         temperature: of the contrastive softmax.
         hidden: hidden width of the projection head; default: the backbone's.
         dimension: output width of the projection head.
+        layers: of the projection head: 3 is version 2, 2 is version 1.
     """
 
     temperature: float = 0.5
     hidden: int | None = None
     dimension: int = 128
+    layers: Literal[2, 3] = 3
 
     def check(self) -> None:
         """Raise UserError for values out of range."""
@@ -35,10 +43,15 @@ class SimclrConfig:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 2**16:
                 raise UserError(f"simclr.{name} {value} is not in 1 … 65536")
+        if self.layers not in (2, 3):
+            raise UserError(f"simclr.layers {self.layers} is not 2 or 3")
 
 
 class Simclr(Method):
-    """Trains a float teacher from the same images, or the student itself as a baseline."""
+    """Trains a float teacher from the same images, or the student itself as a baseline.
+
+    With several processes the images of all of them repel; each must bring as many.
+    """
 
     num_views = 2
 
@@ -46,8 +59,10 @@ class Simclr(Method):
         super().__init__()
         self.backbone = backbone
         width = backbone.num_features
-        self.head = SimCLRProjectionHead(width, config.hidden or width, config.dimension)
-        self.criterion = NTXentLoss(config.temperature)
+        self.head = SimCLRProjectionHead(
+            width, config.hidden or width, config.dimension, config.layers
+        )
+        self.criterion = NTXentLoss(config.temperature, gather_distributed=True)
 
     def parts(self) -> list[Part]:
         backbone = Part("backbone", self.backbone, trained=True)

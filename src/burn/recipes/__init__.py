@@ -6,32 +6,55 @@ import difflib
 from collections.abc import Callable
 
 from burn.errors import UserError
-from burn.recipes.burn import (
-    burn_imagenet,
-    burn_small,
-    demo,
-    feature_only_small,
-    paper_imagenet,
-    paper_imagenet100,
-    paper_small,
-    released,
-)
-from burn.recipes.teachers import demo_teacher, teacher_small
+from burn.recipes import baselines, teachers
+from burn.recipes import burn as burn_recipes
 from burn.training.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     recipe.__name__: recipe
     for recipe in (
-        burn_small,
-        paper_small,
-        feature_only_small,
-        teacher_small,
-        burn_imagenet,
-        paper_imagenet,
-        paper_imagenet100,
-        released,
-        demo,
-        demo_teacher,
+        burn_recipes.burn_small,
+        burn_recipes.paper_small,
+        burn_recipes.feature_only_small,
+        baselines.supervised_small,
+        baselines.supervised_kl_small,
+        baselines.byol_small,
+        baselines.swav_small,
+        baselines.mocov2_small,
+        baselines.s2bnn_small,
+        baselines.simclr_small,
+        baselines.infomin_small,
+        teachers.teacher_small,
+        teachers.teacher_mocov2_small,
+        teachers.teacher_byol_small,
+        teachers.teacher_supervised_small,
+        burn_recipes.burn_imagenet,
+        burn_recipes.paper_imagenet,
+        burn_recipes.released,
+        baselines.supervised_imagenet,
+        baselines.supervised_kl_imagenet,
+        baselines.byol_imagenet,
+        baselines.swav_imagenet,
+        baselines.mocov2_imagenet,
+        baselines.s2bnn_imagenet,
+        baselines.simclr_imagenet,
+        baselines.infomin_imagenet,
+        teachers.teacher_mocov2_imagenet,
+        teachers.teacher_simclr_imagenet,
+        burn_recipes.burn_imagenet100,
+        burn_recipes.paper_imagenet100,
+        baselines.supervised_imagenet100,
+        baselines.supervised_kl_imagenet100,
+        baselines.byol_imagenet100,
+        baselines.swav_imagenet100,
+        baselines.mocov2_imagenet100,
+        baselines.s2bnn_imagenet100,
+        baselines.simclr_imagenet100,
+        baselines.infomin_imagenet100,
+        baselines.infomin_weak_imagenet100,
+        teachers.teacher_byol_imagenet100,
+        burn_recipes.demo,
+        teachers.demo_teacher,
     )
 }
 

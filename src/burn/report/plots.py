@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from burn.report.tables import protocol_name
+from burn.report.tables import compared_rows, mean_and_spread, protocol_name
 from burn.results import Result
 from burn.training.metrics import read_metrics
 
@@ -59,6 +60,38 @@ def demo_picture(
             # no date: the same results give the same bytes
             metadata = {"Date": None} if file.suffix == ".svg" else None
             figure.savefig(file, dpi=150, metadata=metadata)
+        plt.close(figure)
+
+
+def comparison_picture(results: Sequence[Result], file: Path) -> None:
+    """Accuracy of every compared method by kNN and linear evaluation, the best at the top.
+
+    Bars are means over seeds and dots the seeds; what no method is trained to be, grey.
+    """
+    rows = compared_rows(results)
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 1.2 + 0.32 * len(rows)), sharey=True)
+        for panel, protocol in zip(axes, ("knn", "linear"), strict=True):
+            for place, row in enumerate(rows):
+                values = row.numbers.get(protocol, [])
+                if not values:
+                    continue
+                colour = _GREY if row.epochs is None else _ORANGE if row.model == "burn" else _BLUE
+                panel.barh(place, statistics.mean(values), 0.72, color=colour)
+                panel.plot(values, [place] * len(values), "o", ms=3, color=_INK, alpha=0.7)
+                panel.text(
+                    max(values) + 1.2, place, mean_and_spread(values), va="center", fontsize=7.5
+                )
+            panel.set_title(protocol_name(protocol))
+            panel.set_xlabel("top-1, %")
+            panel.set_xlim(0, 112)
+            panel.set_xticks([0, 25, 50, 75, 100])
+        axes[0].set_yticks(range(len(rows)), [row.model for row in rows])
+        axes[0].invert_yaxis()
+        for panel in axes:
+            panel.tick_params(axis="y", length=0)
+        figure.tight_layout()
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
         plt.close(figure)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -31,6 +33,94 @@ def results_table(results: Sequence[Result]) -> RenderableType:
         cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]
         table.add_row(model, *cells)
     return table
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A method, or what it is measured against, over its seeds.
+
+    numbers: protocol to the top-1 of each seed, in %. training_seconds: the mean; None, like epochs
+    and recipe, of what was not trained in the comparison.
+    """
+
+    model: str
+    numbers: dict[str, list[float]]
+    recipe: str | None
+    epochs: float | None
+    training_seconds: float | None
+
+    @property
+    def seeds(self) -> int:
+        """How many runs the numbers are of."""
+        return max(len(values) for values in self.numbers.values())
+
+
+def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
+    """The rows of a comparison, the best by kNN first, from the results of all its runs."""
+    rows = []
+    for model in dict.fromkeys(r.model for r in results):
+        mine = [r for r in results if r.model == model and r.metric == "top1"]
+        numbers: dict[str, list[float]] = {}
+        for result in mine:
+            numbers.setdefault(result.protocol, []).append(result.value)
+        trained = [r.settings for r in mine if r.protocol == "knn" and "epochs" in r.settings]
+        seconds = [s["training_seconds"] for s in trained]
+        rows.append(
+            ComparedRow(
+                model,
+                numbers,
+                recipe=trained[0]["recipe"] if trained else None,
+                epochs=trained[0]["epochs"] if trained else None,
+                training_seconds=statistics.mean(seconds) if trained else None,
+            )
+        )
+    return sorted(rows, key=lambda row: -statistics.mean(row.numbers.get("knn", [0.0])))
+
+
+_COMPARED = ("", "kNN", "linear", "seeds", "epochs", "training")
+
+
+def _cells(row: ComparedRow) -> tuple[str, ...]:
+    """As `_COMPARED` names them."""
+    trained = row.epochs is not None and row.training_seconds is not None
+    return (
+        row.model,
+        mean_and_spread(row.numbers.get("knn", [])),
+        mean_and_spread(row.numbers.get("linear", [])),
+        str(row.seeds) if trained else "",
+        f"{row.epochs:g}" if trained else "",
+        f"{row.training_seconds:.0f} s" if trained else "",
+    )
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The mean, and the standard deviation of the sample where there are several."""
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def comparison_table(results: Sequence[Result]) -> RenderableType:
+    """A row a method, top-1 in %, for a terminal."""
+    table = Table(*(Column(name, justify="right" if name else "left") for name in _COMPARED))
+    for row in compared_rows(results):
+        table.add_row(*_cells(row))
+    return table
+
+
+def comparison_markdown(results: Sequence[Result]) -> str:
+    """The same for a page, with the data below it."""
+    rows = [_COMPARED, ("---", *("---:",) * (len(_COMPARED) - 1))]
+    rows += [_cells(row) for row in compared_rows(results)]
+    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    linear = next(r.settings for r in results if r.protocol == "linear")
+    about = (
+        f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, judged "
+        f"on {results[0].test}. Linear: learning rate {linear['lr']:g}, {linear['epochs']} epochs, "
+        f"augmentation {linear['augment']}. Epochs are of all stages together."
+    )
+    return "\n".join([*lines, "", about, ""])
 
 
 def number_name(protocol: str, metric: str) -> str:

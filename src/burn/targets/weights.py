@@ -5,53 +5,32 @@ Nothing in a file is executed: pickles open with `weights_only=True`.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import inspect
 import pickle
+import sys
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.backbones import Backbone, BackboneConfig, build_backbone, is_binary
 from burn.checkpoint import find_checkpoint, load_checkpoint, take
 from burn.errors import UserError
 from burn.files import expand
 from burn.settings import from_plain
+from burn.targets.heads import classifier_from, head_from
+from burn.targets.layouts import FORMATS, LAYOUTS, Layout, Sorted, sort, tensors_in
 from burn.types import Checkpoint, Precision
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How a framework wraps a backbone: the dict that holds it, its prefix, its head's names."""
-
-    name: str
-    container: str | None
-    prefix: str
-    heads: tuple[str, ...] = ("fc.", "head.", "classifier.")
-
-
-# Tried in order; the first whose container and prefix are there is taken.
-_LAYOUTS = (
-    _Layout("MoCo v2", "state_dict", "module.encoder_q."),
-    _Layout("DINO", "teacher", "module.backbone."),
-    _Layout("DINO", "teacher", "backbone."),
-    _Layout("wrapped", "state_dict", "module.backbone."),
-    _Layout("wrapped", "state_dict", "backbone."),
-    _Layout("wrapped", "state_dict", "module."),
-    _Layout("wrapped", "state_dict", ""),
-    _Layout("wrapped", "model", "module."),
-    _Layout("wrapped", "model", ""),
-    _Layout("plain", None, "module."),
-    _Layout("plain", None, "backbone."),
-    _Layout("torchvision, timm or plain", None, ""),
-)
 
 
 def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0) -> Backbone:
@@ -71,34 +50,154 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
     return backbone.eval()
 
 
-def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
-    """A pretrained backbone in eval mode, and where it came from (plain JSON values).
+@dataclass(frozen=True)
+class Teacher:
+    """A float network to learn from.
 
-    spec: a checkpoint of ours (file or run folder), or ARCHITECTURE:FILE with a timm name and a
-    file of weights (MoCo v2, DINO, torchvision, timm, or a plain state dict; .pth, .pt or
-    .safetensors). Every weight of the architecture must be in the file with its shape, and no
-    others but the classifier's. Raises UserError otherwise.
+    head: projection head, features (batch, d) -> embedding, or None. classifier: class logits of a
+    network trained with labels, or None. origin: where it came from, as plain JSON values.
     """
+
+    backbone: Backbone
+    head: nn.Module | None
+    classifier: nn.Linear | None
+    origin: dict[str, Any]
+
+
+def load_teacher(spec: str) -> Teacher:
+    """A pretrained network in eval mode, with the heads that its file holds.
+
+    spec: PATH, ARCHITECTURE:FILE or hub:NAME, as `layouts.TEACHER_SYNTAX` explains. Every weight of
+    the architecture must be in the file with its shape, and no others but those that are known to
+    lie beside it. Raises UserError otherwise, naming the first of them and the nearest format.
+    """
+    source = _read(spec)
+    backbone, width = source.backbone, source.backbone.num_features
+    try:
+        head = head_from(source.head, width) if source.head else None
+    except UserError as error:
+        raise UserError(f"{source.file}: its projection head cannot be read: {error}") from error
+    classifier = classifier_from(source.classifier, _classifiers(backbone), width)
+    return Teacher(backbone, head, classifier, source.origin)
+
+
+def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
+    """`load_teacher` without the heads: the backbone in eval mode, and where it came from."""
+    source = _read(spec)
+    return source.backbone, source.origin
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A loaded backbone, and the state dicts of what follows it."""
+
+    backbone: Backbone
+    head: Mapping[str, Tensor]
+    classifier: Mapping[str, Tensor]
+    file: Path
+    origin: dict[str, Any]
+
+
+def _read(spec: str) -> _Source:
     if Path(spec).exists():
-        file = find_checkpoint(Path(spec))
-        backbone = backbone_from(load_checkpoint(file))
-        origin = {"spec": spec, "architecture": backbone.config.name}
-        return backbone, {**origin, "sha256": _sha256(file)}
+        return _read_ours(spec)
     name, separator, file_name = spec.partition(":")
     if not separator:
         raise UserError(
-            f"no checkpoint at {spec}: give a run folder or checkpoint of burn's, or "
-            "ARCHITECTURE:FILE"
+            f"no checkpoint at {spec}: give a run folder or checkpoint of burn's, "
+            "ARCHITECTURE:FILE or hub:NAME"
         )
-    backbone = build_backbone(BackboneConfig(name=name), Precision.FLOAT).eval()
+    if name == "hub":
+        return _read_theirs(spec, *_download(file_name))
+    config = BackboneConfig(name) if is_binary(name) or "." not in name else _tagged(name)
     file = expand(file_name)
     if not file.is_file():
+        build_backbone(config, Precision.FLOAT)  # a wrong name comes before a wrong file
         raise UserError(f"no weights file at {file_name}")
-    model = backbone.model if name != "reactnet_a" else backbone
-    assert isinstance(model, torch.nn.Module)
-    layout, weights = _unwrap(_read_weights(file), file, model.state_dict().keys())
-    _load_strictly(model, weights, f"{file} (read as {layout})")
-    return backbone, {"spec": spec, "architecture": name, "sha256": _sha256(file)}
+    return _read_theirs(spec, config, file)
+
+
+def _read_ours(spec: str) -> _Source:
+    file = find_checkpoint(Path(spec))
+    if file.suffix in (".pth", ".pt", ".tar", ".bin"):
+        raise UserError(
+            f"{file} is no checkpoint of burn's: for weights from elsewhere name their "
+            f"architecture, ARCHITECTURE:{spec}"
+        )
+    checkpoint = load_checkpoint(file)
+    backbone = backbone_from(checkpoint)
+    head = take(checkpoint.weights, "head.")
+    layers = take(head, "layers.")  # lightly's heads hold theirs by this name
+    head = layers if len(layers) == len(head) else head
+    classifier = {k: v for k, v in checkpoint.weights.items() if k.startswith("classifier.")}
+    _check_numbers({**head, **classifier}, {}, checkpoint.origin)
+    origin = _origin(spec, backbone, "burn", file)
+    return _Source(backbone, head, classifier, file, origin)
+
+
+def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
+    backbone = build_backbone(config, Precision.FLOAT).eval()
+    model = backbone if is_binary(config.name) else backbone.model
+    assert isinstance(model, nn.Module)
+    content = read_weights(file)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
+    found = _fit(content, file, model, backbone)
+    expected = model.state_dict()
+    _check_numbers({**found.backbone, **found.head, **found.classifier}, expected, str(file))
+    model.load_state_dict(found.backbone, strict=False)
+    origin = _origin(spec, backbone, found.layout.name, file)
+    return _Source(backbone, found.head, found.classifier, file, origin)
+
+
+def _origin(spec: str, backbone: Backbone, layout: str, file: Path) -> dict[str, Any]:
+    name = backbone.config.name
+    return {"spec": spec, "architecture": name, "format": layout, "sha256": _sha256(file)}
+
+
+def _tagged(name: str) -> BackboneConfig:
+    """The config of a timm name with a tag, with the normalisation that the tag stands for."""
+    from burn.backbones.float import published  # timm is slow to import
+
+    about = published(name)
+    return BackboneConfig(name, mean=_triple(about.mean), std=_triple(about.std))
+
+
+def _triple(values: Sequence[float]) -> tuple[float, float, float]:
+    red, green, blue = values
+    return red, green, blue
+
+
+def _download(name: str) -> tuple[BackboneConfig, Path]:
+    """The weights that timm publishes under a name, from the hub or its cache.
+
+    `timm.create_model(pretrained=True)` is not used: it loads what fits and keeps quiet.
+    """
+    import huggingface_hub
+
+    from burn.backbones.float import published
+
+    about = published(name)
+    if not about.hf_hub_id:
+        raise UserError(f"timm publishes no weights of {name}: give {name}:FILE")
+    if "." not in name and about.tag:
+        name = f"{name}.{about.tag}"  # which one is the default may change
+    files = ("model.safetensors", "pytorch_model.bin")
+    if about.hf_hub_filename:
+        safe = Path(about.hf_hub_filename).with_suffix(".safetensors").name
+        files = (safe.replace("_pytorch_", "_"), about.hf_hub_filename)
+    reason = ""
+    for file in files:
+        try:
+            fetched = Path(huggingface_hub.hf_hub_download(about.hf_hub_id, file))
+        except Exception as error:  # the network's, the hub's or the disk's, of many kinds
+            reason = type(error).__name__
+        else:
+            return _tagged(name), fetched
+    raise UserError(
+        f"hub:{name} cannot be fetched ({reason}; offline, or {about.hf_hub_id} holds neither "
+        f"{files[0]} nor {files[1]}): give {name}:FILE, or a checkpoint of burn's"
+    )
 
 
 def _sha256(file: Path) -> str:
@@ -106,11 +205,16 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def _read_weights(file: Path) -> Any:
+def read_weights(file: Path) -> Any:
+    """What a file of weights holds: .safetensors, or a pickle of tensors, nothing of it executed.
+
+    Raises UserError for a file that is damaged, is something else, or holds other objects.
+    """
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        with warnings.catch_warnings():
+        # A Namespace holds values alone: DINO and timm keep their options in one.
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -127,48 +231,137 @@ def _read_weights(file: Path) -> Any:
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
 
 
-def _unwrap(content: Any, file: Path, expected: Collection[str]) -> tuple[str, dict[str, Tensor]]:
-    """The layout's name, and the backbone's weights without prefix and head.
+def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
+    """The file's weights by the first format that they fit to the last name and shape.
 
-    expected: the architecture's names; those below a head's name, as of ConvNeXt's last norm, stay.
+    Names are tried as they are, then as timm converts those of the architecture's first authors.
     """
-    if not isinstance(content, Mapping):
-        raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
-    for layout in _LAYOUTS:
-        held = content if layout.container is None else content.get(layout.container)
-        if not isinstance(held, Mapping):
-            continue
-        tensors = {k: v for k, v in held.items() if isinstance(k, str) and isinstance(v, Tensor)}
-        below = take(tensors, layout.prefix)
-        if below:
-            return layout.name, {
-                name: tensor
-                for name, tensor in below.items()
-                if name in expected or not name.startswith(layout.heads)
-            }
+    expected, classifiers = model.state_dict(), _classifiers(backbone)
+    found = [
+        sort(tensors, layout, expected, classifiers)
+        for layout in LAYOUTS
+        if (tensors := tensors_in(content, layout))
+    ]
+    if not found:
+        raise UserError(
+            f"{file} holds no weights; its entries: {_few(content) or 'none'}; known formats: "
+            f"{FORMATS}"
+        )
+    found.sort(key=lambda one: (-len(one.backbone), len(one.unknown)))
+    fitting = [one for one in found if not _problems(one.backbone, one.unknown, expected)]
+    converted = (_convert(one, model, classifiers) for one in found)
+    fitting += [
+        one
+        for one in (converted if not fitting else ())
+        if one is not None and not _problems(one.backbone, one.unknown, expected)
+    ]
+    name = backbone.config.name
+    if fitting:
+        _check_attention(fitting[0].layout, model, name)
+        return fitting[0]
+    nearest = found[0]
+    if not nearest.backbone:
+        fewest = min(found, key=lambda one: len(one.unknown))
+        raise UserError(
+            f"{file} does not fit {name}: none of its weights is known, of "
+            f"{_few([*fewest.unknown, *fewest.classifier, *fewest.head])}; known formats: {FORMATS}"
+        )
+    problems = "; it ".join(_problems(nearest.backbone, nearest.unknown, expected))
     raise UserError(
-        f"{file} holds no weights; its entries: {', '.join(map(str, list(content)[:5]))}"
+        f"{file} does not fit {name}: it {problems}; the nearest known format is "
+        f"{nearest.layout.name} ({nearest.layout.where()}), with {len(nearest.backbone)} of "
+        f"{len(expected)} names"
     )
 
 
-def _load_strictly(model: torch.nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
+def _convert(found: Sorted, model: nn.Module, classifiers: Collection[str]) -> Sorted | None:
+    """The same after timm's conversion for files of the model's kind, where it has one."""
+    module = sys.modules[type(model).__module__]
+    function = getattr(module, "checkpoint_filter_fn", None)
+    prefix = found.layout.prefix
+    below = found.backbone | found.classifier | take(found.unknown, prefix)
+    if function is None or _stems(below) - _stems(model.state_dict()):
+        return None  # of a stem of another size timm would resample the kernels: another network
+    options: dict[str, Any] = {}
+    if "adapt_layer_scale" in inspect.signature(function).parameters:
+        options["adapt_layer_scale"] = True  # DeiT III's names
+    try:
+        with redirect_stdout(None):
+            converted = function(below, model, **options)
+    except Exception:  # made for files of the kind alone: others break it in any way
+        return None
+    tensors = tensors_in(converted, Layout("", None, ""))
+    layout = replace(found.layout, prefix="", head=(), beside=())
+    result = sort(tensors, layout, model.state_dict(), classifiers)
+    beside = {k: v for k, v in found.unknown.items() if not k.startswith(prefix)}
+    return replace(result, layout=found.layout, head=found.head, unknown=result.unknown | beside)
+
+
+def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
+    """Shapes of the kernels that look at images."""
+    return {t.shape for t in weights.values() if t.ndim == 4 and t.shape[1] == 3}
+
+
+def _check_attention(layout: Layout, model: nn.Module, name: str) -> None:
+    """Weights of attention have the same shapes whatever the number of its heads."""
+    number = next((m.num_heads for m in model.modules() if hasattr(m, "num_heads")), None)
+    if layout.attention_heads and number not in (None, layout.attention_heads):
+        raise UserError(
+            f"{layout.name}'s transformers have {layout.attention_heads} heads of attention, "
+            f"{name} has {number}: its weights there would be another function"
+        )
+
+
+def _classifiers(backbone: Backbone) -> list[str]:
+    """Names that the classifier may have: timm's for the architecture, and the common ones."""
+    names: Any = ()
+    if not is_binary(backbone.config.name):
+        names = cast(Any, backbone).model.pretrained_cfg.get("classifier") or ()
+    names = [names] if isinstance(names, str) else list(names)
+    return list(dict.fromkeys([*names, "fc", "head", "classifier"]))
+
+
+def _load_strictly(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
     expected = model.state_dict()
-    missing = [name for name in expected if name not in weights]
     unknown = [name for name in weights if name not in expected]
+    if problems := _problems(weights, unknown, expected):
+        raise UserError(f"{origin} does not fit the architecture: it {'; it '.join(problems)}")
+    _check_numbers(weights, expected, origin)
+    model.load_state_dict(dict(weights), strict=False)
+
+
+def _problems(
+    weights: Mapping[str, Tensor], unknown: Collection[str], expected: Mapping[str, Tensor]
+) -> list[str]:
+    # BN counters appear in newer files only and are not used.
+    missing = [
+        name
+        for name in expected
+        if name not in weights and not name.endswith("num_batches_tracked")
+    ]
     shapes = [
         f"{name} {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
         for name, tensor in expected.items()
         if name in weights and weights[name].shape != tensor.shape
     ]
-    # BN counters appear in newer files only and are not used.
-    missing = [name for name in missing if not name.endswith("num_batches_tracked")]
-    for problem, names in (("lacks", missing), ("has unknown", unknown), ("has", shapes)):
-        if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise UserError(
-                f"{origin} does not fit the architecture: it {problem} {', '.join(names[:3])}{more}"
-            )
-    broken = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
-    if broken:
-        raise UserError(f"{origin} holds numbers that are not finite, first in {broken[0]}")
-    model.load_state_dict(dict(weights), strict=False)
+    found = (("lacks", missing), ("has unknown", unknown), ("has", shapes))
+    return [f"{problem} {_few(names)}" for problem, names in found if names]
+
+
+def _check_numbers(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], origin: str
+) -> None:
+    for name, tensor in weights.items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        real = name not in expected or expected[name].is_floating_point()
+        if real != tensor.is_floating_point():
+            raise UserError(f"{origin} holds {tensor.dtype} in {name}: give float weights")
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise UserError(f"{origin} holds numbers that are not finite, first in {name}")
+
+
+def _few(names: Collection[Any]) -> str:
+    """The first ten names, in one line whatever they hold."""
+    shown = ["".join(c if c.isprintable() else "?" for c in str(n))[:80] for n in list(names)[:10]]
+    return ", ".join(shown) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

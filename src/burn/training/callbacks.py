@@ -51,7 +51,8 @@ class Monitor(L.Callback):
         self._board: SummaryWriter | None = None
         self._target = TargetMonitor()
         self._images = 0
-        self._since = time.perf_counter()
+        self._since = self._began = time.perf_counter()
+        self._seconds_before = 0.0
         self.unreadable: set[int] = set()
         self.last: dict[str, float] = {}
         self.knn: float | None = None
@@ -60,8 +61,14 @@ class Monitor(L.Callback):
     def collapsed_at(self) -> int | None:
         return self._target.collapsed_at
 
+    @property
+    def seconds(self) -> float:
+        """Time in training, that of the interrupted parts of a resumed stage included."""
+        return self._seconds_before + time.perf_counter() - self._began
+
     def state_dict(self) -> dict[str, Any]:
         return {
+            "seconds": self.seconds,
             "target": self._target.state_dict(),
             "unreadable": sorted(self.unreadable),
             "last": self.last,
@@ -69,6 +76,7 @@ class Monitor(L.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._seconds_before = state_dict["seconds"]
         self._target.load_state_dict(state_dict["target"])
         self.unreadable = set(state_dict["unreadable"])
         self.last, self.knn = state_dict["last"], state_dict["knn"]
@@ -77,6 +85,7 @@ class Monitor(L.Callback):
         self._metrics.start(trainer.global_step)
         self._board = SummaryWriter(str(self._folder), purge_step=trainer.global_step + 1)
         self._since, self._images = time.perf_counter(), 0
+        self._began = self._since
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._board is not None:

@@ -58,11 +58,17 @@ class PretrainModule(L.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def optimizer_step(self, *arguments: Any, **named: Any) -> None:
+        progress = self.progress
+        super().optimizer_step(*arguments, **named)
+        self.method.after_step(progress)
+
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:  # fmt: skip
         views = tuple(view.to(device, non_blocking=True) for view in batch.views)
-        return Batch(views, batch.indices, batch.unreadable)
+        labels = None if batch.labels is None else batch.labels.to(device, non_blocking=True)
+        return Batch(views, batch.indices, batch.unreadable, labels)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from burn.backbones import BackboneConfig, is_binary
@@ -10,7 +10,13 @@ from burn.compute import Compute
 from burn.data.views import ViewConfig
 from burn.errors import UserError
 from burn.methods.burn import BurnConfig
+from burn.methods.byol import ByolConfig
+from burn.methods.infomin import InfominConfig
+from burn.methods.mocov2 import Mocov2Config
+from burn.methods.registry import MethodName
+from burn.methods.s2bnn import S2bnnConfig
 from burn.methods.simclr import SimclrConfig
+from burn.methods.swav import SwavConfig
 from burn.optim import OptimConfig
 from burn.types import Precision
 
@@ -20,7 +26,8 @@ class Recipe:
     """Settings of a run; data, teacher, seed and machine are given beside it.
 
     Attributes:
-        method: burn, or simclr, which needs no teacher.
+        method: burn, s2bnn and supervised_kl learn from a teacher, supervised from labels, the
+            others from the images alone.
         epochs: epochs of each stage.
         batch_size: images for each optimizer step.
         accumulate: parts into which a batch is cut where memory is short.
@@ -29,12 +36,17 @@ class Recipe:
             instructions for it, else float32.
         backbone: the network to train.
         burn: BURN's loss and classifiers.
+        byol: BYOL's momentum and heads.
+        swav: SwAV's crops, prototypes and queue.
+        mocov2: MoCo v2's queue, momentum and head.
+        s2bnn: S2-BNN's distillation.
         simclr: SimCLR's head and temperature.
+        infomin: InfoMin's negatives, momentum and head.
         views: augmentation.
         optim: optimizer and learning rate.
     """
 
-    method: Literal["burn", "simclr"] = "burn"
+    method: MethodName = "burn"
     epochs: int = 200
     batch_size: int = 256
     accumulate: int = 1
@@ -42,7 +54,12 @@ class Recipe:
     compute: Compute = "auto"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     burn: BurnConfig = field(default_factory=BurnConfig)
+    byol: ByolConfig = field(default_factory=ByolConfig)
+    swav: SwavConfig = field(default_factory=SwavConfig)
+    mocov2: Mocov2Config = field(default_factory=Mocov2Config)
+    s2bnn: S2bnnConfig = field(default_factory=S2bnnConfig)
     simclr: SimclrConfig = field(default_factory=SimclrConfig)
+    infomin: InfominConfig = field(default_factory=InfominConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -63,7 +80,8 @@ class Recipe:
                 f"stages 2 binarises step by step, but {self.backbone.name} has no binary layers: "
                 "give stages 1"
             )
-        for part in (self.burn, self.simclr, self.views, self.optim):
+        for part in (self.burn, self.byol, self.swav, self.mocov2, self.s2bnn, self.simclr,
+                     self.infomin, self.views, self.optim):  # fmt: skip
             part.check()
 
     def precisions(self) -> tuple[Precision, ...]:
@@ -73,6 +91,22 @@ class Recipe:
         if self.stages == 1:
             return (Precision.BINARY,)
         return (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
+
+    def method_config(self) -> Any:
+        """The settings of its own method, or None for the supervised ones, which have none."""
+        return getattr(self, self.method, None)
+
+    def view_configs(self, num_views: int) -> tuple[ViewConfig, ...]:
+        """The augmentation of each view of an image: all alike but for SwAV's small crops."""
+        if self.method != "swav":
+            return (self.views,) * num_views
+        small = replace(
+            self.views,
+            size=self.swav.small_size,
+            resize=None,
+            crop_scale=self.swav.small_scale,
+        )
+        return (self.views,) * 2 + (small,) * (num_views - 2)
 
     def to_json(self) -> dict[str, Any]:
         """Nested plain values."""

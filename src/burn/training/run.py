@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import lightning as L
 import torch
 from rich.console import Console
 
-from burn.backbones import Backbone, build_backbone
+from burn.backbones import build_backbone
 from burn.checkpoint import load_checkpoint, save_checkpoint
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
@@ -25,11 +24,10 @@ from burn.data.sources import Source, open_source, require_readable
 from burn.errors import UserError
 from burn.files import write_text
 from burn.methods.base import Method
-from burn.methods.burn import Burn
-from burn.methods.simclr import Simclr
+from burn.methods.registry import NEED_LABELS, NEED_TEACHER, build_method
 from burn.settings import from_plain
 from burn.stop import StopRequest
-from burn.targets.weights import load_backbone
+from burn.targets.weights import Teacher, load_teacher
 from burn.training.callbacks import (
     Guard,
     Monitor,
@@ -55,7 +53,7 @@ class Interrupted(UserError):
 class RunPlan:
     """What is trained on what: a recipe with its data, teacher and seed.
 
-    data: as `open_source` takes it. teacher: as `load_backbone` takes it, or None. max_steps cuts
+    data: as `open_source` takes it. teacher: as `load_teacher` takes it, or None. max_steps cuts
     every stage to that many optimizer steps; its schedules span what is left.
     """
 
@@ -84,6 +82,7 @@ class StageSummary:
     precision: Precision
     checkpoint: Path
     steps: int
+    seconds: float
     images_per_second: float
     knn: float | None
     collapsed_at: int | None
@@ -113,9 +112,14 @@ def pretrain(
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     source = open_source(plan.data)
     require_readable(source, at_least=2)
-    teacher, origin = load_backbone(plan.teacher) if plan.teacher else (None, None)
+    if plan.recipe.method in NEED_LABELS and source.labels is None:
+        raise UserError(
+            f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
+            "folders, or parquet with a column label"
+        )
+    teacher = load_teacher(plan.teacher) if plan.teacher else None
     _check_size(plan.recipe)
-    described = _describe(plan, source, origin)
+    described = _describe(plan, source, teacher)
     _open_folder(out, described, resume=resume, overwrite=overwrite)
     resume_command = resume_command or f"burn pretrain --resume --out {out}"
     summaries = []
@@ -149,12 +153,14 @@ def read_plan(out: Path) -> RunPlan:
 
 
 def _check_plan(plan: RunPlan, machine: Machine) -> None:
-    if plan.recipe.method == "burn" and plan.teacher is None:
+    method = plan.recipe.method
+    if method in NEED_TEACHER and plan.teacher is None:
         raise UserError(
-            "method burn needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher recipe"
+            f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
+            "recipe"
         )
-    if plan.recipe.method == "simclr" and plan.teacher is not None:
-        raise UserError("method simclr learns without a teacher: leave --teacher out")
+    if method not in NEED_TEACHER and plan.teacher is not None:
+        raise UserError(f"method {method} learns without a teacher: leave --teacher out")
     if machine.monitor_every < 1 or (machine.workers or 0) < 0:
         raise UserError("--monitor-every must be at least 1 and --workers at least 0")
     if plan.max_steps is not None and plan.max_steps < 1:
@@ -166,21 +172,19 @@ def _check_plan(plan: RunPlan, machine: Machine) -> None:
 def _check_size(recipe: Recipe) -> None:
     """The views must be large enough for the backbone's strides, and its pooling give a vector."""
     network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
-    image = torch.zeros(1, 3, recipe.views.size, recipe.views.size)
-    try:
-        with torch.inference_mode():
-            width = network(image).shape[1]
-    except (RuntimeError, AssertionError, IndexError) as error:
-        raise UserError(
-            f"backbone {recipe.backbone.name} cannot take views of {recipe.views.size} pixels"
-        ) from error
-    if width != network.num_features:
-        raise UserError(
-            f"backbone {recipe.backbone.name} has no plain pooled features: use another"
-        )
+    name = recipe.backbone.name
+    for size in {config.size for config in recipe.view_configs(num_views=3)}:
+        try:
+            with torch.inference_mode():
+                width = network(torch.zeros(1, 3, size, size)).shape[1]
+        except (RuntimeError, AssertionError, IndexError) as error:
+            raise UserError(f"backbone {name} cannot take views of {size} pixels") from error
+        if width != network.num_features:
+            raise UserError(f"backbone {name} has no plain pooled features: use another")
 
 
-def _describe(plan: RunPlan, source: Source, origin: dict[str, Any] | None) -> dict[str, Any]:
+def _describe(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[str, Any]:
+    origin = None if teacher is None else teacher.origin
     values = {**vars(plan), "recipe": plan.recipe.to_json()}
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
@@ -283,6 +287,7 @@ def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
         precision=Precision(meta["precision"]),
         checkpoint=file,
         steps=meta["steps"],
+        seconds=monitor.get("seconds", 0.0),
         images_per_second=monitor["images_per_second"],
         knn=monitor["knn"],
         collapsed_at=monitor["collapsed_at"],
@@ -295,7 +300,7 @@ class _Stage:
 
     def __init__(
         self, plan: RunPlan, number: int, precision: Precision, source: Source,
-        teacher: Backbone | None, machine: Machine, console: Console, out: Path,
+        teacher: Teacher | None, machine: Machine, console: Console, out: Path,
     ) -> None:  # fmt: skip
         self._plan, self._number, self._precision = plan, number, precision
         self._source, self._teacher, self._machine = source, teacher, machine
@@ -306,10 +311,13 @@ class _Stage:
         recipe = self._plan.recipe
         torch.manual_seed(self._plan.seed)
         backbone = build_backbone(recipe.backbone, self._precision)
-        if recipe.method == "simclr":
-            return Simclr(backbone, recipe.simclr)
-        assert self._teacher is not None
-        return Burn(backbone, self._teacher, recipe.burn)
+        return build_method(
+            recipe.method,
+            recipe.method_config(),
+            backbone,
+            self._teacher,
+            len(self._source.classes),
+        )
 
     def train(
         self,
@@ -329,7 +337,7 @@ class _Stage:
         micro_batch = recipe.batch_size // recipe.accumulate
         loader = TrainLoader(
             self._source,
-            random_views(recipe.views, method.num_views, seed),
+            random_views(recipe.view_configs(method.num_views), seed),
             EpochSampler(len(self._source), micro_batch, seed, drop_last=True),
             workers,
         )
@@ -356,10 +364,8 @@ class _Stage:
             ],
             recipe, num_steps, self._machine.device,
         )  # fmt: skip
-        began = time.monotonic()
         self._fit(module, trainer, loader, resume_file, resume_command)
-        seconds = time.monotonic() - began
-        self._finish(module, monitor, seconds, described)
+        self._finish(module, monitor, described)
         resume_path.unlink(missing_ok=True)
 
     def _fit(
@@ -391,15 +397,14 @@ class _Stage:
     def _has_labels(self) -> bool:
         return self._source.labels is not None and len(self._source) >= 10
 
-    def _finish(
-        self, module: PretrainModule, monitor: Monitor, seconds: float, described: dict[str, Any]
-    ) -> None:
+    def _finish(self, module: PretrainModule, monitor: Monitor, described: dict[str, Any]) -> None:
         recipe = self._plan.recipe
         weights = module.method.weights()
         if not module.learned:
             raise UserError("no batch held two readable images: nothing was learned or saved")
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
             raise UserError("the weights are not finite: lower --optim.lr; nothing was saved")
+        seconds = monitor.seconds
         images = module.global_step * min(recipe.batch_size, len(self._source))
         meta = {
             "stage": self._number,
@@ -415,6 +420,7 @@ class _Stage:
             "monitor": {
                 "knn": monitor.knn,
                 "collapsed_at": monitor.collapsed_at,
+                "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(monitor.unreadable),
                 "last": monitor.last,

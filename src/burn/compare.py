@@ -1,0 +1,321 @@
+"""`burn compare`: several methods on the same images, network and budget, trained and judged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+
+from burn.compute import torch_device, uses_bfloat16
+from burn.data.sources import Source, open_source
+from burn.errors import UserError
+from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.protocols import KnnConfig, check_sources, run_knn, run_linear
+from burn.evaluation.subject import Subject, load_model
+from burn.files import write_text
+from burn.methods.registry import METHODS, NEED_TEACHER, MethodName
+from burn.recipes import find_recipe
+from burn.report.plots import comparison_picture
+from burn.report.tables import comparison_markdown
+from burn.results import Result, read_results
+from burn.stop import StopRequest
+from burn.training.run import Interrupted, Machine, RunPlan, pretrain
+
+Family = Literal["small", "imagenet", "imagenet100"]
+_SHARED_FILE = "comparison.json"
+# Not methods, but judged beside them: the floor and what was learned from.
+RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What every method has in common. Its own settings are those of its recipe, METHOD_FAMILY.
+
+    Attributes:
+        data: images to learn from, as for pretraining; with labels, which judging needs.
+        test: images with labels to judge on.
+        budget: images that each method sees in all of its stages together; the views of an image
+            count once.
+        teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
+            s2bnn.
+        labelled_teacher: teacher of supervised_kl, with its classifier.
+        family: whose recipes: small images, imagenet or imagenet100.
+        stages: of each method; default: its recipe's.
+        linear: linear evaluation, on features of plain views unless its augment says otherwise.
+    """
+
+    data: str
+    test: str
+    budget: int
+    teacher: str | None = None
+    labelled_teacher: str | None = None
+    family: Family = "small"
+    stages: Literal[1, 2] | None = None
+    linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
+
+    def check(self, methods: Sequence[str]) -> None:
+        """Raise UserError for values out of range, unknown methods and teachers that lack."""
+        for method in methods:
+            if method not in METHODS:
+                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(METHODS)}")
+        if not methods or len(set(methods)) < len(methods):
+            raise UserError("--methods: give each once, and at least one")
+        for method in methods:
+            if method in NEED_TEACHER and self.teacher_of(method) is None:
+                option = "labelled-teacher" if method == "supervised_kl" else "teacher"
+                raise UserError(
+                    f"method {method} needs --{option}: a run of a teacher recipe, or "
+                    f"ARCHITECTURE:FILE; or leave {method} out of --methods"
+                )
+        self.linear.check()
+
+    def teacher_of(self, method: str) -> str | None:
+        """What the method learns from, as `--teacher` takes it."""
+        if method not in NEED_TEACHER:
+            return None
+        return self.labelled_teacher if method == "supervised_kl" else self.teacher
+
+    def plan(self, method: MethodName, seed: int, num_images: int) -> RunPlan:
+        """The method's recipe, cut or stretched to the budget.
+
+        Raises UserError where the budget does not make a step.
+        """
+        name = f"{method}_{self.family}"
+        recipe = find_recipe(name)
+        if self.stages is not None:
+            recipe = replace(recipe, stages=self.stages)
+        batch = min(recipe.batch_size, num_images)
+        steps = self.budget // (len(recipe.precisions()) * batch)
+        if steps < 1:
+            raise UserError(f"--budget {self.budget} is less than one batch of {batch} a stage")
+        recipe = replace(recipe, epochs=math.ceil(steps / (num_images // batch)))
+        return RunPlan(name, recipe, self.data, self.teacher_of(method), seed, steps)
+
+
+def compare(
+    comparison: Comparison,
+    methods: Sequence[MethodName],
+    seeds: Sequence[int],
+    out: Path,
+    machine: Machine,
+    console: Console,
+    *,
+    processes: int | None = None,
+) -> list[Result]:
+    """Train and judge every method with every seed; what `out` already holds is kept.
+
+    Each leaves a run folder METHOD-seedN in `out`, with its results.jsonl; later calls may add
+    methods and seeds, but not change settings. comparison.md and .svg show all that `out` holds,
+    which is returned. processes: how many run at once, each on a GPU of its own or with its share
+    of the cores, its output in logs/; default: one for each GPU, or one. Raises UserError as
+    `pretrain` does, Interrupted after a signal.
+    """
+    comparison.check(methods)
+    if not seeds or any(not 0 <= seed < 2**32 for seed in seeds):
+        raise UserError("--seeds: give numbers in 0 … 2³² - 1")
+    train, test = open_source(comparison.data, "train"), open_source(comparison.test, "test")
+    check_sources(train, test)
+    jobs = [
+        _Job(comparison, method, comparison.plan(method, seed, len(train)), out, machine)
+        for seed in seeds
+        for method in methods
+    ]
+    for job in jobs:
+        job.plan.recipe.check()
+    _open_folder(out, comparison)
+    waiting = [job for job in jobs if not job.results.is_file()]
+    if processes is None:
+        cuda = torch_device(machine.device).type == "cuda"
+        processes = torch.cuda.device_count() if cuda else 1
+    if min(processes, len(waiting)) > 1:
+        _side_by_side(waiting, min(processes, len(waiting)), console)
+    else:
+        for job in waiting:
+            job.run(console)
+    for name, spec in (
+        (RANDOM, str(jobs[0].folder)),
+        (TEACHER, comparison.teacher),
+        (LABELLED_TEACHER, comparison.labelled_teacher),
+    ):
+        file = out / f"{name.replace(' ', '-')}.jsonl"
+        if spec and not file.is_file():
+            console.rule(name)
+            results = _judge(comparison, train, test, machine, name, spec, 0, console)
+            _write_results(file, results)
+    results = [r for file in _results_files(out) for r in read_results(file)]
+    write_text(out / "comparison.md", comparison_markdown(results))
+    comparison_picture(results, out / "comparison.svg")
+    return results
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One method with one seed."""
+
+    comparison: Comparison
+    method: str
+    plan: RunPlan
+    out: Path
+    machine: Machine
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-seed{self.plan.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.name
+
+    @property
+    def results(self) -> Path:
+        """Written last: where it is, the job is done."""
+        return self.folder / "results.jsonl"
+
+    def run(self, console: Console) -> None:
+        """Train, or go on with it, and judge."""
+        console.rule(self.name)
+        summaries = pretrain(
+            self.plan, self.folder, self.machine, console, overwrite=False,
+            resume=(self.folder / "run.json").is_file(), resume_command="the same command",
+        )  # fmt: skip
+        train = open_source(self.comparison.data, "train")
+        test = open_source(self.comparison.test, "test")
+        results = _judge(
+            self.comparison, train, test, self.machine, self.method, str(self.folder),
+            self.plan.seed, console,
+        )  # fmt: skip
+        batch = min(self.plan.recipe.batch_size, len(train))
+        seen = sum(summary.steps for summary in summaries) * batch
+        training = {
+            "recipe": self.plan.recipe_name,
+            "images_seen": seen,
+            "epochs": round(seen / len(train), 3),
+            "training_seconds": round(sum(summary.seconds for summary in summaries), 1),
+        }
+        results = [replace(r, settings={**r.settings, **training}) for r in results]
+        _write_results(self.results, results)
+
+
+def _judge(
+    comparison: Comparison, train: Source, test: Source, machine: Machine, model: str, spec: str,
+    seed: int, console: Console,
+) -> list[Result]:  # fmt: skip
+    """kNN and linear evaluation of one network."""
+    _, backbone, views = load_model(spec, fresh=model == RANDOM, seed=seed)
+    device = torch_device(machine.device)
+    subject = Subject(
+        model, spec, backbone.to(device), views, train, test, seed,
+        workers=machine.workers or 0, bfloat16=uses_bfloat16("auto", machine.device),
+    )  # fmt: skip
+    knn = run_knn(subject, KnnConfig(), console)
+    return [*knn, *run_linear(subject, comparison.linear, console)]
+
+
+def _write_results(file: Path, results: Sequence[Result]) -> None:
+    write_text(file, "".join(json.dumps(asdict(result)) + "\n" for result in results))
+
+
+def _results_files(out: Path) -> list[Path]:
+    return [*sorted(out.glob("*-seed*/results.jsonl")), *sorted(out.glob("*.jsonl"))]
+
+
+def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> None:
+    """Each job in a process of its own, so many at a time.
+
+    One that fails does not stop the others. Raises UserError for the first that failed,
+    Interrupted where a signal stopped them all.
+    """
+    logs = jobs[0].out / "logs"
+    logs.mkdir(exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    waiting, failed = list(jobs), list[str]()
+    running: dict[int, tuple[_Job, Any]] = {}
+    stop = StopRequest()
+    told = False
+    with stop.installed():
+        while running or (waiting and not stop.requested):
+            for slot in range(processes):
+                if slot not in running and waiting and not stop.requested:
+                    job = waiting.pop(0)
+                    log = logs / f"{job.name}.txt"
+                    process = context.Process(target=_run_alone, args=(job, slot, processes, log))
+                    process.start()
+                    running[slot] = job, process
+                    console.print(f"{job.name}: begun, see {log}")
+            time.sleep(0.2)
+            if stop.requested and not told:
+                for _, process in running.values():
+                    process.terminate()  # it saves between two steps
+                told = True
+            for slot, (job, process) in list(running.items()):
+                if process.is_alive():
+                    continue
+                del running[slot]
+                last = (logs / f"{job.name}.txt").read_text(errors="replace").strip().split("\n")
+                if process.exitcode:
+                    failed.append(f"{job.name}: {last[-1] or 'it died without a word'}")
+                console.print(f"{job.name}: {'failed' if process.exitcode else 'done'}")
+    if stop.requested:
+        raise Interrupted("stopped and saved; the same command goes on")
+    if failed:
+        raise UserError(failed[0])
+
+
+def _run_alone(job: _Job, slot: int, processes: int, log: Path) -> None:
+    """A process's whole life: GPU number `slot`, or a share of the cores."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[slot] if visible else str(slot)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(max(1, (cores or 1) // processes))
+    with (
+        log.open("a", buffering=1, encoding="utf-8", errors="replace") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        try:
+            job.run(Console(file=file, width=100, markup=False, highlight=False))
+        except UserError as error:
+            print(" ".join(str(error).split()), file=file)
+            sys.exit(2)
+
+
+def _open_folder(out: Path, comparison: Comparison) -> None:
+    """A new folder, or one whose runs have the same settings."""
+    shared = json.loads(json.dumps(asdict(comparison)))
+    file = out / _SHARED_FILE
+    if file.is_file():
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise UserError(f"{file} cannot be read: {error}") from error
+        # A teacher may be added with the method that needs it, but not exchanged.
+        differ = [
+            name
+            for name, value in shared.items()
+            if stored.get(name) != value
+            and not ("teacher" in name and None in (value, stored.get(name)))
+        ]
+        if differ:
+            name = differ[0]
+            raise UserError(
+                f"{out} holds a comparison with another {name}: {stored.get(name)}, now "
+                f"{shared[name]}; give another --out"
+            )
+        shared |= {name: stored[name] for name in shared if shared[name] is None}
+    elif out.is_dir() and any(out.iterdir()):
+        raise UserError(f"--out {out} is not empty and holds no comparison: give another folder")
+    elif out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(shared, indent=2) + "\n")

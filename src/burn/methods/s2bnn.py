@@ -1,0 +1,119 @@
+"""S2-BNN: a binary network learns the output distribution of a frozen float network.
+
+Shen et al., S2-BNN: Bridging the Gap Between Self-Supervised Real and 1-bit Neural Networks via
+Guided Distribution Calibration, 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from lightly.models.modules.heads import MoCoProjectionHead
+from torch import Tensor
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.errors import UserError
+from burn.methods.base import Method, StepOutput
+from burn.methods.contrast import MomentumContrast, check_ranges, unit
+from burn.targets.frozen import FrozenTarget
+from burn.targets.weights import Teacher
+from burn.types import Batch, Part
+
+
+@dataclass(frozen=True)
+class S2bnnConfig:
+    """S2-BNN's distillation, and MoCo v2's loss beside it where that has a weight.
+
+    Attributes:
+        temperature: of all softmaxes.
+        hidden: hidden width of the projection head; default: the backbone's.
+        contrastive: weight of MoCo v2's loss, added to the distillation; the fields below are its.
+        queue: number of negatives, the newest keys of earlier batches.
+        momentum: of the momentum encoder, which follows after every step.
+        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
+            keys shuffled, so that BN does not tell which key is whose; 8 on a single GPU.
+    """
+
+    temperature: float = 0.2
+    hidden: int | None = None
+    contrastive: float = 0.0
+    queue: int = 65536
+    momentum: float = 0.999
+    shuffle_groups: int = 1
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        check_ranges("s2bnn", self)
+
+
+def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Tensor:
+    """Mean over the batch of -Σ p_t · log p_s, with p = softmax(z / (‖z‖ · temperature)).
+
+    target, student: embeddings z (batch, dimension); their dimensions are the softmax's classes.
+    """
+    probabilities = F.softmax(unit(target) / temperature, dim=1)
+    return F.cross_entropy(unit(student) / temperature, probabilities)
+
+
+class S2bnn(Method):
+    """Distillation alone, which is the paper's best, or with MoCo v2's loss added to it.
+
+    The paper's mix ("+ Guided Learning" in its results) is the plain sum, `contrastive` 1, of
+    L = L_distillation + contrastive · L_contrastive. There as here teacher and student see the
+    query's view, batch.views[0], and the query is the embedding that is distilled: one head serves
+    both losses, and its width is the teacher's.
+    """
+
+    def __init__(self, backbone: Backbone, teacher: Teacher, config: S2bnnConfig) -> None:
+        super().__init__()
+        if teacher.head is None:
+            raise UserError(
+                "method s2bnn needs a teacher with its projection head: give a MoCo v2 file or a "
+                "run of a teacher recipe of burn's"
+            )
+        self.config = config
+        self.num_views = 2 if config.contrastive else 1
+        self.backbone = backbone
+        self.teacher = FrozenTarget(teacher.backbone, head=teacher.head)
+        with torch.no_grad():
+            some = next(teacher.head.parameters()).new_zeros(1, teacher.backbone.num_features)
+            dimension = teacher.head(some).shape[1]
+        width = backbone.num_features
+        self.head = MoCoProjectionHead(width, config.hidden or width, dimension)
+        self.contrast: MomentumContrast | None = None
+        if config.contrastive:
+            self.contrast = MomentumContrast(
+                backbone, self.head, dimension, queue=config.queue, groups=config.shuffle_groups,
+                temperature=config.temperature, momentum=config.momentum,
+            )  # fmt: skip
+
+    def parts(self) -> list[Part]:
+        parts = [
+            Part("backbone", self.backbone, trained=True),
+            Part("projection head", self.head, trained=True),
+        ]
+        if self.contrast is not None:
+            parts.append(Part("momentum encoder", self.contrast.target, trained=False))
+        return [*parts, Part("teacher", self.teacher, trained=False)]
+
+    def forward(self, batch: Batch, progress: float) -> StepOutput:
+        query = batch.views[0]
+        if self.contrast is None:
+            features = self.backbone(query)
+        else:
+            features = self.contrast.encode(self.backbone, query)
+        embeddings = self.head(features)
+        loss = distillation_loss(self.teacher(query), embeddings, self.config.temperature)
+        terms = {"loss": loss.detach()}
+        if self.contrast is not None:
+            contrastive = self.contrast(embeddings, batch.views[1])
+            terms = {"distillation": loss.detach(), "contrastive": contrastive.detach()}
+            loss = loss + self.config.contrastive * contrastive
+            terms["loss"] = loss.detach()
+        return StepOutput(loss, terms, features.detach())
+
+    def after_step(self, progress: float) -> None:
+        if self.contrast is not None:
+            self.contrast.follow(self.backbone, self.head)

@@ -1,0 +1,79 @@
+"""Learning with labels, or from a network that did: the supervised baselines.
+
+supervised_kl is ReActNet's "distributional loss" (Liu et al., ReActNet: Towards Precise Binary
+Neural Network with Generalized Activation Functions, ECCV 2020, Eq. 6).
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.errors import UserError
+from burn.methods.base import Method, StepOutput
+from burn.methods.burn import kl_divergence
+from burn.targets.frozen import FrozenTarget
+from burn.targets.weights import Teacher
+from burn.types import Batch, Part
+
+
+class Supervised(Method):
+    """Cross-entropy of a linear classifier. Raises UserError for a batch without labels."""
+
+    num_views = 1
+
+    def __init__(self, backbone: Backbone, num_classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = nn.Linear(backbone.num_features, num_classes)
+
+    def parts(self) -> list[Part]:
+        backbone = Part("backbone", self.backbone, trained=True)
+        return [backbone, Part("classifier", self.classifier, trained=True)]
+
+    def forward(self, batch: Batch, progress: float) -> StepOutput:
+        if batch.labels is None:
+            raise UserError(
+                "method supervised needs labels, but the images have none: give them in one "
+                "folder per class, or choose a method that learns without labels"
+            )
+        features = self.backbone(batch.views[0])
+        logits = self.classifier(features).float()
+        loss = F.cross_entropy(logits, batch.labels)
+        accuracy = (logits.detach().argmax(dim=1) == batch.labels).float().mean()
+        terms = {"loss": loss.detach(), "accuracy": accuracy}
+        return StepOutput(loss, terms, features.detach())
+
+
+class SupervisedKl(Method):
+    """KL(teacher's softmax || student's softmax), mean over the batch, at temperature 1.
+
+    Raises UserError for a teacher without classifier. Labels are not looked at.
+    """
+
+    num_views = 1
+
+    def __init__(self, backbone: Backbone, teacher: Teacher) -> None:
+        super().__init__()
+        if teacher.classifier is None:
+            raise UserError(
+                "method supervised_kl needs a teacher trained with labels, with its classifier: "
+                "train one with method supervised, or give a file of weights that has one"
+            )
+        self.backbone = backbone
+        self.classifier = nn.Linear(backbone.num_features, teacher.classifier.out_features)
+        self.teacher = FrozenTarget(teacher.backbone, head=teacher.classifier)
+
+    def parts(self) -> list[Part]:
+        return [
+            Part("backbone", self.backbone, trained=True),
+            Part("classifier", self.classifier, trained=True),
+            Part("teacher", self.teacher, trained=False),
+        ]
+
+    def forward(self, batch: Batch, progress: float) -> StepOutput:
+        (view,) = batch.views
+        features = self.backbone(view)
+        loss = kl_divergence(self.teacher(view), self.classifier(features), temperature=1.0)
+        return StepOutput(loss, {"loss": loss.detach()}, features.detach())

@@ -1,0 +1,171 @@
+"""SwAV: predict the cluster of one crop of an image from another crop (Caron et al., 2020).
+
+Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from lightly.loss import SwaVLoss
+from lightly.models.modules import SwaVProjectionHead
+from lightly.utils import dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.errors import UserError
+from burn.methods.base import Method, StepOutput
+from burn.methods.contrast import gather
+from burn.types import Batch, Part
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "small_crops": (0, 64),
+    "small_size": (8, 4096),
+    "prototypes": (2, 2**20),
+    "temperature": (1e-3, 1e3),
+    # exp(±1/ε) and its share of all prototypes and embeddings must be a float32: e^-67 / 10^8.
+    "epsilon": (0.03, 1e3),
+    "sinkhorn_iterations": (1, 1000),
+    "queue": (0, 2**24),
+    "queue_from": (0, 1),
+    "hidden": (1, 2**16),
+    "dimension": (1, 2**16),
+    "freeze_prototypes": (0, 1),
+}
+
+
+@dataclass(frozen=True)
+class SwavConfig:
+    """SwAV's crops, prototypes and queue.
+
+    Attributes:
+        small_crops: number of small views of an image, beside two of full size.
+        small_size: their height and width in pixels.
+        small_scale: share of the image's area that a small view shows, from and to.
+        prototypes: number of clusters.
+        temperature: of the softmax that predicts clusters.
+        epsilon: smoothness of the clusters' assignment by Sinkhorn's algorithm.
+        sinkhorn_iterations: its iterations.
+        queue: embeddings of earlier images, for each view of full size, that take part in the
+            assignment, those of all processes together; 0 for large batches.
+        queue_from: share of a stage after which the queue starts to fill; used once it is full.
+        hidden: hidden width of the projection head.
+        dimension: output width of the projection head.
+        freeze_prototypes: share of a stage during which the prototypes stay as they are.
+    """
+
+    small_crops: int = 6
+    small_size: int = 96
+    small_scale: tuple[float, float] = (0.05, 0.14)
+    prototypes: int = 3000
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    sinkhorn_iterations: int = 3
+    queue: int = 3840
+    queue_from: float = 0.075  # 15 of 200 epochs, as the paper
+    hidden: int = 2048
+    dimension: int = 128
+    freeze_prototypes: float = 0.005  # 1 of 200 epochs, as the paper
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        for name, (low, high) in _RANGES.items():
+            if not low <= getattr(self, name) <= high:
+                raise UserError(f"swav.{name} {getattr(self, name)} is not in {low:g} … {high:g}")
+        if not 0 < self.small_scale[0] <= self.small_scale[1] <= 1:
+            raise UserError(
+                f"swav.small_scale {list(self.small_scale)} is not a range of shares of the "
+                "image's area, as [0.05, 0.14]"
+            )
+
+
+class Swav(Method):
+    """The views are two of full size, whose codes all others predict, and then the small ones.
+
+    The prototypes have length 1 when a step begins. The queue is one for all processes, a share of
+    which each brings to the assignment: a checkpoint holds it whole, whatever their number.
+    """
+
+    queue: Tensor  # (2, config.queue, dimension), newest first; zeros until it is full
+
+    def __init__(self, backbone: Backbone, config: SwavConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.num_views = 2 + config.small_crops
+        self.backbone = backbone
+        self.head = SwaVProjectionHead(backbone.num_features, config.hidden, config.dimension)
+        self.prototypes = nn.Linear(config.dimension, config.prototypes, bias=False)
+        self._normalize_prototypes()
+        self.register_buffer("queue", torch.zeros(2, config.queue, config.dimension))
+        self.criterion = SwaVLoss(
+            config.temperature,
+            config.sinkhorn_iterations,
+            config.epsilon,
+            sinkhorn_gather_distributed=True,
+        )
+
+    def parts(self) -> list[Part]:
+        return [
+            Part("backbone", self.backbone, trained=True),
+            Part("projection head", self.head, trained=True),
+            Part("prototypes", self.prototypes, trained=True),
+        ]
+
+    def reached(self, progress: float) -> set[str]:
+        names = super().reached(progress)
+        if progress < self.config.freeze_prototypes:
+            names.discard("prototypes")
+        return names
+
+    def forward(self, batch: Batch, progress: float) -> StepOutput:
+        # Crops of one size together, so that BN sees them all, as in the authors' code.
+        sizes = groupby(batch.views, key=lambda view: view.shape)
+        features = torch.cat([self.backbone(torch.cat(list(views))) for _, views in sizes])
+        outputs = self.head(features)
+        count = len(batch.views[0])
+        # Cosines in bfloat16 err by 0.004, over ε by 8 %.
+        with torch.autocast(outputs.device.type, enabled=False):
+            embeddings = F.normalize(outputs.float(), dim=1)
+            scores = list(self._scores(embeddings, progress).split(count))
+            queued = None
+            if self.config.queue and progress >= self.config.queue_from:
+                queued = self._queue_scores()
+                self._enqueue(embeddings.detach()[: 2 * count])
+            loss = self.criterion(scores[:2], scores[2:], queued).squeeze()
+        return StepOutput(loss, {"loss": loss.detach()}, features[:count].detach())
+
+    def after_step(self, progress: float) -> None:
+        self._normalize_prototypes()
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        super().load_weights(weights)
+        self.queue.zero_()  # embeddings by the last stage's network
+
+    @torch.no_grad()
+    def _normalize_prototypes(self) -> None:
+        self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
+
+    def _scores(self, embeddings: Tensor, progress: float) -> Tensor:
+        """Cosines with the prototypes: (embeddings, dimension) -> (embeddings, prototypes)."""
+        weight = self.prototypes.weight
+        if progress < self.config.freeze_prototypes:
+            # A zero gradient and not none: DistributedDataParallel waits for every parameter's.
+            weight = weight.detach() + 0 * weight
+        return F.linear(embeddings, weight)
+
+    @torch.no_grad()
+    def _queue_scores(self) -> list[Tensor] | None:
+        """Of this process's share of the queue, for each large crop; None until it is full."""
+        if not self.queue[:, -1].any():
+            return None
+        share = self.queue[:, dist.rank() :: dist.world_size()]
+        return [self.prototypes(embeddings) for embeddings in share]
+
+    def _enqueue(self, embeddings: Tensor) -> None:
+        """Put the large crops' embeddings of all processes, (2 · batch, dimension), in front."""
+        everyone = [rows.view(2, -1, rows.shape[1]) for rows in gather(embeddings)]
+        self.queue.copy_(torch.cat([*everyone, self.queue], dim=1)[:, : self.config.queue])
