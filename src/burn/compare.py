@@ -201,9 +201,9 @@ class _Job:
             "recipe": self.plan.recipe_name,
             "images_seen": seen,
             "epochs": round(seen / len(train), 3),
-            "training_seconds": round(sum(summary.seconds for summary in summaries), 1),
+            "seconds": round(sum(summary.seconds for summary in summaries), 1),
         }
-        results = [replace(r, settings={**r.settings, **training}) for r in results]
+        results = [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
         _write_results(self.results, results)
 
 

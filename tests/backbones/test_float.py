@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
+from timm.layers import resample_abs_pos_embed
 
 from burn.backbones import BackboneConfig, build_backbone, is_binary
 from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
@@ -53,9 +54,52 @@ def test_a_resnet_is_its_trunk_and_its_top(name: str):
         assert torch.equal(backbone.top(trunk), backbone.forward_features(images))
 
 
-def test_a_transformer_has_one_size_and_a_resnet_any():
-    assert build("test_vit").fixed_size == 160
+def test_only_what_cannot_take_other_sizes_has_one():
+    assert build("test_maxvit").fixed_size == 160
+    assert build("test_vit").fixed_size is None
     assert build("resnet18", width=0.25).fixed_size is None
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_vit2", "test_vit3"])
+def test_a_transformer_takes_other_sizes(name: str):
+    """As the same network built for that size, with its position embeddings resampled."""
+    backbone = randomize(build(name)).eval()
+    sized = timm.create_model(name, num_classes=0, img_size=96).eval()
+    weights = backbone.model.state_dict()
+    tokens = weights["pos_embed"].shape[1] - 100  # class token and registers
+    prefix = tokens if weights["pos_embed"].shape[1] > 100 else 0
+    weights["pos_embed"] = resample_abs_pos_embed(
+        weights["pos_embed"], [6, 6], num_prefix_tokens=prefix
+    )
+    sized.load_state_dict(weights)
+    images = torch.rand(2, 3, 96, 96)
+    with torch.no_grad():
+        expected = sized(backbone.normalize(images))
+        torch.testing.assert_close(backbone(images), expected, rtol=1e-4, atol=1e-5)  # as above
+
+
+@pytest.mark.parametrize(("name", "side"), [("test_vit", 100), ("test_maxvit", 96)])
+def test_sizes_that_do_not_suit(name: str, side: int):
+    with pytest.raises(UserError, match=f"backbone {name}: .*{side}"):
+        build(name)(torch.rand(1, 3, side, side))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["test_vit", "test_vit2", "test_vit3", "test_convnext", "mobilenetv3_small_050", "resnet10t"],
+)
+def test_pooled_features_are_the_models_own(name: str):
+    """Class token, mean, or what a network computes before its classifier."""
+    backbone = build(name).eval()
+    images = torch.rand(2, 3, 160, 160)
+    with torch.no_grad():
+        tokens = backbone.forward_features(images)
+        pooled = backbone.pool(tokens)
+        model = timm.create_model(name, num_classes=9).eval()
+        model.load_state_dict(backbone.model.state_dict(), strict=False)
+        expected = model.forward_head(tokens, pre_logits=True)
+    assert torch.equal(pooled, expected)
+    assert pooled.shape == (2, backbone.num_features)
 
 
 def test_a_transformer_has_no_trunk():
@@ -83,6 +127,7 @@ def test_every_parameter_gets_a_gradient():
     ("name", "settings", "words"),
     [
         ("resnet81", {}, "resnet81.*resnet18"),
+        ("resnet50.a9_in1k", {}, "a9_in1k of resnet50.*resnet50.a1_in1k"),
         ("reactnet", {}, "reactnet_a"),
         ("test_vit", {"width": 0.5}, "test_vit.*width"),
         ("test_vit", {"stem_stride": 1}, "test_vit.*stem"),

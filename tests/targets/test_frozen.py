@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.methods.base import mlp
 from burn.methods.burn import Burn, BurnConfig
 from burn.optim import OptimConfig, build_optimizer
 from burn.targets.frozen import FrozenTarget
@@ -109,6 +111,25 @@ def test_it_gives_features_without_gradients():
     assert features.shape == (6, target.num_features)
     assert features.dtype == torch.float32
     assert not features.requires_grad
+
+
+@pytest.mark.parametrize("batch_norm", ["running", "batch"])
+def test_a_head_follows_the_backbone_and_is_as_frozen(batch_norm: str):
+    torch.manual_seed(0)
+    head = randomize(mlp(96, 16, 8))
+    features = FrozenTarget(float_teacher(), batch_norm)(images(1))  # type: ignore[arg-type]
+    with torch.no_grad():
+        expected = copy.deepcopy(head).train(batch_norm == "batch")(features)
+    target = FrozenTarget(float_teacher(), batch_norm, head)  # type: ignore[arg-type]
+    before = contents(target)
+    found = target.train()(images(1))
+    # The same float32 formula, through another kernel where the statistics are the batch's.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert target.num_features == 96, "the backbone's"
+    assert not found.requires_grad
+    assert not any(p.requires_grad for p in head.parameters())
+    assert not any(module.training for module in target.modules())
+    assert unchanged(target, before)
 
 
 def test_the_two_settings_make_different_losses():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import os
@@ -15,14 +16,22 @@ from typing import Any
 import pytest
 import timm
 import torch
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
+from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
 from safetensors.torch import save_file
 from torch import Tensor
 
 from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.backbones.base import IMAGENET_MEAN
 from burn.backbones.float import FloatBackbone
 from burn.checkpoint import load_checkpoint, save_checkpoint
 from burn.errors import UserError
-from burn.targets.weights import backbone_from, load_backbone
+from burn.methods.base import mlp
+from burn.targets.weights import backbone_from, load_backbone, load_teacher
 from burn.types import Precision
 from networks import randomize, tiny_reactnet
 
@@ -56,62 +65,17 @@ def noise(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def moco(w: dict[str, Tensor]) -> Any:
-    head = {"fc.0.weight": torch.rand(8, 96), "fc.2.bias": torch.rand(8)}
+    head = {
+        "fc.0.weight": torch.rand(96, 96), "fc.0.bias": torch.rand(96),
+        "fc.2.weight": torch.rand(8, 96), "fc.2.bias": torch.rand(8),
+    }  # fmt: skip
     state = below("module.encoder_k.", noise(w) | head) | below("module.encoder_q.", w | head)
     state |= {"module.queue": torch.rand(8, 16), "module.queue_ptr": torch.zeros(1)}
     return {"epoch": 800, "arch": "resnet50", "state_dict": state, "optimizer": {"state": {}}}
 
 
-def dino(w: dict[str, Tensor]) -> Any:
-    head = below(
-        "module.head.", {"mlp.0.weight": torch.rand(8, 96), "last_layer.weight_g": torch.rand(8)}
-    )
-    return {
-        "student": below("module.backbone.", noise(w)) | head,
-        "teacher": below("module.backbone.", w) | head,
-        "epoch": 100,
-        "args": {"arch": "resnet50"},
-    }
-
-
 def torchvision(w: dict[str, Tensor]) -> Any:
     return w | {"fc.weight": torch.rand(1000, 96), "fc.bias": torch.rand(1000)}
-
-
-def older(w: dict[str, Tensor]) -> Any:
-    """Files from before BN counted its batches."""
-    return {name: t for name, t in w.items() if not name.endswith("num_batches_tracked")}
-
-
-LAYOUTS: dict[str, Callable[[dict[str, Tensor]], Any]] = {
-    "MoCo v2": moco,
-    "DINO": dino,
-    "DINO, teacher unwrapped": lambda w: {"teacher": below("backbone.", w)},
-    "torchvision": torchvision,
-    "timm": lambda w: w,
-    "older": older,
-    "data parallel": lambda w: below("module.", torchvision(w)),
-    "Lightning-like": lambda w: {"state_dict": below("backbone.", w), "epoch": 3},
-    "training script": lambda w: {"model": torchvision(w), "epoch": 3},
-    "data parallel script": lambda w: {"state_dict": below("module.", torchvision(w))},
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_the_source_networks_features(
-    layout: str, source: FloatBackbone, plain: dict[str, Tensor], tmp_path: Path
-):
-    file = tmp_path / "weights.pth"
-    torch.save(LAYOUTS[layout](plain), file)
-    backbone, origin = load_backbone(f"{ARCHITECTURE}:{file}")
-    assert not backbone.training
-    with torch.no_grad():
-        assert torch.equal(backbone(IMAGES), source(IMAGES))
-    assert origin == {
-        "spec": f"{ARCHITECTURE}:{file}",
-        "architecture": ARCHITECTURE,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-    }
 
 
 def test_safetensors(source: FloatBackbone, plain: dict[str, Tensor], tmp_path: Path):
@@ -152,10 +116,12 @@ def test_a_backbone_with_weights_of_its_own_in_its_head(name: str, tmp_path: Pat
 
 
 def save_ours(
-    file: Path, network: Backbone, precision: Precision, changes: Mapping[str, Any] | None = None
-) -> None:
+    file: Path, network: Backbone, precision: Precision, changes: Mapping[str, Any] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:  # fmt: skip
     meta = {"backbone": asdict(network.config), "precision": precision.value, "stage": 1}
-    save_checkpoint(file, below("backbone.", network.state_dict()), {**meta, **(changes or {})})
+    held = {**below("backbone.", network.state_dict()), **(weights or {})}
+    save_checkpoint(file, held, {**meta, **(changes or {})})
 
 
 @pytest.mark.parametrize("precision", [Precision.BINARY_ACTIVATIONS, Precision.BINARY])
@@ -181,6 +147,33 @@ def test_our_float_teacher(source: FloatBackbone, tmp_path: Path):
     assert origin["architecture"] == ARCHITECTURE
 
 
+def test_our_teachers_heads(source: FloatBackbone, tmp_path: Path):
+    """The methods' own modules give, from the features, what the teacher's heads give."""
+    torch.manual_seed(5)
+    simclr = randomize(SimCLRProjectionHead(96, 40, 12)).eval()
+    moco = randomize(MoCoProjectionHead(96, 30, 10)).eval()
+    sequence = randomize(mlp(96, 20, 7)).eval()
+    classifier = torch.nn.Linear(96, 5)
+    file, features = tmp_path / "stage1.safetensors", torch.randn(4, 96)
+    for head in (simclr, moco, sequence):
+        parts = below("head.", head.state_dict()) | below("classifier.", classifier.state_dict())
+        save_ours(file, source, Precision.FLOAT, weights=parts)
+        teacher = load_teacher(str(tmp_path))
+        assert teacher.head is not None
+        assert teacher.classifier is not None
+        with torch.no_grad():
+            assert torch.equal(teacher.head(features), head(features))
+            assert torch.equal(teacher.classifier(features), classifier(features))
+    save_ours(file, source, Precision.FLOAT, weights=below("classifier.", sequence.state_dict()))
+    teacher = load_teacher(str(tmp_path))
+    assert teacher.head is None
+    assert teacher.classifier is None, "BURN's own is no classifier of labels"
+    save_ours(file, source, Precision.FLOAT, weights={"head.tokens": torch.rand(3)})
+    with pytest.raises(UserError, match="projection head cannot be read: tokens"):
+        load_teacher(str(tmp_path))
+    load_backbone(str(tmp_path))  # evaluation asks for no head
+
+
 def test_fresh_is_the_same_network_with_new_weights_of_the_seed(tmp_path: Path):
     original = randomize(tiny_reactnet(seed=8))
     file = tmp_path / "stage1.safetensors"
@@ -203,6 +196,8 @@ def refused(spec: str, file: Path, words: str | None = None) -> str:
     message = str(caught.value)
     assert str(file) in message, message
     assert "\n" not in message, message
+    with pytest.raises(UserError):
+        load_teacher(spec)
     return message
 
 
@@ -221,17 +216,20 @@ def test_wrong_architecture(plain: dict[str, Tensor], tmp_path: Path):
 def test_a_missing_and_an_unknown_key(layout: str, plain: dict[str, Tensor], tmp_path: Path):
     file = tmp_path / "weights.pth"
     names = [name for name in plain if name.endswith("weight")]
-    spec = save(LAYOUTS[layout]({k: v for k, v in plain.items() if k != names[3]}), file)
-    refused(spec, file, f"lacks {names[3]}")
-    spec = save(LAYOUTS[layout](plain | {"layer9.weight": torch.zeros(1)}), file)
-    refused(spec, file, "unknown layer9.weight")
+    wrap, prefix = {"timm": (dict, ""), "MoCo v2": (moco, "module.encoder_q.")}[layout]
+    spec = save(wrap({k: v for k, v in plain.items() if k != names[3]}), file)
+    refused(spec, file, f"lacks {names[3]};.*nearest known format is .*, with 89 of 90 names")
+    spec = save(wrap(plain | {"layer9.weight": torch.zeros(1)}), file)
+    refused(spec, file, f"unknown {prefix}layer9.weight; the nearest known format")
 
 
 def test_many_missing_keys_are_counted(plain: dict[str, Tensor], tmp_path: Path):
     file = tmp_path / "weights.pth"
     kept = dict(list(plain.items())[:5])
     lacking = [n for n in plain if n not in kept and not n.endswith("num_batches_tracked")]
-    refused(save(kept, file), file, f"and {len(lacking) - 3} more")
+    refused(
+        save(kept, file), file, f"lacks {', '.join(lacking[:10])} and {len(lacking) - 10} more; "
+    )
 
 
 def test_a_wrong_shape(plain: dict[str, Tensor], tmp_path: Path):
@@ -294,7 +292,81 @@ def test_files_without_weights(content: Any, tmp_path: Path):
     refused(save(content, file), file, "holds")
 
 
+def test_only_an_optimizer(tmp_path: Path):
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.rand(1, 2)).sum().backward()
+    optimizer.step()
+    file = tmp_path / "weights.pth"
+    refused(save({"optimizer": optimizer.state_dict()}, file), file, "no weights.*: optimizer;")
+
+
+@pytest.mark.parametrize("container", [None, "state_dict"])
+def test_all_names_of_another_prefix(
+    container: str | None, plain: dict[str, Tensor], tmp_path: Path
+):
+    file = tmp_path / "weights.pth"
+    weights = below("some.student\n\x1b[2J.", plain)
+    names = "some.student..+conv1.0.weight, (.+, ){8}[^,]+ and 80 more; known formats: MoCo"
+    spec = save(weights if container is None else {container: weights}, file)
+    message = refused(spec, file, f"none of its weights is known, of {names}")
+    assert message.isprintable()
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "module.encoder_q."])
+def test_the_head_alone(prefix: str, tmp_path: Path):
+    file = tmp_path / "weights.pth"
+    head = below(prefix, {"fc.weight": torch.rand(9, 96), "fc.bias": torch.rand(9)})
+    refused(save({"state_dict": head}, file), file, "none of its weights is known, of .*fc.weight")
+
+
+def test_numbers_that_are_none(plain: dict[str, Tensor], tmp_path: Path):
+    file, name = tmp_path / "weights.pth", "layer1.0.conv1.weight"
+    for value in (float("nan"), float("inf")):
+        broken = plain[name].clone()
+        broken[0, 0, 0, 0] = value
+        spec = save(plain | {name: broken}, file)
+        refused(spec, file, f"not finite, first in {name}")
+    spec = save(torchvision(plain) | {"fc.bias": torch.full((1000,), float("nan"))}, file)
+    refused(spec, file, r"not finite, first in fc.bias")
+    refused(save(plain | {name: plain[name].to(torch.int8)}, file), file, f"int8 in {name}")
+    refused(save(plain | {name: plain[name].to_sparse()}, file), file, f"lacks {name}")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_float_weights_are_converted(
+    kind: torch.dtype, plain: dict[str, Tensor], tmp_path: Path
+):
+    file = tmp_path / "weights.pth"
+    weights = {k: v.to(kind) if v.is_floating_point() else v for k, v in plain.items()}
+    teacher = load_teacher(save(torchvision(weights), file))
+    for name, tensor in teacher.backbone.state_dict().items():
+        assert torch.equal(tensor, weights[name.removeprefix("model.")].to(tensor.dtype))
+    assert teacher.classifier is not None
+    assert teacher.classifier.weight.dtype == torch.float32
+    with torch.no_grad():
+        assert teacher.backbone(IMAGES).isfinite().all()
+
+
+def test_a_whole_checkpoint_is_not_taken_for_a_file_of_weights(tmp_path: Path):
+    file = tmp_path / "weights.pth"
+    save(torchvision({}), file)
+    refused(str(file), file, f"no checkpoint of burn's.*ARCHITECTURE:{file}")
+
+
 # --- Nothing in a file is executed. ---
+
+
+def test_options_in_a_namespace_are_read_and_what_they_hold_is_not_run(
+    plain: dict[str, Tensor], tmp_path: Path
+):
+    """DINO's and timm's checkpoints keep their command line so."""
+    file, marker = tmp_path / "weights.pth", tmp_path / "marker"
+    spec = save({"state_dict": plain, "args": argparse.Namespace(lr=0.1, arch="resnet50")}, file)
+    assert load_teacher(spec).origin["format"] == "state_dict or model"
+    save({"state_dict": plain, "args": argparse.Namespace(lr=Payload(marker))}, file)
+    refused(spec, file, "could run code")
+    assert not marker.exists()
 
 
 class Payload:
@@ -360,8 +432,87 @@ def test_specs_that_name_nothing(tmp_path: Path):
         load_backbone(f"{ARCHITECTURE}:{tmp_path}/nowhere.pth")
     with pytest.raises(UserError, match="no weights file"):
         load_backbone(f"{ARCHITECTURE}:{tmp_path}")
-    with pytest.raises(UserError, match="unknown backbone 'resnet81'"):
-        load_backbone(f"resnet81:{tmp_path}/nowhere.pth")
+    for name in ("resnet81", "resnet50.a9_in1k", "hub:resnet81", "hub:resnet50.a9_in1k"):
+        spec = name if name.startswith("hub:") else f"{name}:{tmp_path}/nowhere.pth"
+        with pytest.raises(
+            UserError, match=f"unknown backbone '{name.removeprefix('hub:')}'.*near"
+        ):
+            load_backbone(spec)
+
+
+# --- Weights that timm publishes, without a network. ---
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, files: Mapping[str, Path]) -> list[tuple[str, str]]:
+    """A hub that holds `files` alone; what is asked of it."""
+    asked: list[tuple[str, str]] = []
+
+    def download(repo_id: str, filename: str) -> str:
+        asked.append((repo_id, filename))
+        if filename not in files:
+            raise EntryNotFoundError(f"404: no {filename}\nRequest ID: 1")
+        return str(files[filename])
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    return asked
+
+
+def test_the_hub_gives_architecture_weights_and_normalisation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    torch.manual_seed(9)
+    model = timm.create_model("test_vit", num_classes=1000).eval()
+    file = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), file)
+    asked = hub(monkeypatch, {"model.safetensors": file, "pytorch_model.bin": file})
+    images = torch.rand(2, 3, 160, 160)
+    for spec in ("hub:test_vit.r160_in1k", "hub:test_vit"):
+        teacher = load_teacher(spec)
+        assert teacher.classifier is not None
+        with torch.no_grad():
+            logits = teacher.classifier(teacher.backbone(images))
+            expected = model((images - 0.5) / 0.5)
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)  # float32, other kernels
+        assert teacher.origin == {
+            "spec": spec,
+            "architecture": "test_vit.r160_in1k",
+            "format": "plain",
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        }
+    assert asked == [("timm/test_vit.r160_in1k", "model.safetensors")] * 2
+    by_file = load_teacher(f"test_vit.r160_in1k:{file}").backbone
+    assert by_file.config == teacher.backbone.config
+    assert load_teacher(f"test_vit:{file}").backbone.config.mean == IMAGENET_MEAN
+
+
+def test_the_hub_without_safetensors_and_with_wrong_weights(
+    monkeypatch: pytest.MonkeyPatch, plain: dict[str, Tensor], tmp_path: Path
+):
+    file = tmp_path / "pytorch_model.bin"
+    asked = hub(monkeypatch, {"pytorch_model.bin": file})
+    torch.save(plain, file)
+    load_teacher("hub:test_resnet")
+    assert [name for _, name in asked] == ["model.safetensors", "pytorch_model.bin"]
+    del plain["conv1.0.weight"]
+    torch.save(plain, file)
+    refused("hub:test_resnet", file, "lacks conv1.0.weight")
+
+
+@pytest.mark.parametrize("error", [LocalEntryNotFoundError, OfflineModeIsEnabled, TimeoutError])
+def test_the_hub_out_of_reach(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
+    def download(*_: Any) -> str:
+        raise error("no connection\nsecond line")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    words = rf"hub:resnet18.a1_in1k cannot be fetched \({error.__name__}; .*: give resnet18.*:FILE"
+    with pytest.raises(UserError, match=words) as caught:
+        load_teacher("hub:resnet18.a1_in1k")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_architecture_without_published_weights():
+    with pytest.raises(UserError, match="no weights of mixer_s32_224: give mixer_s32_224:FILE"):
+        load_teacher("hub:mixer_s32_224")
 
 
 @pytest.mark.parametrize(

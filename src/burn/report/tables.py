@@ -63,8 +63,9 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
         numbers: dict[str, list[float]] = {}
         for result in mine:
             numbers.setdefault(result.protocol, []).append(result.value)
-        trained = [r.settings for r in mine if r.protocol == "knn" and "epochs" in r.settings]
-        seconds = [s["training_seconds"] for s in trained]
+        knn = [r.settings for r in mine if r.protocol == "knn"]
+        trained = [settings["pretraining"] for settings in knn if "pretraining" in settings]
+        seconds = [about["seconds"] for about in trained]
         rows.append(
             ComparedRow(
                 model,

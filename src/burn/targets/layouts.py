@@ -116,6 +116,11 @@ _PLAIN = (
 LAYOUTS = (*_PLAIN, *_PROJECTS)
 FORMATS = ", ".join(dict.fromkeys(layout.name for layout in (*_PROJECTS, *_PLAIN)))
 
+_LIST = textwrap.fill(
+    f"Formats: {FORMATS}, where plain is a state dict in the names of timm or torchvision, or in "
+    "others that timm converts (DINOv2, DINOv3).",
+    96,
+)
 TEACHER_SYNTAX = f"""\
 A teacher is one of
   PATH               a run folder or checkpoint of burn's: runs/teacher
@@ -123,13 +128,7 @@ A teacher is one of
   hub:NAME           weights that timm publishes, when online: hub:resnet50.a1_in1k
 Images are normalised as ImageNet's, or as timm does for the tag in the name, where it has one
 (vit_tiny_patch16_224.augreg_in21k:FILE). Every weight must find its place, or it is an error.
-{
-    textwrap.fill(
-        f"Formats: {FORMATS}, where plain is a state dict in the names of timm or "
-        "torchvision, or in others that timm converts (DINOv2, DINOv3).",
-        96,
-    )
-}"""
+{_LIST}"""
 
 
 @dataclass(frozen=True)
