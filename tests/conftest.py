@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,14 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run folder of a tiny float teacher trained for a few steps on digits."""
     out = tmp_path_factory.mktemp("teacher") / "run"
     tiny.train(tiny.teacher_recipe(), out, max_steps=8)
+    return out
+
+
+@pytest.fixture(scope="session")
+def labelled_teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run folder of a tiny float network trained with labels for a few steps on digits."""
+    out = tmp_path_factory.mktemp("labelled-teacher") / "run"
+    tiny.train(replace(tiny.teacher_recipe(), method="supervised"), out, max_steps=8)
     return out
 
 

@@ -31,6 +31,27 @@ def student_recipe(**burn: object) -> Recipe:
     return replace(recipe, epochs=1, batch_size=64, compute="float32", backbone=STUDENT, burn=loss)
 
 
+def baseline_recipe(method: str) -> Recipe:
+    """One of the paper's baselines on the tiny student, with queues for hundreds of images."""
+    digits = find_recipe("demo")
+    recipe = find_recipe(f"{method}_small")
+    views = digits.views
+    if method == "infomin":
+        views = replace(views, rand_augment=2)
+    return replace(
+        recipe,
+        epochs=1,
+        batch_size=64,
+        compute="float32",
+        backbone=STUDENT,
+        views=views,
+        byol=replace(recipe.byol, hidden=128, dimension=64),
+        swav=replace(recipe.swav, hidden=128, dimension=64, prototypes=32, queue=128),
+        mocov2=replace(recipe.mocov2, queue=256),
+        infomin=replace(recipe.infomin, negatives=256),
+    )
+
+
 def train(
     recipe: Recipe,
     out: Path,

@@ -2,7 +2,8 @@
 
 The description (`meta`) holds: format (version of this layout), burn and torch (versions), recipe
 (name and every field), backbone, views, precision, stage, num_stages, steps, seed, teacher, data
-(name, number of images, fingerprint), monitor (the stage's exit summary).
+(name, number of images, fingerprint), monitor (the stage's exit summary). An imported one has
+source (format, name and SHA-256 of the file) instead of data and monitor.
 
 Lightning's own file serves only to resume an interrupted stage.
 """

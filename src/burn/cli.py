@@ -349,7 +349,7 @@ def _import(arguments: list[str], console: Console) -> None:
         expand(options.file), options.format, expand(options.out), options.stage
     )
     kept = "".join(f", {name} ({count:,} parameters)" for name, count in done.heads.items())
-    print(f"{done.precision.value} reactnet_a ({done.parameters:,} parameters){kept}")
+    print(f"reactnet_a, {done.precision.value} ({done.parameters:,} parameters){kept}")
     for name, count in done.dropped.items():
         print(f"left out: {name} ({count} entries)")
     for note in done.notes:
@@ -371,6 +371,8 @@ def _export(arguments: list[str], console: Console) -> None:
     from burn.files import expand
 
     done = export_checkpoint(expand(options.checkpoint), expand(options.out), options.format)
+    for name in done.left_out:
+        print(f"left out: {name}, for which the format has no place")
     for note in done.notes:
         print(note)
     print(f"-> {options.out}")

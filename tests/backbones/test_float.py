@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import timm
 import torch
-from timm.layers import resample_abs_pos_embed
+from timm.layers.pos_embed import resample_abs_pos_embed
 
 from burn.backbones import BackboneConfig, build_backbone, is_binary
 from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
@@ -78,9 +80,12 @@ def test_a_transformer_takes_other_sizes(name: str):
         torch.testing.assert_close(backbone(images), expected, rtol=1e-4, atol=1e-5)  # as above
 
 
-@pytest.mark.parametrize(("name", "side"), [("test_vit", 100), ("test_maxvit", 96)])
-def test_sizes_that_do_not_suit(name: str, side: int):
-    with pytest.raises(UserError, match=f"backbone {name}: .*{side}"):
+@pytest.mark.parametrize(
+    ("name", "side", "words"),
+    [("test_vit", 100, "100.* divisible by patch"), ("test_maxvit", 96, "divisible by window")],
+)
+def test_sizes_that_do_not_suit(name: str, side: int, words: str):
+    with pytest.raises(UserError, match=f"backbone {name}: .*{words}"):
         build(name)(torch.rand(1, 3, side, side))
 
 
@@ -95,7 +100,7 @@ def test_pooled_features_are_the_models_own(name: str):
     with torch.no_grad():
         tokens = backbone.forward_features(images)
         pooled = backbone.pool(tokens)
-        model = timm.create_model(name, num_classes=9).eval()
+        model: Any = timm.create_model(name, num_classes=9).eval()
         model.load_state_dict(backbone.model.state_dict(), strict=False)
         expected = model.forward_head(tokens, pre_logits=True)
     assert torch.equal(pooled, expected)
@@ -127,7 +132,7 @@ def test_every_parameter_gets_a_gradient():
     ("name", "settings", "words"),
     [
         ("resnet81", {}, "resnet81.*resnet18"),
-        ("resnet50.a9_in1k", {}, "a9_in1k of resnet50.*resnet50.a1_in1k"),
+        ("resnet50.a9_in1k", {}, "a9_in1k of resnet50.*near: resnet50.ra_in1k"),
         ("reactnet", {}, "reactnet_a"),
         ("test_vit", {"width": 0.5}, "test_vit.*width"),
         ("test_vit", {"stem_stride": 1}, "test_vit.*stem"),

@@ -1,15 +1,15 @@
 import json
 
 import pytest
-from record import FOLDER, METHODS, STEPS, curve
+from record import CURVES, FOLDER, STEPS, curve
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CURVES)
 def test_the_first_losses_are_those_recorded(name: str):
     """A refactor leaves them unchanged.
 
-    5 %: another CPU's kernels round differently, which flips some of the signs near zero, and ten
-    steps amplify that; a wrong term, scale, order of draws or schedule moves them further.
+    5 %: another CPU's kernels round differently, which flips some of the signs near zero, and
+    twenty steps amplify that; a wrong term, scale, order of draws or schedule moves them further.
     """
     recorded = json.loads((FOLDER / "losses.json").read_text())[name]
     assert len(recorded) == STEPS

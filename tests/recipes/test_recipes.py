@@ -5,6 +5,7 @@ import pytest
 
 import tiny
 from burn.errors import UserError
+from burn.methods.registry import METHODS
 from burn.recipes import RECIPES, find_recipe
 from burn.settings import from_plain
 from burn.training.recipe import Recipe
@@ -12,9 +13,9 @@ from burn.training.recipe import Recipe
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_trains_two_steps_on_the_built_in_images(
-    name: str, teacher: Path, tmp_path: Path
+    name: str, teacher: Path, labelled_teacher: Path, tmp_path: Path
 ):
-    """Shrunk in width, batch and image size alone; method, loss and optimizer are the recipe's."""
+    """Shrunk in width, batch, image and queue; method, loss and optimizer are the recipe's."""
     recipe = find_recipe(name)
     recipe.check()
     small = replace(
@@ -23,10 +24,14 @@ def test_every_recipe_trains_two_steps_on_the_built_in_images(
         accumulate=min(recipe.accumulate, 2),
         backbone=replace(recipe.backbone, width=0.125),
         views=replace(recipe.views, size=32, resize=None),
+        byol=replace(recipe.byol, hidden=64),
+        swav=replace(recipe.swav, hidden=64, small_size=16),
+        mocov2=replace(recipe.mocov2, queue=64),
+        infomin=replace(recipe.infomin, negatives=64),
     )
     out = tmp_path / "run"
-    needs_teacher = recipe.method == "burn"
-    summaries = tiny.train(small, out, teacher if needs_teacher else None, name=name, max_steps=2)
+    taught_by = {"burn": teacher, "s2bnn": teacher, "supervised_kl": labelled_teacher}
+    summaries = tiny.train(small, out, taught_by.get(recipe.method), name=name, max_steps=2)
     assert [s.steps for s in summaries] == [2] * len(recipe.precisions())
 
 
@@ -48,6 +53,44 @@ def test_the_papers_recipe_is_the_papers():
     assert (views.size, views.jitter, views.grey, views.blur) == (224, 0.6, 0.2, 0.2)
     assert (views.brightness, views.contrast, views.saturation, views.hue) == (0.4, 0.4, 0.4, 0.1)
     assert views.blur_sigma == (0.1, 2.0)
+
+
+def test_the_small_recipes_share_one_budget():
+    """Network, epochs, batch and optimizer are burn_small's; what a method is may differ."""
+    burn = find_recipe("burn_small")
+    for method in METHODS:
+        recipe = find_recipe(f"{method}_small")
+        assert recipe.method == method
+        for name in ("epochs", "batch_size", "accumulate", "stages", "backbone", "optim"):
+            assert getattr(recipe, name) == getattr(burn, name), (method, name)
+        if method != "infomin":  # its augmentation is the method
+            assert recipe.views == burn.views
+
+
+@pytest.mark.parametrize("family", ["small", "imagenet", "imagenet100"])
+def test_every_method_has_a_recipe_in_every_family(family: str):
+    assert all(f"{method}_{family}" in RECIPES for method in METHODS)
+
+
+def test_tuned_mocov2_and_s2bnn_are_those_of_the_s2bnn_paper():
+    """SPEC section 5."""
+    mocov2, s2bnn = find_recipe("mocov2_imagenet"), find_recipe("s2bnn_imagenet")
+    for recipe in (mocov2, s2bnn):
+        assert (recipe.epochs, recipe.batch_size, recipe.stages) == (200, 256, 2)
+        optim = recipe.optim
+        assert (optim.name, optim.lr, optim.schedule) == ("adam", 3e-4, "linear")
+        views = recipe.views
+        assert (views.crop_scale, views.jitter, views.blur) == ((0.2, 1.0), 0.6, 0.2)
+    assert (mocov2.optim.weight_decay, s2bnn.optim.weight_decay) == (1e-4, 0.0)
+    config = mocov2.mocov2
+    assert (config.temperature, config.queue, config.momentum) == (0.2, 65536, 0.999)
+    assert (s2bnn.s2bnn.temperature, s2bnn.s2bnn.contrastive) == (0.2, 0.0)
+
+
+def test_weak_infomin_lacks_rand_augment_alone():
+    strong, weak = find_recipe("infomin_imagenet100"), find_recipe("infomin_weak_imagenet100")
+    assert strong.views.rand_augment == 2
+    assert weak == replace(strong, views=replace(strong.views, rand_augment=0))
 
 
 def test_an_unknown_recipe_suggests_the_nearest():
@@ -76,6 +119,14 @@ def test_recipes_survive_json(name: str):
         ({"views": {"crop_scale": [0.9, 0.1]}}, "views.crop_scale"),
         ({"views": {"size": 64, "resize": 32}}, "views.resize 32 is below views.size 64"),
         ({"optim": {"lr": 0.0}}, "optim.lr 0.0 is not in"),
+        ({"views": {"rand_augment": -1}}, "views.rand_augment -1 is not in"),
+        ({"views": {"rand_strength": 1.5}}, "views.rand_strength 1.5 is not in"),
+        ({"byol": {"momentum": 1.5}}, "byol.momentum 1.5 is not in"),
+        ({"swav": {"prototypes": 1}}, "swav.prototypes 1 is not in"),
+        ({"mocov2": {"queue": 0}}, "mocov2.queue 0 is not in"),
+        ({"infomin": {"negatives": 0}}, "infomin.negatives 0 is not in"),
+        ({"s2bnn": {"temperature": 0.0}}, "s2bnn.temperature 0.0 is not in"),
+        ({"simclr": {"temperature": 0.0}}, "simclr.temperature 0.0 is not in"),
         ({"optim": {"beta2": 1.0}}, "optim.beta2 1.0 is not in"),
     ],
 )

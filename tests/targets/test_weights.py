@@ -115,6 +115,17 @@ def test_a_backbone_with_weights_of_its_own_in_its_head(name: str, tmp_path: Pat
 # --- Our own checkpoints. ---
 
 
+def test_a_plain_state_dict_of_reactnet(tmp_path: Path):
+    torch.manual_seed(3)
+    original = randomize(build_backbone(BackboneConfig(), Precision.FLOAT)).eval()
+    file = tmp_path / "weights.pth"
+    torch.save(original.state_dict(), file)
+    backbone, origin = load_backbone(f"reactnet_a:{file}")
+    assert origin["format"] == "plain"
+    with torch.no_grad():
+        assert torch.equal(backbone(IMAGES), original(IMAGES))
+
+
 def save_ours(
     file: Path, network: Backbone, precision: Precision, changes: Mapping[str, Any] | None = None,
     weights: Mapping[str, Tensor] | None = None,
@@ -227,9 +238,8 @@ def test_many_missing_keys_are_counted(plain: dict[str, Tensor], tmp_path: Path)
     file = tmp_path / "weights.pth"
     kept = dict(list(plain.items())[:5])
     lacking = [n for n in plain if n not in kept and not n.endswith("num_batches_tracked")]
-    refused(
-        save(kept, file), file, f"lacks {', '.join(lacking[:10])} and {len(lacking) - 10} more; "
-    )
+    words = f"lacks {', '.join(lacking[:10])} and {len(lacking) - 10} more; the nearest"
+    refused(save(kept, file), file, words)
 
 
 def test_a_wrong_shape(plain: dict[str, Tensor], tmp_path: Path):
@@ -367,6 +377,15 @@ def test_options_in_a_namespace_are_read_and_what_they_hold_is_not_run(
     save({"state_dict": plain, "args": argparse.Namespace(lr=Payload(marker))}, file)
     refused(spec, file, "could run code")
     assert not marker.exists()
+
+
+def test_options_that_are_not_made_as_theirs(tmp_path: Path):
+    class Wrong:
+        def __reduce__(self) -> tuple[type, tuple[int, int]]:
+            return argparse.Namespace, (1, 2)
+
+    file = tmp_path / "weights.pth"
+    refused(save({"args": Wrong()}, file), file, "not a weights file")
 
 
 class Payload:

@@ -58,12 +58,12 @@ def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Te
 
 
 class S2bnn(Method):
-    """Distillation alone, which is the paper's best, or with MoCo v2's loss added to it.
+    """Distillation alone, the paper's best, or L = L_distillation + contrastive · L_contrastive.
 
-    The paper's mix ("+ Guided Learning" in its results) is the plain sum, `contrastive` 1, of
-    L = L_distillation + contrastive · L_contrastive. There as here teacher and student see the
-    query's view, batch.views[0], and the query is the embedding that is distilled: one head serves
-    both losses, and its width is the teacher's.
+    L_contrastive is MoCo v2's. The paper's mix ("+ Guided Learning": 56.0 % on ImageNet, against
+    61.5 % for distillation alone) is the plain sum, `contrastive` 1. As in its authors' code,
+    teacher and student see the query's view, batch.views[0], and the query is the embedding that
+    is distilled: one head serves both losses, and its width is the teacher's.
     """
 
     def __init__(self, backbone: Backbone, teacher: Teacher, config: S2bnnConfig) -> None:

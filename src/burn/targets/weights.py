@@ -227,7 +227,7 @@ def read_weights(file: Path) -> Any:
             ) from error
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
     except (RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile, OSError, ValueError,
-            KeyError, IndexError, AttributeError, UnicodeDecodeError) as error:  # fmt: skip
+            KeyError, TypeError, IndexError, AttributeError, UnicodeDecodeError) as error:  # fmt: skip
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
 
 
@@ -261,10 +261,10 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
         return fitting[0]
     nearest = found[0]
     if not nearest.backbone:
-        fewest = min(found, key=lambda one: len(one.unknown))
+        names = max((tensors_in(content, layout) for layout in LAYOUTS), key=len)
         raise UserError(
             f"{file} does not fit {name}: none of its weights is known, of "
-            f"{_few([*fewest.unknown, *fewest.classifier, *fewest.head])}; known formats: {FORMATS}"
+            f"{_few(names)}; known formats: {FORMATS}"
         )
     problems = "; it ".join(_problems(nearest.backbone, nearest.unknown, expected))
     raise UserError(
