@@ -137,14 +137,16 @@ def _demo(arguments: list[str], console: Console) -> None:
 
 
 def _pretrain(arguments: list[str], console: Console) -> None:
-    from burn.recipes import RECIPES, find_recipe
+    from burn.recipes import find_recipe, recipe_list
     from burn.settings import from_plain
+    from burn.targets.layouts import TEACHER_SYNTAX
     from burn.training.recipe import Recipe
     from burn.training.run import Machine, RunPlan, pretrain, read_plan
 
     parser = Parser(
         "pretrain",
-        "Unlabelled images in, a binary backbone out. Labels in the data serve monitoring alone.",
+        "Unlabelled images in, a binary backbone out. Labels serve monitoring alone, but in\n"
+        f"method supervised.\n\nrecipes:\n{recipe_list()}\n\n{TEACHER_SYNTAX}",
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
         "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher \\\n"
         "      --out runs/student\n"
@@ -153,15 +155,16 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         "  burn pretrain --resume --out runs/student\n"
         "  burn pretrain --recipe burn_small --epochs 20 --burn.lam constant --print-config",
     )
-    parser.add_argument("--recipe", type=str, default=None, help=f"one of {', '.join(RECIPES)}")
+    parser.add_argument(
+        "--recipe", type=str, default=None, help="name of a recipe, whose fields are the defaults"
+    )
     parser.add_argument(
         "--data", type=str, default=None,
         help="folder of images at any depth, parquet with encoded images, CIFAR folder, or digits",
     )  # fmt: skip
     parser.add_argument(
         "--teacher", type=str | None, default=None,
-        help="a run or checkpoint of burn's, or ARCHITECTURE:FILE, a timm name with weights of "
-        "MoCo v2, DINO, torchvision, timm or a plain state dict",
+        help="PATH, ARCHITECTURE:FILE or hub:NAME, see above",
     )  # fmt: skip
     parser.add_argument("--out", type=str, default=None, help="folder of the run")
     parser.add_argument("--seed", type=int, default=0, help="of every random number")
@@ -191,7 +194,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     options = parser.read(arguments)
     machine = Machine(_device(options.device), options.workers, options.monitor_every)
     if not options.recipe:
-        raise UserError(f"give --recipe: one of {', '.join(RECIPES)}")
+        raise UserError("give --recipe: burn_small, say; burn pretrain --help names them all")
     for required in ("data", "out"):
         if not getattr(options, required):
             raise UserError(f"give --{required}: see burn pretrain --help")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,39 @@ def same(first: Sequence[Batch], second: Sequence[Batch]) -> bool:
         and all(torch.equal(v, w) for v, w in zip(a.views, b.views, strict=True))
         for a, b in zip(first, second, strict=True)
     )
+
+
+# --- What a batch holds. ---
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_labels_are_those_of_the_images(workers: int):
+    source = Pictures(11, corrupt={3})
+    source.labels = np.arange(11) % 4
+    for batch in build(source, 4, workers=workers):
+        assert batch.labels is not None
+        assert batch.labels.dtype == torch.int64
+        assert batch.labels.tolist() == [int(index) % 4 for index in batch.indices]
+
+
+def test_without_labels_there_are_none():
+    assert all(batch.labels is None for batch in build(Pictures(5), 2))
+
+
+def test_views_may_differ_in_size_and_augmentation():
+    """SwAV's small crops; each is what it would be as the only view of that number."""
+    source = Pictures(5)
+    small = replace(VIEWS, size=VIEWS.size // 2, resize=None)
+    configs = [VIEWS, VIEWS, small]
+    loader = TrainLoader(
+        source, random_views(configs, SEED), EpochSampler(5, 5, SEED, drop_last=False), 0
+    )
+    (batch,) = loader
+    assert [view.shape[-1] for view in batch.views] == [c.size for c in configs]
+    for number, (views, config) in enumerate(zip(batch.views, configs, strict=True)):
+        for view, index in zip(views, batch.indices.tolist(), strict=True):
+            expected = random_view(source.read(index), config, generator(SEED, 0, index, number))
+            assert torch.equal(view, expected)
 
 
 # --- Epochs. ---

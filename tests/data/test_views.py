@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms.v2 import RandAugment
 from torchvision.transforms.v2 import functional as T
 
 from burn.data import views
@@ -21,7 +22,7 @@ STILL = ViewConfig(
     size=32, resize=32, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0),
     flip=0, jitter=0, grey=0, blur=0,
 )  # fmt: skip
-EVERYTHING = ViewConfig(size=32, flip=0.5, jitter=1, grey=0.5, blur=1)
+EVERYTHING = ViewConfig(size=32, flip=0.5, jitter=1, rand_augment=1, grey=0.5, blur=1)
 
 
 def noise(height: int = 48, width: int = 64, seed: int = 0) -> Tensor:
@@ -79,6 +80,47 @@ def test_large_seeds_and_indices():
         for index in (1, 2**20, 2**31)
     }
     assert len(seen) == 9
+
+
+# --- RandAugment. ---
+
+
+def test_rand_augment_is_torchvisions():
+    """With the draw that seeds it known, it is torchvision's own result, operation by operation."""
+    image = photo(32, 32)
+
+    class Fixed:
+        def integers(self, *_: int) -> int:
+            return 1234
+
+    for strength, magnitude in ((1.0, 30), (0.5, 15)):
+        config = replace(STILL, rand_augment=2, rand_strength=strength)
+        found = views._rand_augment(array(image), config, Fixed())  # type: ignore[arg-type]
+        torch.manual_seed(1234)
+        operations = RandAugment(2, magnitude, num_magnitude_bins=31, fill=[128] * 3)
+        assert np.array_equal(found, array(operations(image)))
+
+
+def test_rand_augment_leaves_torchs_random_state_alone():
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    random_view(noise(), replace(EVERYTHING, rand_augment=2), generator(0, 0, 0, 0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_rand_augment_changes_more_with_more_strength():
+    image = photo(64, 64)
+    means = []
+    for strength in (0.0, 1.0):
+        config = replace(STILL, size=64, resize=64, rand_augment=2, rand_strength=strength)
+        changes = [
+            np.abs(
+                array(random_view(image, config, generator(s, 0, 0, 0))).astype(int) - array(image)
+            ).mean()
+            for s in range(60)
+        ]
+        means.append(np.mean(changes))
+    assert means[1] > means[0] + 10
 
 
 # --- Shapes. ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Callable
 
 from burn.errors import UserError
@@ -57,6 +58,30 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         teachers.demo_teacher,
     )
 }
+
+
+_FAMILIES = {
+    "small": "32-pixel images, a CPU",
+    "imagenet100": "ImageNet100, the paper's settings",
+    "imagenet": "ImageNet, the paper's settings",
+}
+
+
+def recipe_list() -> str:
+    """Every recipe's name, for help: a paragraph a family."""
+    rest = list(RECIPES)
+    paragraphs = []
+    for ending, about in _FAMILIES.items():
+        names = [name for name in rest if name.endswith(f"_{ending}")]
+        rest = [name for name in rest if name not in names]
+        paragraphs.append((about, names))
+    paragraphs.append(("others", rest))
+    return "\n".join(
+        textwrap.fill(
+            f"{about}: {', '.join(names)}", 98, initial_indent="  ", subsequent_indent="      "
+        )
+        for about, names in paragraphs
+    )
 
 
 def find_recipe(name: object) -> Recipe:

@@ -227,7 +227,7 @@ def read_weights(file: Path) -> Any:
             ) from error
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
     except (RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile, OSError, ValueError,
-            KeyError, TypeError, IndexError, AttributeError, UnicodeDecodeError) as error:  # fmt: skip
+            TypeError, KeyError, IndexError, AttributeError) as error:  # fmt: skip
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
 
 

@@ -1,0 +1,198 @@
+"""burn compare: equal budgets, one table, and going on where it was stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import burn.compare
+import tiny
+from burn.compare import Comparison, compare
+from burn.errors import UserError
+from burn.evaluation.classifier import LinearConfig
+from burn.methods.registry import METHODS, MethodName
+from burn.results import Result, read_results
+from burn.training.recipe import Recipe
+from burn.training.run import Interrupted, Machine
+
+BATCH, BUDGET = 64, 4 * 64
+DIGITS = Comparison(
+    data="digits", test="digits", budget=BUDGET, stages=1,
+    linear=LinearConfig(augment="none", epochs=2),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> Recipe:
+        method = name.removesuffix("_small")
+        recipe = tiny.student_recipe() if method == "burn" else tiny.baseline_recipe(method)
+        return replace(recipe, epochs=50, batch_size=BATCH)
+
+    monkeypatch.setattr(burn.compare, "find_recipe", find)
+
+
+def run(
+    out: Path, methods: Sequence[str], seeds: Sequence[int] = (0,), processes: int = 1,
+    **settings: object,
+) -> tuple[list[Result], str]:  # fmt: skip
+    console = Console(file=io.StringIO(), width=200)
+    comparison = replace(DIGITS, **settings)  # type: ignore[arg-type]
+    machine = Machine(device="cpu", workers=0, monitor_every=2)
+    results = compare(comparison, methods, seeds, out, machine, console, processes=processes)  # type: ignore[arg-type]
+    assert isinstance(console.file, io.StringIO)
+    return results, console.file.getvalue()
+
+
+def test_every_method_sees_as_many_images_and_has_its_row(
+    teacher: Path, labelled_teacher: Path, tmp_path: Path
+):
+    out = tmp_path / "compared"
+    results, _ = run(out, METHODS, teacher=str(teacher), labelled_teacher=str(labelled_teacher))
+    for method in METHODS:
+        mine = [r for r in results if r.model == method]
+        assert [(r.protocol, r.metric) for r in mine] == [
+            ("knn", "top1"), ("linear", "top1"), ("linear", "top5"),
+        ]  # fmt: skip
+        assert all(r.settings["pretraining"]["images_seen"] == BUDGET for r in mine)
+        assert mine == read_results(out / f"{method}-seed0" / "results.jsonl")
+    references = [r.model for r in results if r.model not in METHODS]
+    assert set(references) == {"random weights", "teacher", "labelled teacher"}
+    table = (out / "comparison.md").read_text()
+    assert all(f"| {name} |" in table for name in (*METHODS, "random weights", "teacher"))
+    assert "<svg" in (out / "comparison.svg").read_text()
+
+
+def test_stages_share_the_budget(tmp_path: Path):
+    results, _ = run(tmp_path / "compared", ["supervised"], stages=2)
+    (seen,) = {r.settings["pretraining"]["images_seen"] for r in results if r.model == "supervised"}
+    assert seen == BUDGET
+    steps = [
+        json.loads((tmp_path / f"compared/supervised-seed0/stage{n}.json").read_text())["steps"]
+        for n in (1, 2)
+    ]
+    assert steps == [2, 2]
+
+
+@pytest.mark.parametrize("budget", [BUDGET, 10 * 1437])
+def test_epochs_stretch_or_shrink_to_the_budget(budget: int):
+    """1,437 images make 22 batches: the recipe's 50 epochs do not matter."""
+    plan = replace(DIGITS, budget=budget).plan("byol", 0, 1437)
+    assert plan.max_steps == budget // BATCH
+    assert 22 * (plan.recipe.epochs - 1) < plan.max_steps <= 22 * plan.recipe.epochs
+
+
+def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(tmp_path: Path):
+    out = tmp_path / "compared"
+    run(out, ["supervised"])
+    before = (out / "supervised-seed0" / "results.jsonl").read_bytes()
+    results, said = run(out, ["supervised", "simclr"], seeds=(0, 1))
+    assert (out / "supervised-seed0" / "results.jsonl").read_bytes() == before
+    assert "supervised-seed0" not in said
+    assert {(r.model, r.seed) for r in results if r.model in METHODS} == {
+        ("supervised", 0), ("supervised", 1), ("simclr", 0), ("simclr", 1),
+    }  # fmt: skip
+    row = next(
+        line
+        for line in (out / "comparison.md").read_text().splitlines()
+        if line.startswith("| simclr")
+    )
+    assert "±" in row
+    assert row.split("|")[4].strip() == "2"
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run(tmp_path / "whole", ["mocov2"])
+    out = tmp_path / "stopped"
+    pretrain = burn.compare.pretrain
+
+    def stopping(*arguments, **named):  # type: ignore[no-untyped-def]
+        pretrain(*arguments, **named)
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr(burn.compare, "pretrain", stopping)
+    with pytest.raises(Interrupted):
+        run(out, ["mocov2", "byol"])
+    assert not (out / "mocov2-seed0" / "results.jsonl").exists()
+    monkeypatch.setattr(burn.compare, "pretrain", pretrain)
+    run(out, ["mocov2"])
+    weights = [
+        (tmp_path / name / "mocov2-seed0" / "stage1.safetensors").read_bytes()[-10_000:]
+        for name in ("whole", "stopped")
+    ]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"budget": 2 * BUDGET}, "another budget: 256, now 512"), ({"stages": 2}, "another stages")],
+)
+def test_other_settings_want_another_folder(change: dict, words: str, tmp_path: Path):
+    run(tmp_path / "compared", ["supervised"])
+    with pytest.raises(UserError, match=words):
+        run(tmp_path / "compared", ["simclr"], **change)
+
+
+def test_two_processes_give_what_one_gives(tmp_path: Path):
+    alone, _ = run(tmp_path / "alone", ["supervised", "simclr"])
+    beside, said = run(tmp_path / "beside", ["supervised", "simclr"], processes=2)
+    assert "simclr-seed0: done" in said
+
+    def numbers(results: Sequence[Result]) -> list[tuple[str, str, float]]:
+        return sorted((r.model, r.metric, r.value) for r in results)
+
+    assert numbers(alone) == numbers(beside)
+    assert "seed0" in (tmp_path / "beside" / "logs" / "simclr-seed0.txt").read_text()
+
+
+def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
+    out = tmp_path / "compared"
+    (out / "logs").mkdir(parents=True)
+    (out / "comparison.json").write_text("{}")
+    shared = json.loads(json.dumps(burn.compare.asdict(DIGITS)))
+    (out / "comparison.json").write_text(json.dumps(shared))
+    (out / "simclr-seed0").mkdir()
+    (out / "simclr-seed0" / "mine.txt").write_text("not a run")
+    with pytest.raises(UserError, match=r"simclr-seed0: .*holds no run"):
+        run(out, ["simclr", "supervised"], processes=2)
+    assert (out / "supervised-seed0" / "results.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "settings", "words"),
+    [
+        (["moco"], (0,), {}, "unknown 'moco'"),
+        ([], (0,), {}, "at least one"),
+        (["byol", "byol"], (0,), {}, "each once"),
+        (["burn"], (0,), {}, "burn needs --teacher"),
+        (["s2bnn"], (0,), {"labelled_teacher": "x"}, "s2bnn needs --teacher"),
+        (["supervised_kl"], (0,), {"teacher": "x"}, "supervised_kl needs --labelled-teacher"),
+        (["byol"], (-1,), {}, "--seeds"),
+        (["byol"], (), {}, "--seeds"),
+        (["byol"], (0,), {"budget": 63}, "--budget 63 is less than one batch of 64"),
+        (["byol"], (0,), {"budget": -5}, "--budget -5"),
+        (["byol"], (0,), {"data": "nowhere"}, "nowhere"),
+        (["byol"], (0,), {"linear": LinearConfig(lr=-1.0)}, "lr -1.0"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_written(
+    methods: list[MethodName], seeds: tuple[int, ...], settings: dict, words: str, tmp_path: Path
+):
+    with pytest.raises(UserError, match=words):
+        run(tmp_path / "compared", methods, seeds, **settings)
+    assert not (tmp_path / "compared").exists()
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not empty and holds no comparison"):
+        run(tmp_path, ["supervised"])
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
