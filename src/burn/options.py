@@ -69,7 +69,7 @@ class Parser(jsonargparse.ArgumentParser):
         try:
             return self.parse_args(plain)
         except (argparse.ArgumentError, jsonargparse.ArgumentError) as error:
-            raise UserError(_readable(str(error))) from error
+            raise UserError(self._explain(str(error))) from error
         except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
             raise UserError("--config is not readable YAML") from error
 
@@ -87,7 +87,16 @@ class Parser(jsonargparse.ArgumentParser):
             raise UserError(f"unknown option {_hyphenated(name)}: {hint}")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise UserError(_readable(message)) from ex
+        raise UserError(self._explain(message)) from ex
+
+    def _explain(self, message: str) -> str:
+        lacking = message.partition("the following arguments are required: ")[2].strip()
+        if not lacking:
+            return _readable(message)
+        options = (f"--{name}" for name in lacking.split(", "))
+        known = self._option_string_actions
+        names = [_hyphenated(o) if o in known else o[2:].upper() for o in options]
+        return f"give {', '.join(names)}: see {self.prog} --help"
 
     def format_help(self) -> str:
         return self._help(self._action_groups[: self._num_shown_groups])

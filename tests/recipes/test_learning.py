@@ -26,7 +26,8 @@ def float_teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("teachers")
     recipe = replace(find_recipe("demo_teacher"), batch_size=64)
     tiny.train(recipe, folder / "simclr", max_steps=STEPS)
-    tiny.train(replace(recipe, method="supervised"), folder / "supervised", max_steps=STEPS)
+    labelled = replace(recipe, method="supervised")
+    tiny.train(labelled, folder / "supervised", max_steps=2 * STEPS)
     return {
         "burn": folder / "simclr",
         "s2bnn": folder / "simclr",
