@@ -85,6 +85,7 @@ def test_epochs_stretch_or_shrink_to_the_budget(budget: int):
     """1,437 images make 22 batches: the recipe's 50 epochs do not matter."""
     plan = replace(DIGITS, budget=budget).plan("byol", 0, 1437)
     assert plan.max_steps == budget // BATCH
+    assert plan.max_steps is not None
     assert 22 * (plan.recipe.epochs - 1) < plan.max_steps <= 22 * plan.recipe.epochs
 
 
@@ -156,7 +157,6 @@ def test_two_processes_give_what_one_gives(tmp_path: Path):
 def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
     out = tmp_path / "compared"
     (out / "logs").mkdir(parents=True)
-    (out / "comparison.json").write_text("{}")
     shared = json.loads(json.dumps(burn.compare.asdict(DIGITS)))
     (out / "comparison.json").write_text(json.dumps(shared))
     (out / "simclr-seed0").mkdir()
@@ -189,6 +189,22 @@ def test_what_cannot_be_compared_is_said_before_anything_is_written(
     with pytest.raises(UserError, match=words):
         run(tmp_path / "compared", methods, seeds, **settings)
     assert not (tmp_path / "compared").exists()
+
+
+def test_a_teacher_that_lacks_what_a_method_needs_is_found_at_once(teacher: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="needs a teacher trained with labels"):
+        run(
+            tmp_path / "compared", ["supervised", "supervised_kl"], teacher=str(teacher),
+            labelled_teacher=str(teacher),
+        )  # fmt: skip
+    assert not (tmp_path / "compared").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"budget": 256', "null"])
+def test_damaged_settings_are_named(text: str, tmp_path: Path):
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(UserError, match=r"comparison.json is damaged"):
+        run(tmp_path, ["supervised"])
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 
+from burn.backbones import build_backbone
 from burn.compute import torch_device, uses_bfloat16
 from burn.data.sources import Source, open_source
 from burn.errors import UserError
@@ -24,12 +25,13 @@ from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.protocols import KnnConfig, check_sources, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
 from burn.files import write_text
-from burn.methods.registry import METHODS, NEED_TEACHER, MethodName
+from burn.methods.registry import METHODS, NEED_TEACHER, MethodName, build_method
 from burn.recipes import find_recipe
 from burn.report.plots import comparison_picture
 from burn.report.tables import comparison_markdown
 from burn.results import Result, read_results
 from burn.stop import StopRequest
+from burn.targets.weights import load_teacher
 from burn.training.run import Interrupted, Machine, RunPlan, pretrain
 
 Family = Literal["small", "imagenet", "imagenet100"]
@@ -45,8 +47,8 @@ class Comparison:
     Attributes:
         data: images to learn from, as for pretraining; with labels, which judging needs.
         test: images with labels to judge on.
-        budget: images that each method sees in all of its stages together; the views of an image
-            count once.
+        budget: images that each method sees in all of its stages together, to less than a batch a
+            stage; the views of an image count once.
         teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
             s2bnn.
         labelled_teacher: teacher of supervised_kl, with its classifier.
@@ -65,7 +67,7 @@ class Comparison:
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
 
     def check(self, methods: Sequence[str]) -> None:
-        """Raise UserError for values out of range, unknown methods and teachers that lack."""
+        """Raise UserError for values out of range, unknown methods and lacking teachers."""
         for method in methods:
             if method not in METHODS:
                 raise UserError(f"--methods: unknown {method!r}; there are {', '.join(METHODS)}")
@@ -131,8 +133,7 @@ def compare(
         for seed in seeds
         for method in methods
     ]
-    for job in jobs:
-        job.plan.recipe.check()
+    _check_jobs(jobs[: len(methods)])
     _open_folder(out, comparison)
     waiting = [job for job in jobs if not job.results.is_file()]
     if processes is None:
@@ -205,6 +206,21 @@ class _Job:
         }
         results = [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
         _write_results(self.results, results)
+
+
+def _check_jobs(jobs: Sequence[_Job]) -> None:
+    """What would stop one of them after the hours that others took, now."""
+    teachers = {
+        spec: load_teacher(spec) for spec in {job.plan.teacher for job in jobs} if spec is not None
+    }
+    for job in jobs:
+        recipe = job.plan.recipe
+        recipe.check()
+        if job.plan.teacher is not None:
+            backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
+            build_method(
+                recipe.method, recipe.method_config(), backbone, teachers[job.plan.teacher], 0
+            )
 
 
 def _judge(
@@ -297,22 +313,22 @@ def _open_folder(out: Path, comparison: Comparison) -> None:
     if file.is_file():
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise UserError(f"{file} cannot be read: {error}") from error
+            known = {name: stored[name] for name in shared}
+        except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{file} is damaged: remove it to compare anew") from error
         # A teacher may be added with the method that needs it, but not exchanged.
         differ = [
             name
             for name, value in shared.items()
-            if stored.get(name) != value
-            and not ("teacher" in name and None in (value, stored.get(name)))
+            if known[name] != value and not ("teacher" in name and None in (value, known[name]))
         ]
         if differ:
             name = differ[0]
             raise UserError(
-                f"{out} holds a comparison with another {name}: {stored.get(name)}, now "
+                f"{out} holds a comparison with another {name}: {known[name]}, now "
                 f"{shared[name]}; give another --out"
             )
-        shared |= {name: stored[name] for name in shared if shared[name] is None}
+        shared |= {name: known[name] for name in shared if shared[name] is None}
     elif out.is_dir() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty and holds no comparison: give another folder")
     elif out.exists() and not out.is_dir():

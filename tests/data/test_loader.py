@@ -89,7 +89,7 @@ def same(first: Sequence[Batch], second: Sequence[Batch]) -> bool:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_labels_are_those_of_the_images(workers: int):
-    source = Pictures(11, corrupt={3})
+    source = Pictures(11, corrupt=[3])
     source.labels = np.arange(11) % 4
     for batch in build(source, 4, workers=workers):
         assert batch.labels is not None
