@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_simclr import (
+
+from burn.errors import UserError
+from burn.methods.byol import Byol, ByolConfig
+from burn.types import Precision
+from method_checks import (
     double,
     goes_on_from_its_state,
     gradient_of,
@@ -19,10 +23,6 @@ from test_simclr import (
     train,
     views,
 )
-
-from burn.errors import UserError
-from burn.methods.byol import Byol, ByolConfig
-from burn.types import Precision
 from networks import tiny_reactnet
 
 

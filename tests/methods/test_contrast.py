@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from burn.methods.contrast import (
     unit,
 )
 from burn.types import Precision
+from method_checks import numeric_gradient
 from networks import tiny_reactnet
 
 # --- Slow twins, in float64. ---
@@ -41,16 +41,6 @@ def looped_info_nce(
         others = sum(math.exp(query @ negative / temperature) for negative in negatives)
         total -= math.log(positive / (positive + others))
     return total / len(queries)
-
-
-def numeric_gradient(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
-    """Central differences, whose error in float64 is some 1e-9 at this step."""
-    step, gradient = 1e-5, np.zeros_like(at)
-    for index in np.ndindex(at.shape):
-        offset = np.zeros_like(at)
-        offset[index] = step
-        gradient[index] = (function(at + offset) - function(at - offset)) / (2 * step)
-    return gradient
 
 
 # --- InfoNCE. ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from burn.methods.s2bnn import S2bnn, S2bnnConfig, distillation_loss
 from burn.targets.weights import Teacher
 from burn.training.monitor import GradientFlowGuard
 from burn.types import Batch, Precision
+from method_checks import double, numeric_gradient
 from networks import randomize, tiny_reactnet
 
 CONFIG = S2bnnConfig(hidden=16, queue=7, momentum=0.9)
@@ -41,20 +41,6 @@ def looped_distillation(target: np.ndarray, student: np.ndarray, temperature: fl
         p, q = distribution(t, temperature), distribution(s, temperature)
         total -= sum(p[c] * math.log(q[c]) for c in range(len(p)))
     return total / len(target)
-
-
-def numeric_gradient(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
-    """Central differences, whose error in float64 is some 1e-9 at this step."""
-    step, gradient = 1e-5, np.zeros_like(at)
-    for index in np.ndindex(at.shape):
-        offset = np.zeros_like(at)
-        offset[index] = step
-        gradient[index] = (function(at + offset) - function(at - offset)) / (2 * step)
-    return gradient
-
-
-def double(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().numpy()
 
 
 # --- The loss by itself. ---

@@ -7,7 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_simclr import (
+from torch import Tensor, nn
+
+from burn.errors import UserError
+from burn.methods.supervised import Supervised, SupervisedKl
+from burn.targets.weights import Teacher
+from burn.types import Precision
+from method_checks import (
     double,
     goes_on_from_its_state,
     gradient_of,
@@ -17,12 +23,6 @@ from test_simclr import (
     train,
     views,
 )
-from torch import Tensor, nn
-
-from burn.errors import UserError
-from burn.methods.supervised import Supervised, SupervisedKl
-from burn.targets.weights import Teacher
-from burn.types import Precision
 from networks import randomize, tiny_reactnet
 
 LABELS = torch.tensor([2, 0, 1, 2, 2])

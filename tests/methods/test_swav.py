@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_simclr import (
+from torch import Tensor, distributed
+
+from burn.errors import UserError
+from burn.methods.swav import Swav, SwavConfig
+from burn.types import Precision
+from method_checks import (
     Plain,
     double,
     goes_on_from_its_state,
@@ -23,11 +28,6 @@ from test_simclr import (
     views,
     without_norm,
 )
-from torch import Tensor, distributed
-
-from burn.errors import UserError
-from burn.methods.swav import Swav, SwavConfig
-from burn.types import Precision
 from networks import tiny_reactnet
 
 TINY: dict[str, Any] = {

@@ -7,14 +7,11 @@ jigsaw branch that its longest runs added.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from lightly.models.modules.heads import MoCoProjectionHead
+from dataclasses import asdict, dataclass
 
 from burn.backbones import Backbone
-from burn.methods.base import Method, StepOutput
-from burn.methods.contrast import MomentumContrast, check_ranges
-from burn.types import Batch, Part
+from burn.methods.contrast import check_ranges
+from burn.methods.mocov2 import Mocov2, Mocov2Config
 
 
 @dataclass(frozen=True)
@@ -43,33 +40,9 @@ class InfominConfig:
         check_ranges("infomin", self)
 
 
-class Infomin(Method):
-    """The first view is the query, the second the key."""
-
-    num_views = 2
+class Infomin(Mocov2):
+    """MoCo v2's loss, and its momentum encoder and queue, at InfoMin's settings."""
 
     def __init__(self, backbone: Backbone, config: InfominConfig) -> None:
-        super().__init__()
-        self.backbone = backbone
-        width = backbone.num_features
-        self.head = MoCoProjectionHead(width, config.hidden or width, config.dimension)
-        self.contrast = MomentumContrast(
-            backbone, self.head, config.dimension, queue=config.negatives,
-            temperature=config.temperature, momentum=config.momentum, groups=config.shuffle_groups,
-        )  # fmt: skip
-
-    def parts(self) -> list[Part]:
-        return [
-            Part("backbone", self.backbone, trained=True),
-            Part("projection head", self.head, trained=True),
-            Part("momentum encoder", self.contrast.target, trained=False),
-        ]
-
-    def forward(self, batch: Batch, progress: float) -> StepOutput:
-        query, key = batch.views
-        features = self.contrast.encode(self.backbone, query)
-        loss = self.contrast(self.head(features), key)
-        return StepOutput(loss, {"loss": loss.detach()}, features.detach())
-
-    def after_step(self, progress: float) -> None:
-        self.contrast.follow(self.backbone, self.head)
+        shared = asdict(config)
+        super().__init__(backbone, Mocov2Config(queue=shared.pop("negatives"), **shared))
