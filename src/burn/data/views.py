@@ -38,7 +38,8 @@ class ViewConfig:
         contrast: likewise.
         saturation: likewise.
         hue: greatest turn of the hue, as a share of the colour circle.
-        rand_augment: number of RandAugment's operations on each view, InfoMin's augmentation.
+        rand_augment: number of RandAugment's operations on a view, each with probability one half,
+            as in InfoMin's augmentation.
         rand_strength: their strength, as a share of the greatest, which rotates by 30 degrees.
         grey: probability of dropping colour.
         blur: probability of Gaussian blur.
@@ -178,9 +179,9 @@ def _jitter(view: Array, config: ViewConfig, random: np.random.Generator) -> Arr
 
 def _rand_augment(view: Array, config: ViewConfig, random: np.random.Generator) -> Array:
     """torchvision's RandAugment (Cubuk et al., 2020); it draws from torch's global state."""
-    operations = RandAugment(
-        config.rand_augment, round(30 * config.rand_strength), num_magnitude_bins=31, fill=[128] * 3
-    )
+    number = int(random.binomial(config.rand_augment, 0.5))
+    magnitude = round(30 * config.rand_strength)
+    operations = RandAugment(number, magnitude, num_magnitude_bins=31, fill=[128] * 3)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random.integers(2**63)))
         augmented = operations(_to_tensor(view))
