@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 import burn.compare
 import tiny
@@ -18,6 +22,7 @@ from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.methods.registry import METHODS, MethodName
 from burn.results import Result, read_results
+from burn.training.module import PretrainModule
 from burn.training.recipe import Recipe
 from burn.training.run import Interrupted, Machine
 
@@ -113,23 +118,27 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 ):
     run(tmp_path / "whole", ["mocov2"])
     out = tmp_path / "stopped"
-    pretrain = burn.compare.pretrain
+    training_step = PretrainModule.training_step
+    steps: list[int] = []
 
-    def stopping(*arguments, **named):  # type: ignore[no-untyped-def]
-        pretrain(*arguments, **named)
-        raise Interrupted("stopped")
+    def stopping(self, batch, batch_idx):
+        steps.append(batch_idx)
+        if len(steps) == 2:
+            signal.raise_signal(signal.SIGINT)  # as Ctrl-C does
+        return training_step(self, batch, batch_idx)
 
-    monkeypatch.setattr(burn.compare, "pretrain", stopping)
-    with pytest.raises(Interrupted):
+    monkeypatch.setattr(PretrainModule, "training_step", stopping)
+    with pytest.raises(Interrupted, match="step 2 of 4 in stage 1; go on with: the same command"):
         run(out, ["mocov2", "byol"])
-    assert not (out / "mocov2-seed0" / "results.jsonl").exists()
-    monkeypatch.setattr(burn.compare, "pretrain", pretrain)
-    run(out, ["mocov2"])
-    weights = [
-        (tmp_path / name / "mocov2-seed0" / "stage1.safetensors").read_bytes()[-10_000:]
+    assert not (out / "byol-seed0").exists()
+    results, _ = run(out, ["mocov2"])
+    assert len(steps) == 4
+    assert {r.model for r in results} == {"mocov2", "random weights"}
+    whole, stopped = (
+        load_file(tmp_path / name / "mocov2-seed0" / "stage1.safetensors")
         for name in ("whole", "stopped")
-    ]
-    assert weights[0] == weights[1]
+    )
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +173,25 @@ def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
     with pytest.raises(UserError, match=r"simclr-seed0: .*holds no run"):
         run(out, ["simclr", "supervised"], processes=2)
     assert (out / "supervised-seed0" / "results.jsonl").is_file()
+
+
+def test_one_after_another_a_failure_does_not_stop_the_others_either(tmp_path: Path):
+    out = tmp_path / "compared"
+    run(out, ["byol"])
+    (out / "simclr-seed0").mkdir()
+    (out / "simclr-seed0" / "mine.txt").write_text("not a run")
+    with pytest.raises(UserError, match=r"simclr-seed0: .*holds no run"):
+        run(out, ["simclr", "supervised"])
+    assert "| supervised |" in (out / "comparison.md").read_text()
+
+
+def test_a_teacher_is_not_exchanged(teacher: Path, tmp_path: Path):
+    mine = tmp_path / "teacher"
+    shutil.copytree(teacher, mine)
+    run(tmp_path / "compared", ["supervised", "s2bnn"], teacher=str(mine))
+    tiny.train(tiny.teacher_recipe(), mine, max_steps=1, overwrite=True)
+    with pytest.raises(UserError, match="is another one than when"):
+        run(tmp_path / "compared", ["burn"], teacher=str(mine))
 
 
 @pytest.mark.parametrize(

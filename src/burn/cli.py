@@ -312,7 +312,9 @@ def _compare(arguments: list[str], console: Console) -> None:
         raise UserError(f"--processes {options.processes} is not at least 1")
     given = options.as_dict()
     comparison = from_plain(Comparison, {f.name: given[f.name] for f in fields(Comparison)})
-    methods = METHODS if options.methods == "all" else options.methods.split(",")
+    methods = (
+        METHODS if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
+    )
     results = compare(
         comparison,
         methods,

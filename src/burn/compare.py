@@ -9,7 +9,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import torch
 from rich.console import Console
 
 from burn.backbones import build_backbone
-from burn.compute import torch_device, uses_bfloat16
+from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.sources import Source, open_source
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
@@ -32,7 +33,7 @@ from burn.report.tables import comparison_markdown
 from burn.results import Result, read_results
 from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
-from burn.training.run import Interrupted, Machine, RunPlan, pretrain
+from burn.training.run import Interrupted, Machine, RunPlan, default_workers, pretrain
 
 Family = Literal["small", "imagenet", "imagenet100"]
 _SHARED_FILE = "comparison.json"
@@ -89,7 +90,7 @@ class Comparison:
         return self.labelled_teacher if method == "supervised_kl" else self.teacher
 
     def plan(self, method: MethodName, seed: int, num_images: int) -> RunPlan:
-        """The method's recipe, cut or stretched to the budget.
+        """The method's recipe, cut or stretched to the budget; warm-up is a fifth at most.
 
         Raises UserError where the budget does not make a step.
         """
@@ -101,7 +102,14 @@ class Comparison:
         steps = self.budget // (len(recipe.precisions()) * batch)
         if steps < 1:
             raise UserError(f"--budget {self.budget} is less than one batch of {batch} a stage")
-        recipe = replace(recipe, epochs=math.ceil(steps / (num_images // batch)))
+        steps_per_epoch = num_images // batch
+        # A short budget is not to be spent on warming up.
+        warmup = min(recipe.optim.warmup_epochs, steps / steps_per_epoch / 5)
+        recipe = replace(
+            recipe,
+            epochs=math.ceil(steps / steps_per_epoch),
+            optim=replace(recipe.optim, warmup_epochs=warmup),
+        )
         return RunPlan(name, recipe, self.data, self.teacher_of(method), seed, steps)
 
 
@@ -120,8 +128,8 @@ def compare(
     Each leaves a run folder METHOD-seedN in `out`, with its results.jsonl; later calls may add
     methods and seeds, but not change settings. comparison.md and .svg show all that `out` holds,
     which is returned. processes: how many run at once, each on a GPU of its own or with its share
-    of the cores, its output in logs/; default: one for each GPU, or one. Raises UserError as
-    `pretrain` does, Interrupted after a signal.
+    of the cores, its output in logs/; default: one for each GPU, or one. A run that fails does not
+    stop the others. Raises UserError as `pretrain` does, Interrupted after a signal.
     """
     comparison.check(methods)
     if not seeds or any(not 0 <= seed < 2**32 for seed in seeds):
@@ -133,19 +141,16 @@ def compare(
         for seed in seeds
         for method in methods
     ]
-    _check_jobs(jobs[: len(methods)])
-    _open_folder(out, comparison)
+    processes = _check_processes(processes, machine)
+    teachers = _check_jobs(jobs[: len(methods)])
+    _open_folder(out, comparison, teachers)
     waiting = [job for job in jobs if not job.results.is_file()]
-    if processes is None:
-        cuda = torch_device(machine.device).type == "cuda"
-        processes = torch.cuda.device_count() if cuda else 1
     if min(processes, len(waiting)) > 1:
-        _side_by_side(waiting, min(processes, len(waiting)), console)
+        failed = _side_by_side(waiting, min(processes, len(waiting)), console)
     else:
-        for job in waiting:
-            job.run(console)
+        failed = _one_by_one(waiting, console)
     for name, spec in (
-        (RANDOM, str(jobs[0].folder)),
+        (RANDOM, next((str(job.folder) for job in jobs if job.results.is_file()), None)),
         (TEACHER, comparison.teacher),
         (LABELLED_TEACHER, comparison.labelled_teacher),
     ):
@@ -155,8 +160,11 @@ def compare(
             results = _judge(comparison, train, test, machine, name, spec, 0, console)
             _write_results(file, results)
     results = [r for file in _results_files(out) for r in read_results(file)]
-    write_text(out / "comparison.md", comparison_markdown(results))
-    comparison_picture(results, out / "comparison.svg")
+    if results:
+        write_text(out / "comparison.md", comparison_markdown(results))
+        comparison_picture(results, out / "comparison.svg")
+    if failed:
+        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
     return results
 
 
@@ -208,11 +216,22 @@ class _Job:
         _write_results(self.results, results)
 
 
-def _check_jobs(jobs: Sequence[_Job]) -> None:
-    """What would stop one of them after the hours that others took, now."""
-    teachers = {
-        spec: load_teacher(spec) for spec in {job.plan.teacher for job in jobs} if spec is not None
-    }
+def _check_processes(processes: int | None, machine: Machine) -> int:
+    if torch_device(machine.device).type != "cuda":
+        return processes or 1
+    count = torch.cuda.device_count()
+    if processes is not None and processes > count:
+        raise UserError(f"--processes {processes}: torch sees {count} GPUs, and each needs its own")
+    return processes or count
+
+
+def _check_jobs(jobs: Sequence[_Job]) -> dict[str, str]:
+    """What would stop one of them after the hours that others took, now.
+
+    Returns the SHA-256 of every teacher's file.
+    """
+    specs = {job.plan.teacher for job in jobs if job.plan.teacher is not None}
+    teachers = {spec: load_teacher(spec) for spec in sorted(specs)}
     for job in jobs:
         recipe = job.plan.recipe
         recipe.check()
@@ -221,6 +240,7 @@ def _check_jobs(jobs: Sequence[_Job]) -> None:
             build_method(
                 recipe.method, recipe.method_config(), backbone, teachers[job.plan.teacher], 0
             )
+    return {spec: teacher.origin["sha256"] for spec, teacher in teachers.items()}
 
 
 def _judge(
@@ -230,9 +250,10 @@ def _judge(
     """kNN and linear evaluation of one network."""
     _, backbone, views = load_model(spec, fresh=model == RANDOM, seed=seed)
     device = torch_device(machine.device)
+    workers = default_workers(machine.device) if machine.workers is None else machine.workers
     subject = Subject(
         model, spec, backbone.to(device), views, train, test, seed,
-        workers=machine.workers or 0, bfloat16=uses_bfloat16("auto", machine.device),
+        workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
     )  # fmt: skip
     knn = run_knn(subject, KnnConfig(), console)
     return [*knn, *run_linear(subject, comparison.linear, console)]
@@ -246,11 +267,24 @@ def _results_files(out: Path) -> list[Path]:
     return [*sorted(out.glob("*-seed*/results.jsonl")), *sorted(out.glob("*.jsonl"))]
 
 
-def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> None:
-    """Each job in a process of its own, so many at a time.
+def _one_by_one(jobs: Sequence[_Job], console: Console) -> list[str]:
+    """What failed, in a line each."""
+    failed = []
+    for job in jobs:
+        try:
+            job.run(console)
+        except Interrupted:
+            raise
+        except UserError as error:
+            failed.append(f"{job.name}: {error}")
+            console.print(failed[-1], style="bold red")
+    return failed
 
-    One that fails does not stop the others. Raises UserError for the first that failed,
-    Interrupted where a signal stopped them all.
+
+def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> list[str]:
+    """Each job in a process of its own, so many at a time; what failed, in a line each.
+
+    Raises Interrupted where a signal stopped them all.
     """
     logs = jobs[0].out / "logs"
     logs.mkdir(exist_ok=True)
@@ -265,8 +299,9 @@ def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> Non
                 if slot not in running and waiting and not stop.requested:
                     job = waiting.pop(0)
                     log = logs / f"{job.name}.txt"
-                    process = context.Process(target=_run_alone, args=(job, slot, processes, log))
-                    process.start()
+                    process = context.Process(target=_run_alone, args=(job, processes, log))
+                    with _one_gpu(slot, job.machine.device):
+                        process.start()
                     running[slot] = job, process
                     console.print(f"{job.name}: begun, see {log}")
             time.sleep(0.2)
@@ -278,42 +313,68 @@ def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> Non
                 if process.is_alive():
                     continue
                 del running[slot]
-                last = (logs / f"{job.name}.txt").read_text(errors="replace").strip().split("\n")
                 if process.exitcode:
-                    failed.append(f"{job.name}: {last[-1] or 'it died without a word'}")
+                    failed.append(f"{job.name}: {_last_words(logs / f'{job.name}.txt')}")
                 console.print(f"{job.name}: {'failed' if process.exitcode else 'done'}")
     if stop.requested:
         raise Interrupted("stopped and saved; the same command goes on")
-    if failed:
-        raise UserError(failed[0])
+    return failed
 
 
-def _run_alone(job: _Job, slot: int, processes: int, log: Path) -> None:
-    """A process's whole life: GPU number `slot`, or a share of the cores."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[slot] if visible else str(slot)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    torch.set_num_threads(max(1, (cores or 1) // processes))
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    return next((line for line in reversed(lines) if line.strip()), f"it died, see {log}")
+
+
+@contextlib.contextmanager
+def _one_gpu(slot: int, device: Device) -> Iterator[None]:
+    """Processes begun inside see one GPU, number `slot` of those that this one sees."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if torch_device(device).type == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = before.split(",")[slot] if before else str(slot)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        else:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
+
+def _run_alone(job: _Job, processes: int, log: Path) -> None:
+    """A process's whole life, with its share of the cores."""
     with (
         log.open("a", buffering=1, encoding="utf-8", errors="replace") as file,
         contextlib.redirect_stdout(file),
         contextlib.redirect_stderr(file),
     ):
         try:
+            torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+            workers = job.machine.workers
+            if workers is None:
+                workers = max(1, default_workers(job.machine.device) // processes)
+            job = replace(job, machine=replace(job.machine, workers=workers))
             job.run(Console(file=file, width=100, markup=False, highlight=False))
         except UserError as error:
             print(" ".join(str(error).split()), file=file)
             sys.exit(2)
+        except Exception:
+            traceback.print_exc(file=file)
+            sys.exit(1)
 
 
-def _open_folder(out: Path, comparison: Comparison) -> None:
-    """A new folder, or one whose runs have the same settings."""
+def _open_folder(out: Path, comparison: Comparison, teachers: Mapping[str, str]) -> None:
+    """A new folder, or one whose runs have the same settings.
+
+    teachers: the SHA-256 of each one's file.
+    """
     shared = json.loads(json.dumps(asdict(comparison)))
     file = out / _SHARED_FILE
     if file.is_file():
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
             known = {name: stored[name] for name in shared}
+            before = dict(stored.get("teacher_files", {}))
         except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: remove it to compare anew") from error
         # A teacher may be added with the method that needs it, but not exchanged.
@@ -329,9 +390,16 @@ def _open_folder(out: Path, comparison: Comparison) -> None:
                 f"{shared[name]}; give another --out"
             )
         shared |= {name: known[name] for name in shared if shared[name] is None}
+        for spec, digest in teachers.items():
+            if before.get(spec, digest) != digest:
+                raise UserError(
+                    f"the teacher {spec} is another one than when {out} was begun: give another "
+                    "--out"
+                )
+        teachers = {**before, **teachers}
     elif out.is_dir() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty and holds no comparison: give another folder")
     elif out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(shared, indent=2) + "\n")
+    write_text(file, json.dumps({**shared, "teacher_files": teachers}, indent=2) + "\n")

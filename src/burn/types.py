@@ -25,7 +25,7 @@ class Batch:
     views: one uint8 tensor (batch, 3, height, width) for each augmented view of the same images.
     indices: int64 (batch,), the images' positions in their source.
     unreadable: positions of images that belonged in this batch and could not be decoded.
-    labels: int64 (batch,), or None where the source has none; supervised methods alone look.
+    labels: int64 (batch,), or None where the source has none; method supervised alone looks.
     """
 
     views: tuple[torch.Tensor, ...]

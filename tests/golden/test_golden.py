@@ -8,9 +8,11 @@ from record import CURVES, FOLDER, STEPS, curve
 def test_the_first_losses_are_those_recorded(name: str):
     """A refactor leaves them unchanged.
 
-    5 %: another CPU's kernels round differently, which flips some of the signs near zero, and
-    twenty steps amplify that; a wrong term, scale, order of draws or schedule moves them further.
+    Within a tenth of what the curve spans: another CPU's kernels round differently, which flips
+    some of the signs near zero, and twenty steps amplify that; a wrong term, scale, order of draws
+    or schedule moves them further.
     """
     recorded = json.loads((FOLDER / "losses.json").read_text())[name]
     assert len(recorded) == STEPS
-    assert curve(name) == pytest.approx(recorded, rel=0.05)
+    tolerance = (max(recorded) - min(recorded)) / 10
+    assert curve(name) == pytest.approx(recorded, abs=tolerance)

@@ -72,8 +72,12 @@ def test_every_method_has_a_recipe_in_every_family(family: str):
     assert all(f"{method}_{family}" in RECIPES for method in METHODS)
 
 
+@pytest.mark.parametrize("family", ["imagenet", "imagenet100"])
+def test_all_methods_train_for_the_papers_200_epochs(family: str):
+    assert {find_recipe(f"{method}_{family}").epochs for method in METHODS} == {200}
+
+
 def test_tuned_mocov2_and_s2bnn_are_those_of_the_s2bnn_paper():
-    """SPEC section 5."""
     mocov2, s2bnn = find_recipe("mocov2_imagenet"), find_recipe("s2bnn_imagenet")
     for recipe in (mocov2, s2bnn):
         assert (recipe.epochs, recipe.batch_size, recipe.stages) == (200, 256, 2)
@@ -110,6 +114,7 @@ def test_recipes_survive_json(name: str):
         ({"epochs": 0}, "epochs 0 is not at least 1"),
         ({"batch_size": 10, "accumulate": 3}, "batch_size 10 cannot be cut"),
         ({"batch_size": 4, "accumulate": 4}, "BN needs a batch"),
+        ({"method": "simclr", "accumulate": 2}, "simclr cannot cut a batch"),
         ({"burn": {"temperature": 0.0}}, "burn.temperature 0.0 is not in"),
         ({"burn": {"lam_start": 1.5}}, "burn.lam_start 1.5 is not in"),
         ({"burn": {"classifier_lr": 0.1}}, "classifier_lr needs burn.classifier joint"),

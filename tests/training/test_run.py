@@ -18,8 +18,10 @@ from burn.checkpoint import load_checkpoint
 from burn.errors import UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
+from burn.methods.registry import METHODS
 from burn.targets.weights import backbone_from
 from burn.training.callbacks import StopRequest
+from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowError
 from burn.training.run import Interrupted, read_plan
 from burn.types import Precision
@@ -83,6 +85,27 @@ def test_a_run_repeats_itself_bit_by_bit_and_the_seed_matters(teacher: Path, tmp
     assert not same(a, c)
 
 
+def stop_at(monkeypatch: pytest.MonkeyPatch, last_call: int) -> None:
+    """Ctrl-C while the loss of this micro-batch, counted from 1, is computed."""
+    calls = 0
+    stop: list[StopRequest] = []
+    make, training_step = StopRequest.__init__, PretrainModule.training_step
+
+    def remember(self: StopRequest) -> None:
+        make(self)
+        stop.append(self)
+
+    def counting(self, batch, batch_idx):
+        nonlocal calls
+        calls += 1
+        if calls == last_call:
+            stop[-1]._handle(signal.SIGINT, None)
+        return training_step(self, batch, batch_idx)
+
+    monkeypatch.setattr(StopRequest, "__init__", remember)
+    monkeypatch.setattr(PretrainModule, "training_step", counting)
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_interrupted_and_resumed_equals_uninterrupted(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
@@ -94,33 +117,12 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     tiny.train(recipe, tmp_path / "whole", teacher, max_steps=steps)
 
     out = tmp_path / "cut"
-    forward = Burn.forward
-
-    def stop_at(last_call: int) -> None:
-        calls = 0
-        stop: list[StopRequest] = []
-        make = StopRequest.__init__
-
-        def remember(self: StopRequest) -> None:
-            make(self)
-            stop.append(self)
-
-        def counting(self, batch, progress):
-            nonlocal calls
-            calls += 1
-            if calls == last_call:
-                stop[-1]._handle(signal.SIGINT, None)
-            return forward(self, batch, progress)
-
-        monkeypatch.setattr(StopRequest, "__init__", remember)
-        monkeypatch.setattr(Burn, "forward", counting)
-
-    stop_at(5 * accumulate)
+    stop_at(monkeypatch, 5 * accumulate)
     with pytest.raises(Interrupted, match=r"step 5 of 14 in stage 1; go on with: burn pretrain"):
         tiny.train(recipe, out, teacher, max_steps=steps)
     monkeypatch.undo()
     assert not (out / "stage1.safetensors").exists()
-    stop_at((9 + 12) * accumulate)
+    stop_at(monkeypatch, (9 + 12) * accumulate)
     with pytest.raises(Interrupted, match="step 12 of 14 in stage 2"):
         tiny.train(recipe, out, teacher, max_steps=steps, resume=True)
     monkeypatch.undo()
@@ -139,6 +141,37 @@ def test_interrupted_and_resumed_equals_uninterrupted(
             for n in ("whole", "cut")
         ]
         assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("method", [*METHODS, "s2bnn mixed"])
+def test_every_method_resumes_to_the_same_bits(
+    method: str, teacher: Path, labelled_teacher: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Queues, momentum networks, prototypes and their random draws are in the resume file."""
+    name = method.removesuffix(" mixed")
+    recipe = tiny.student_recipe() if name == "burn" else tiny.baseline_recipe(name)
+    recipe = replace(recipe, stages=1)
+    if method == "s2bnn mixed":
+        recipe = replace(recipe, s2bnn=replace(recipe.s2bnn, contrastive=1.0, queue=256))
+    taught_by = {"burn": teacher, "s2bnn": teacher, "supervised_kl": labelled_teacher}.get(name)
+    tiny.train(recipe, tmp_path / "whole", taught_by, max_steps=6)
+    stop_at(monkeypatch, 4)
+    with pytest.raises(Interrupted, match="step 4 of 6"):
+        tiny.train(recipe, tmp_path / "cut", taught_by, max_steps=6)
+    monkeypatch.undo()
+    tiny.train(recipe, tmp_path / "cut", taught_by, max_steps=6, resume=True)
+    whole, cut = (load_file(tmp_path / n / "stage1.safetensors") for n in ("whole", "cut"))
+    assert same(whole, cut)
+    held = {
+        "byol": {"target.head.layers.0.weight"},
+        "swav": {"queue", "prototypes.weight"},
+        **{
+            key: {"contrast.queue.keys", "contrast.queue.pointer", "contrast.shuffle.count"}
+            for key in ("mocov2", "infomin", "s2bnn mixed")
+        },
+    }
+    assert held.get(method, set()) <= whole.keys()
 
 
 def test_resume_of_a_finished_run_changes_nothing(teacher: Path, tmp_path: Path):

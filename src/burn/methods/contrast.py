@@ -149,7 +149,11 @@ class ShuffledEncoder(nn.Module):
 
 
 class MomentumContrast(nn.Module):
-    """The momentum encoder, the queue of its keys, and the loss of queries against both."""
+    """The momentum encoder, the queue of its keys, and the loss of queries against both.
+
+    A second stage goes on with the first's queue: its keys are of the same network with other
+    weights, better negatives than random vectors, and are soon replaced.
+    """
 
     def __init__(
         self, backbone: Backbone, head: nn.Module, dimension: int, *, queue: int,

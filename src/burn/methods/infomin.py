@@ -2,7 +2,7 @@
 
 Tian et al., What Makes for Good Views for Contrastive Learning?, 2020. Its findings are about
 views: the stronger augmentation is its recipe's, the loss that of momentum contrast. Without the
-jigsaw branch that its longest runs added.
+jigsaw branch of its code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InfominConfig:
         hidden: hidden width of the projection head; default: the backbone's.
         dimension: output width of the projection head.
         shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose; 8 on a single GPU.
+            keys shuffled, so that BN does not tell which key is whose.
     """
 
     temperature: float = 0.15
@@ -33,7 +33,7 @@ class InfominConfig:
     momentum: float = 0.999
     hidden: int | None = None
     dimension: int = 128
-    shuffle_groups: int = 1
+    shuffle_groups: int = 8
 
     def check(self) -> None:
         """Raise UserError for values out of range."""

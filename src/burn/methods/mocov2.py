@@ -27,7 +27,7 @@ class Mocov2Config:
         hidden: hidden width of the projection head; default: the backbone's.
         dimension: output width of the projection head.
         shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose; 8 on a single GPU.
+            keys shuffled, so that BN does not tell which key is whose.
     """
 
     temperature: float = 0.2
@@ -35,7 +35,7 @@ class Mocov2Config:
     momentum: float = 0.999
     hidden: int | None = None
     dimension: int = 128
-    shuffle_groups: int = 1
+    shuffle_groups: int = 8
 
     def check(self) -> None:
         """Raise UserError for values out of range."""

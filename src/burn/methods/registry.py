@@ -1,4 +1,4 @@
-"""Methods by name: BURN, and the baselines that the paper compares it with (SPEC section 5)."""
+"""Methods by name: BURN, and the baselines that the paper compares it with."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class S2bnnConfig:
         queue: number of negatives, the newest keys of earlier batches.
         momentum: of the momentum encoder, which follows after every step.
         shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose; 8 on a single GPU.
+            keys shuffled, so that BN does not tell which key is whose.
     """
 
     temperature: float = 0.2
@@ -41,7 +41,7 @@ class S2bnnConfig:
     contrastive: float = 0.0
     queue: int = 65536
     momentum: float = 0.999
-    shuffle_groups: int = 1
+    shuffle_groups: int = 8
 
     def check(self) -> None:
         """Raise UserError for values out of range."""

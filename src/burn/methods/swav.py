@@ -100,6 +100,7 @@ class Swav(Method):
         self.head = SwaVProjectionHead(backbone.num_features, config.hidden, config.dimension)
         self.prototypes = nn.Linear(config.dimension, config.prototypes, bias=False)
         self._normalize_prototypes()
+        self._frozen: Tensor | None = None
         self.register_buffer("queue", torch.zeros(2, config.queue, config.dimension))
         self.criterion = SwaVLoss(
             config.temperature,
@@ -138,7 +139,11 @@ class Swav(Method):
             loss = self.criterion(scores[:2], scores[2:], queued).squeeze()
         return StepOutput(loss, {"loss": loss.detach()}, features[:count].detach())
 
+    @torch.no_grad()
     def after_step(self, progress: float) -> None:
+        if self._frozen is not None:  # weight decay moves what has no gradient
+            self.prototypes.weight.copy_(self._frozen)
+            self._frozen = None
         self._normalize_prototypes()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -153,8 +158,9 @@ class Swav(Method):
         """Cosines with the prototypes: (embeddings, dimension) -> (embeddings, prototypes)."""
         weight = self.prototypes.weight
         if progress < self.config.freeze_prototypes:
+            self._frozen = weight.detach().clone()
             # A zero gradient and not none: DistributedDataParallel waits for every parameter's.
-            weight = weight.detach() + 0 * weight
+            weight = self._frozen + 0 * weight
         return F.linear(embeddings, weight)
 
     @torch.no_grad()

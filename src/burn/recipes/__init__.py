@@ -62,8 +62,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 _FAMILIES = {
     "small": "32-pixel images, a CPU",
-    "imagenet100": "ImageNet100, the paper's settings",
-    "imagenet": "ImageNet, the paper's settings",
+    "imagenet100": "ImageNet100",
+    "imagenet": "ImageNet",
 }
 
 

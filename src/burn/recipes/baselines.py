@@ -1,13 +1,16 @@
 """The methods that the paper compares BURN with, on the same binary network.
 
-None of the ImageNet and ImageNet100 recipes was run here. Their numbers are the paper's (Tables 2
-and 8): top-1 in % of linear evaluation. What the paper does not tell of a baseline comes from the
-method's own paper, but for what it tells of all: 200 epochs a stage, and LARS with batch 2048 and
-learning rate 0.3 (appendix A) where the baseline's paper has no settings for binary networks.
+None of the ImageNet and ImageNet100 recipes was run here: hardware and time are not known. Expected
+numbers are the paper's (Tables 2 and 8), top-1 in % of linear evaluation. The paper tells that all
+methods train for 200 epochs, and the optimizer of its own (appendix A: LARS, batch 2048, learning
+rate 0.3), which BYOL, SwAV and SimCLR share here. MoCo v2 and S2-BNN have S2-BNN's settings for
+binary networks, the supervised ones ReActNet's, InfoMin its own. Augmentation, temperatures and
+heads are those of the method's own paper.
 
 The `_small` recipes are for 32-pixel images and a CPU and share burn_small's budget, optimizer and
 augmentation, so that a comparison is one loop: `burn compare`. Of a method's own settings queues,
-prototypes and heads are cut down to the size of the data, and momentum to the length of the run.
+prototypes, heads and SimCLR's temperature suit the small data, and momentum the short run. Not
+tuned, but for one look at learning rates on a part of the training images (docs/log.md).
 Numbers in docs/results.md.
 """
 
@@ -60,7 +63,8 @@ def byol_imagenet() -> Recipe:
     and solarisation.
     """
     views = ViewConfig(jitter=0.8, saturation=0.2, blur=0.5)
-    return replace(paper_imagenet(), method="byol", views=views)
+    config = ByolConfig(momentum=0.99)  # BYOL's for 300 epochs and less
+    return replace(paper_imagenet(), method="byol", byol=config, views=views)
 
 
 def swav_imagenet() -> Recipe:
@@ -86,7 +90,6 @@ def mocov2_imagenet() -> Recipe:
         method="mocov2",
         epochs=200,
         batch_size=256,
-        mocov2=Mocov2Config(shuffle_groups=8),
         views=ViewConfig(crop_scale=(0.2, 1.0)),
         optim=OptimConfig(name="adam", lr=3e-4, weight_decay=1e-4, schedule="linear"),
     )
@@ -107,8 +110,9 @@ def simclr_imagenet() -> Recipe:
     """SimCLR with version 2's head of three layers, and the paper's optimizer.
 
     burn pretrain --recipe simclr_imagenet --data imagenet/train --out runs/simclr
-    Expected: not told by the paper, which has it on ImageNet100 alone. A batch is never cut into
-    parts, since an image's negatives are the others of its batch.
+    Expected: not told by the paper, which has it on ImageNet100 alone. A batch cannot be cut into
+    parts, since an image's negatives are the others of its batch: it is 512, the learning rate in
+    proportion.
     """
     views = ViewConfig(
         jitter=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5
@@ -116,9 +120,11 @@ def simclr_imagenet() -> Recipe:
     return replace(
         paper_imagenet(),
         method="simclr",
+        batch_size=512,
         accumulate=1,
         simclr=SimclrConfig(temperature=0.1),
         views=views,
+        optim=OptimConfig(name="lars", lr=0.075, weight_decay=1e-6, warmup_epochs=10),
     )
 
 
@@ -126,7 +132,8 @@ def infomin_imagenet() -> Recipe:
     """InfoMin: momentum contrast on views that RandAugment changed strongly.
 
     burn pretrain --recipe infomin_imagenet --data imagenet/train --out runs/infomin
-    Expected: not told by the paper, which has it on ImageNet100 alone. InfoMin's own optimizer.
+    Expected: not told by the paper, which has it on ImageNet100 alone. torchvision's RandAugment at
+    its greatest strength stands for timm's `rand-n2-m10-mstd0.5`, whose magnitudes vary a little.
     """
     views = ViewConfig(
         crop_scale=(0.2, 1.0), jitter=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2,
@@ -136,7 +143,6 @@ def infomin_imagenet() -> Recipe:
         method="infomin",
         epochs=200,
         batch_size=256,
-        infomin=InfominConfig(shuffle_groups=8),
         views=views,
         optim=OptimConfig(name="sgd", lr=0.03, weight_decay=1e-4),
     )
@@ -181,7 +187,7 @@ def swav_imagenet100() -> Recipe:
 
 
 def mocov2_imagenet100() -> Recipe:
-    """mocov2_imagenet on ImageNet100, with a queue of 16,384 for its 126,689 images.
+    """mocov2_imagenet on ImageNet100, with a queue of 16,384 for its 126,689 images: our choice.
 
     burn pretrain --recipe mocov2_imagenet100 --data imagenet100/train --out runs/mocov2-100
     Expected: not told by the paper.
@@ -201,21 +207,22 @@ def s2bnn_imagenet100() -> Recipe:
 
 
 def simclr_imagenet100() -> Recipe:
-    """simclr_imagenet on ImageNet100, for the 600 epochs of the paper's figure 7.
+    """simclr_imagenet on ImageNet100.
 
     burn pretrain --recipe simclr_imagenet100 --data imagenet100/train --out runs/simclr100
-    Expected: 61.40 (Table 8).
+    Expected: 61.40 (Table 8, which does not say after how many epochs; figure 7 goes to 600).
     """
-    return replace(simclr_imagenet(), epochs=600)
+    return simclr_imagenet()
 
 
 def infomin_imagenet100() -> Recipe:
-    """infomin_imagenet on ImageNet100, for the 600 epochs of the paper's figures 7 and 8.
+    """infomin_imagenet on ImageNet100.
 
     burn pretrain --recipe infomin_imagenet100 --data imagenet100/train --out runs/infomin100
-    Expected: 45.38 (Table 8), more with a sixteenth of the negatives (--infomin.negatives 4096).
+    Expected: 45.38 (Table 8, which does not say after how many epochs; figures 7 and 8 go to 600),
+    and more with a sixteenth of the negatives (figure 8; --infomin.negatives 4096).
     """
-    return replace(infomin_imagenet(), epochs=600)
+    return infomin_imagenet()
 
 
 def infomin_weak_imagenet100() -> Recipe:

@@ -58,8 +58,7 @@ def burn_imagenet100() -> Recipe:
 
     burn pretrain --recipe burn_imagenet100 --data imagenet100/train --teacher runs/teacher100 \
         --out runs/burn100
-    Not run here. Expected by the paper: 77.02 (Table 8). The teacher is a run of
-    teacher_byol_imagenet100.
+    Not run here. The teacher is a run of teacher_byol_imagenet100.
     """
     return burn_imagenet()
 

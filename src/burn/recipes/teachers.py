@@ -23,8 +23,8 @@ def teacher_mocov2_imagenet() -> Recipe:
     """ResNet-50 by MoCo v2 for 800 epochs: the paper's teacher on ImageNet (appendix A).
 
     burn pretrain --recipe teacher_mocov2_imagenet --data imagenet/train --out runs/teacher
-    Not run here. Expected: linear 71.1 % (MoCo v2's own paper), after days on 8 GPUs; the published
-    file does as well (--teacher resnet50:FILE).
+    Not run here. Expected: linear 71.1 % (MoCo v2's own paper), after days even on 8 GPUs, which
+    burn cannot use yet; the published file does as well (--teacher resnet50:FILE).
     """
     return Recipe(
         method="mocov2",
@@ -32,7 +32,6 @@ def teacher_mocov2_imagenet() -> Recipe:
         epochs=800,
         batch_size=256,
         backbone=BackboneConfig(name="resnet50"),
-        mocov2=Mocov2Config(shuffle_groups=8),
         views=ViewConfig(crop_scale=(0.2, 1.0), jitter=0.8, blur=0.5),
         optim=OptimConfig(name="sgd", lr=0.03, weight_decay=1e-4),
     )
@@ -42,8 +41,8 @@ def teacher_byol_imagenet100() -> Recipe:
     """ResNet-50 by BYOL for 600 epochs: the paper's teacher on ImageNet100 (its supplement).
 
     burn pretrain --recipe teacher_byol_imagenet100 --data imagenet100/train --out runs/teacher100
-    Not run here; the paper gives no number for it, nor settings: these are BYOL's for batch 512,
-    with its augmentation made symmetric.
+    Not run here; the paper gives no number for it, nor settings: these are BYOL's for 300 epochs,
+    the learning rate in proportion to the batch, and its augmentation made symmetric.
     """
     return Recipe(
         method="byol",
@@ -53,7 +52,7 @@ def teacher_byol_imagenet100() -> Recipe:
         backbone=BackboneConfig(name="resnet50"),
         byol=ByolConfig(momentum=0.99),
         views=ViewConfig(jitter=0.8, saturation=0.2, blur=0.5),
-        optim=OptimConfig(name="lars", lr=0.9, weight_decay=1.5e-6, warmup_epochs=10),
+        optim=OptimConfig(name="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=10),
     )
 
 
@@ -61,19 +60,19 @@ def teacher_simclr_imagenet() -> Recipe:
     """ResNet-50 by SimCLR with version 2's head, a teacher that needs no momentum encoder.
 
     burn pretrain --recipe teacher_simclr_imagenet --data imagenet/train --out runs/teacher
-    Not run here.
+    Not run here. SimCLR's learning rate for a batch of 512, since one device holds no 4096.
     """
     return Recipe(
         method="simclr",
         stages=1,
         epochs=800,
-        batch_size=4096,
+        batch_size=512,
         backbone=BackboneConfig(name="resnet50"),
         simclr=SimclrConfig(temperature=0.1),
         views=ViewConfig(
             jitter=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5
         ),
-        optim=OptimConfig(name="lars", lr=4.8, weight_decay=1e-6, warmup_epochs=10),
+        optim=OptimConfig(name="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=10),
     )
 
 

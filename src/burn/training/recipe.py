@@ -80,6 +80,11 @@ class Recipe:
                 f"stages 2 binarises step by step, but {self.backbone.name} has no binary layers: "
                 "give stages 1"
             )
+        if self.method == "simclr" and self.accumulate > 1:
+            raise UserError(
+                f"method simclr cannot cut a batch into accumulate {self.accumulate} parts: an "
+                "image's negatives are the others of its batch"
+            )
         for part in (self.burn, self.byol, self.swav, self.mocov2, self.s2bnn, self.simclr,
                      self.infomin, self.views, self.optim):  # fmt: skip
             part.check()

@@ -161,6 +161,8 @@ def _check_plan(plan: RunPlan, machine: Machine) -> None:
         )
     if method not in NEED_TEACHER and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("pretraining runs in one process on one device: start it without torchrun")
     if machine.monitor_every < 1 or (machine.workers or 0) < 0:
         raise UserError("--monitor-every must be at least 1 and --workers at least 0")
     if plan.max_steps is not None and plan.max_steps < 1:
@@ -173,7 +175,8 @@ def _check_size(recipe: Recipe) -> None:
     """The views must be large enough for the backbone's strides, and its pooling give a vector."""
     network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
     name = recipe.backbone.name
-    for size in {config.size for config in recipe.view_configs(num_views=3)}:
+    num_views = 2 + recipe.swav.small_crops
+    for size in {config.size for config in recipe.view_configs(num_views)}:
         try:
             with torch.inference_mode():
                 width = network(torch.zeros(1, 3, size, size)).shape[1]
