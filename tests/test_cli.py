@@ -99,6 +99,15 @@ def test_pretrain_evaluate_info_through_the_command(teacher: Path, tmp_path: Pat
     assert (info["precision"], info["recipe"], info["steps"]) == ("binary", "demo", 2)
 
 
+@pytest.mark.parametrize("method", ["byol", "swav", "mocov2", "supervised"])
+def test_a_recipe_of_a_binary_network_trains_a_float_one(method: str, capsys, tmp_path: Path):
+    arguments = f"pretrain --recipe {method}_small --data digits --max-steps 1 --batch-size 8"
+    network = "--backbone.name resnet18 --stages 1 --backbone.width 0.125"
+    out = tmp_path / "run"
+    assert main([*arguments.split(), *network.split(), "--workers", "0", "--out", str(out)]) == 0
+    assert "stage 1 float: 1 steps" in capsys.readouterr().out
+
+
 def test_info_counts_reactnet_as_the_paper_does(capsys):
     assert main(["info", "reactnet_a", "--image-size", "224", "--classes", "1000", "--json"]) == 0
     info = json.loads(capsys.readouterr().out)

@@ -20,6 +20,7 @@ import tiny
 from burn.compare import Comparison, compare
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
+from burn.files import locked
 from burn.methods.registry import METHODS, MethodName
 from burn.results import Result, read_results
 from burn.training.module import PretrainModule
@@ -66,7 +67,7 @@ def test_every_method_sees_as_many_images_and_has_its_row(
             ("knn", "top1"), ("linear", "top1"), ("linear", "top5"),
         ]  # fmt: skip
         assert all(r.settings["pretraining"]["images_seen"] == BUDGET for r in mine)
-        assert mine == read_results(out / f"{method}-seed0" / "results.jsonl")
+        assert mine == read_results(out / f"{method}-seed0" / "compared.jsonl")
     references = [r.model for r in results if r.model not in METHODS]
     assert set(references) == {"random weights", "teacher", "labelled teacher"}
     table = (out / "comparison.md").read_text()
@@ -97,9 +98,9 @@ def test_epochs_stretch_or_shrink_to_the_budget(budget: int):
 def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(tmp_path: Path):
     out = tmp_path / "compared"
     run(out, ["supervised"])
-    before = (out / "supervised-seed0" / "results.jsonl").read_bytes()
+    before = (out / "supervised-seed0" / "compared.jsonl").read_bytes()
     results, said = run(out, ["supervised", "simclr"], seeds=(0, 1))
-    assert (out / "supervised-seed0" / "results.jsonl").read_bytes() == before
+    assert (out / "supervised-seed0" / "compared.jsonl").read_bytes() == before
     assert "supervised-seed0" not in said
     assert {(r.model, r.seed) for r in results if r.model in METHODS} == {
         ("supervised", 0), ("supervised", 1), ("simclr", 0), ("simclr", 1),
@@ -172,7 +173,7 @@ def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
     (out / "simclr-seed0" / "mine.txt").write_text("not a run")
     with pytest.raises(UserError, match=r"simclr-seed0: .*holds no run"):
         run(out, ["simclr", "supervised"], processes=2)
-    assert (out / "supervised-seed0" / "results.jsonl").is_file()
+    assert (out / "supervised-seed0" / "compared.jsonl").is_file()
 
 
 def test_one_after_another_a_failure_does_not_stop_the_others_either(tmp_path: Path):
@@ -190,7 +191,7 @@ def test_a_teacher_is_not_exchanged(teacher: Path, tmp_path: Path):
     shutil.copytree(teacher, mine)
     run(tmp_path / "compared", ["supervised", "s2bnn"], teacher=str(mine))
     tiny.train(tiny.teacher_recipe(), mine, max_steps=1, overwrite=True)
-    with pytest.raises(UserError, match="is another one than when"):
+    with pytest.raises(UserError, match="is not what it was when"):
         run(tmp_path / "compared", ["burn"], teacher=str(mine))
 
 
@@ -205,6 +206,9 @@ def test_a_teacher_is_not_exchanged(teacher: Path, tmp_path: Path):
         (["supervised_kl"], (0,), {"teacher": "x"}, "supervised_kl needs --labelled-teacher"),
         (["byol"], (-1,), {}, "--seeds"),
         (["byol"], (), {}, "--seeds"),
+        (["byol"], (0, 0), {}, "each once"),
+        (["burn"], (0,), {"teacher": ""}, "burn needs --teacher"),
+        (["byol"], (0,), {"teacher": "runs/typo"}, "no checkpoint at runs/typo"),
         (["byol"], (0,), {"budget": 63}, "--budget 63 is less than one batch of 64"),
         (["byol"], (0,), {"budget": -5}, "--budget -5"),
         (["byol"], (0,), {"data": "nowhere"}, "nowhere"),
@@ -232,6 +236,43 @@ def test_a_teacher_that_lacks_what_a_method_needs_is_found_at_once(teacher: Path
 def test_damaged_settings_are_named(text: str, tmp_path: Path):
     (tmp_path / "comparison.json").write_text(text)
     with pytest.raises(UserError, match=r"comparison.json is damaged"):
+        run(tmp_path, ["supervised"])
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{}", "[" * 10_000, '{"model": 1}', "cut", "first line", "other", "NaN"]
+)
+def test_what_is_not_whole_is_judged_again(damage: str, tmp_path: Path):
+    first, _ = run(tmp_path, ["supervised"])
+    file = tmp_path / "supervised-seed0" / "compared.jsonl"
+    text = file.read_text()
+    file.write_text(
+        {
+            "cut": text[:-20],
+            "first line": text.splitlines()[0],
+            "other": text.replace("supervised", "byol"),
+            "NaN": text.replace('"value": ', '"value": NaN, "was": '),
+        }.get(damage, damage)
+    )
+    again, said = run(tmp_path, ["supervised"])
+    assert "is done already" in said
+    assert [r.value for r in again] == [r.value for r in first]
+    assert len(file.read_text().splitlines()) == 3
+
+
+def test_other_results_in_the_folder_are_left_alone(tmp_path: Path):
+    run(tmp_path, ["supervised"])
+    for file in (tmp_path / "notes.jsonl", tmp_path / "supervised-seed0" / "results.jsonl"):
+        file.write_text('{"my": "notes"}\n')
+    results, _ = run(tmp_path, ["supervised"])
+    assert {r.model for r in results} == {"supervised", "random weights"}
+    assert (tmp_path / "notes.jsonl").read_text() == '{"my": "notes"}\n'
+
+
+def test_two_at_once_in_one_run_folder_are_told_apart(tmp_path: Path):
+    run(tmp_path, ["supervised"])
+    (tmp_path / "supervised-seed0" / "compared.jsonl").unlink()
+    with locked(tmp_path / "supervised-seed0"), pytest.raises(UserError, match="another burn is"):
         run(tmp_path, ["supervised"])
 
 

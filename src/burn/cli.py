@@ -203,8 +203,8 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     if options.recipe != name:
         raise UserError(f"two recipes are given, {name} and {options.recipe}: give one")
     given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
-    given |= {"recipe_name": options.recipe, "recipe": parser.fields_of(options)}
-    plan = from_plain(RunPlan, given)
+    chosen = from_plain(Recipe, parser.fields_of(options)).freed_of(recipe)
+    plan = from_plain(RunPlan, {**given, "recipe_name": options.recipe, "recipe": chosen})
     summaries = pretrain(
         plan,
         Path(options.out),

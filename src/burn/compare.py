@@ -7,6 +7,7 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -36,7 +37,8 @@ from burn.targets.weights import load_teacher
 from burn.training.run import Interrupted, Machine, RunPlan, default_workers, pretrain
 
 Family = Literal["small", "imagenet", "imagenet100"]
-_SHARED_FILE = "comparison.json"
+_SHARED_FILE, _JUDGED_FILE = "comparison.json", "compared.jsonl"
+_NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
 # Not methods, but judged beside them: the floor and what was learned from.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
 
@@ -75,7 +77,7 @@ class Comparison:
         if not methods or len(set(methods)) < len(methods):
             raise UserError("--methods: give each once, and at least one")
         for method in methods:
-            if method in NEED_TEACHER and self.teacher_of(method) is None:
+            if method in NEED_TEACHER and not self.teacher_of(method):
                 option = "labelled-teacher" if method == "supervised_kl" else "teacher"
                 raise UserError(
                     f"method {method} needs --{option}: a run of a teacher recipe, or "
@@ -125,15 +127,17 @@ def compare(
 ) -> list[Result]:
     """Train and judge every method with every seed; what `out` already holds is kept.
 
-    Each leaves a run folder METHOD-seedN in `out`, with its results.jsonl; later calls may add
+    Each leaves a run folder METHOD-seedN in `out`, with its compared.jsonl; later calls may add
     methods and seeds, but not change settings. comparison.md and .svg show all that `out` holds,
     which is returned. processes: how many run at once, each on a GPU of its own or with its share
     of the cores, its output in logs/; default: one for each GPU, or one. A run that fails does not
     stop the others. Raises UserError as `pretrain` does, Interrupted after a signal.
     """
     comparison.check(methods)
-    if not seeds or any(not 0 <= seed < 2**32 for seed in seeds):
-        raise UserError("--seeds: give numbers in 0 … 2³² - 1")
+    if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
+        raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")
+    if (machine.workers or 0) < 0:
+        raise UserError(f"--workers {machine.workers} is below 0")
     train, test = open_source(comparison.data, "train"), open_source(comparison.test, "test")
     check_sources(train, test)
     jobs = [
@@ -143,23 +147,24 @@ def compare(
     ]
     processes = _check_processes(processes, machine)
     teachers = _check_jobs(jobs[: len(methods)])
-    _open_folder(out, comparison, teachers)
-    waiting = [job for job in jobs if not job.results.is_file()]
+    data = {"--data": train.fingerprint, "--test": test.fingerprint}
+    _open_folder(out, comparison, teachers | data)
+    waiting = [job for job in jobs if _read_judged(job.judged, job.method) is None]
     if min(processes, len(waiting)) > 1:
         failed = _side_by_side(waiting, min(processes, len(waiting)), console)
     else:
         failed = _one_by_one(waiting, console)
     for name, spec in (
-        (RANDOM, next((str(job.folder) for job in jobs if job.results.is_file()), None)),
+        (RANDOM, next((str(job.folder) for job in jobs if job.judged.is_file()), None)),
         (TEACHER, comparison.teacher),
         (LABELLED_TEACHER, comparison.labelled_teacher),
     ):
         file = out / f"{name.replace(' ', '-')}.jsonl"
-        if spec and not file.is_file():
+        if spec and _read_judged(file, name) is None:
             console.rule(name)
             results = _judge(comparison, train, test, machine, name, spec, 0, console)
             _write_results(file, results)
-    results = [r for file in _results_files(out) for r in read_results(file)]
+    results = _all_results(out)
     if results:
         write_text(out / "comparison.md", comparison_markdown(results))
         comparison_picture(results, out / "comparison.svg")
@@ -187,9 +192,9 @@ class _Job:
         return self.out / self.name
 
     @property
-    def results(self) -> Path:
-        """Written last: where it is, the job is done."""
-        return self.folder / "results.jsonl"
+    def judged(self) -> Path:
+        """Its results, written last: where it is whole, the job is done."""
+        return self.folder / _JUDGED_FILE
 
     def run(self, console: Console) -> None:
         """Train, or go on with it, and judge."""
@@ -213,7 +218,7 @@ class _Job:
             "seconds": round(sum(summary.seconds for summary in summaries), 1),
         }
         results = [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
-        _write_results(self.results, results)
+        _write_results(self.judged, results)
 
 
 def _check_processes(processes: int | None, machine: Machine) -> int:
@@ -230,8 +235,9 @@ def _check_jobs(jobs: Sequence[_Job]) -> dict[str, str]:
 
     Returns the SHA-256 of every teacher's file.
     """
-    specs = {job.plan.teacher for job in jobs if job.plan.teacher is not None}
-    teachers = {spec: load_teacher(spec) for spec in sorted(specs)}
+    about = jobs[0].comparison
+    specs = [spec for spec in (about.teacher, about.labelled_teacher) if spec is not None]
+    teachers = {spec: load_teacher(spec) for spec in specs}
     for job in jobs:
         recipe = job.plan.recipe
         recipe.check()
@@ -263,8 +269,32 @@ def _write_results(file: Path, results: Sequence[Result]) -> None:
     write_text(file, "".join(json.dumps(asdict(result)) + "\n" for result in results))
 
 
-def _results_files(out: Path) -> list[Path]:
-    return [*sorted(out.glob("*-seed*/results.jsonl")), *sorted(out.glob("*.jsonl"))]
+def _read_judged(file: Path, model: str) -> list[Result] | None:
+    """The results that `_write_results` wrote, or None where they are not, or not whole."""
+    try:
+        results = read_results(file)
+        whole = [(r.protocol, r.metric) for r in results] == _NUMBERS and all(
+            r.model == model and 0 <= r.value <= 100 and isinstance(r.settings["compute"], str)
+            for r in results
+        )
+        if model in METHODS:
+            about = [r.settings["pretraining"] for r in results]
+            whole &= all(a["seconds"] >= 0 and a["epochs"] > 0 and a["recipe"] for a in about)
+    except (UserError, TypeError, KeyError, RecursionError):
+        return None
+    return results if whole else None
+
+
+def _all_results(out: Path) -> list[Result]:
+    """Of everything in the folder that is judged, in the order of names."""
+    files = [
+        (file, file.parent.name.rpartition("-seed")[0]) for file in out.glob(f"*/{_JUDGED_FILE}")
+    ]
+    files += [
+        (out / f"{name.replace(' ', '-')}.jsonl", name)
+        for name in (RANDOM, TEACHER, LABELLED_TEACHER)
+    ]
+    return [result for file, model in sorted(files) for result in _read_judged(file, model) or ()]
 
 
 def _one_by_one(jobs: Sequence[_Job], console: Console) -> list[str]:
@@ -315,7 +345,8 @@ def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> lis
                 del running[slot]
                 if process.exitcode:
                     failed.append(f"{job.name}: {_last_words(logs / f'{job.name}.txt')}")
-                console.print(f"{job.name}: {'failed' if process.exitcode else 'done'}")
+                outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
+                console.print(f"{job.name}: {outcome}")
     if stop.requested:
         raise Interrupted("stopped and saved; the same command goes on")
     return failed
@@ -328,13 +359,18 @@ def _last_words(log: Path) -> str:
 
 @contextlib.contextmanager
 def _one_gpu(slot: int, device: Device) -> Iterator[None]:
-    """Processes begun inside see one GPU, number `slot` of those that this one sees."""
+    """Processes begun inside see one GPU, number `slot` of those that this one sees.
+
+    And they leave Ctrl-C, which a terminal sends them too, to this one.
+    """
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if torch_device(device).type == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = before.split(",")[slot] if before else str(slot)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, handler)
         if before is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = before
         else:
@@ -363,10 +399,10 @@ def _run_alone(job: _Job, processes: int, log: Path) -> None:
             sys.exit(1)
 
 
-def _open_folder(out: Path, comparison: Comparison, teachers: Mapping[str, str]) -> None:
+def _open_folder(out: Path, comparison: Comparison, fingerprints: Mapping[str, str]) -> None:
     """A new folder, or one whose runs have the same settings.
 
-    teachers: the SHA-256 of each one's file.
+    fingerprints: of data and teachers, by name; they may not change either.
     """
     shared = json.loads(json.dumps(asdict(comparison)))
     file = out / _SHARED_FILE
@@ -374,7 +410,7 @@ def _open_folder(out: Path, comparison: Comparison, teachers: Mapping[str, str])
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
             known = {name: stored[name] for name in shared}
-            before = dict(stored.get("teacher_files", {}))
+            before = dict(stored.get("files", {}))
         except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: remove it to compare anew") from error
         # A teacher may be added with the method that needs it, but not exchanged.
@@ -390,16 +426,15 @@ def _open_folder(out: Path, comparison: Comparison, teachers: Mapping[str, str])
                 f"{shared[name]}; give another --out"
             )
         shared |= {name: known[name] for name in shared if shared[name] is None}
-        for spec, digest in teachers.items():
-            if before.get(spec, digest) != digest:
+        for name, fingerprint in fingerprints.items():
+            if before.get(name, fingerprint) != fingerprint:
                 raise UserError(
-                    f"the teacher {spec} is another one than when {out} was begun: give another "
-                    "--out"
+                    f"{name} is not what it was when {out} was begun: give another --out"
                 )
-        teachers = {**before, **teachers}
+        fingerprints = {**before, **fingerprints}
     elif out.is_dir() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty and holds no comparison: give another folder")
     elif out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps({**shared, "teacher_files": teachers}, indent=2) + "\n")
+    write_text(file, json.dumps({**shared, "files": fingerprints}, indent=2) + "\n")

@@ -206,7 +206,10 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
     if (config.mean, config.std) != (BackboneConfig.mean, BackboneConfig.std):
         notes.append(f"images are to be normalised by mean {config.mean} and std {config.std}")
     state = {f"module.{name}": tensor for name, tensor in theirs.items()}
-    write_beside(out, lambda beside: torch.save({"state_dict": state}, beside))
+    try:
+        write_beside(out, lambda beside: torch.save({"state_dict": state}, beside))
+    except (OSError, RuntimeError) as error:  # torch has its own words for a full disk
+        raise UserError(f"{out} cannot be written: {error}") from error
     left = tuple(sorted(left_out))
     return Exported(format, precision, len(state), parameters, left, tuple(notes))
 
@@ -403,6 +406,8 @@ def _check(
         if tensor.layout != torch.strided
         or tensor.device.type != "cpu"
         or tensor.is_floating_point() == name.endswith(_NORM[-1])
+        or tensor.is_complex()
+        or tensor.is_quantized
     ]
     problems = {
         "lacks": [original(name) for name in shapes if name not in found],
@@ -410,9 +415,15 @@ def _check(
         "has": shape or kind,
     }
     if not any(problems.values()):
-        finite = {name: bool(tensor.float().isfinite().all()) for name, tensor in expected.items()}
         problems["has numbers not finite in"] = [
-            original(n) for n, good in finite.items() if not good
+            original(name)
+            for name, tensor in expected.items()
+            if not bool(tensor.float().isfinite().all())
+        ]
+        problems["has negative variances in"] = [
+            original(name)
+            for name, tensor in expected.items()
+            if name.endswith("running_var") and bool((tensor < 0).any())
         ]
     if any(problems.values()):
         raise _misfit(problems)

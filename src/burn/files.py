@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 from burn.errors import UserError
 
@@ -30,6 +36,31 @@ def write_beside(path: Path, write: Callable[[Path], Any]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder for this process alone. Raises UserError where another burn holds it.
+
+    The lock ends with the process and leaves nothing behind. Where there is no folder, or its file
+    system or the operating system has no such locks, nothing is held.
+    """
+    if fcntl is None or not folder.is_dir():
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another burn is at work in {folder}: wait until it has ended"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -169,5 +169,10 @@ def _readable(message: str) -> str:
     line = " ".join(message.split())
     line = re.sub(r'^Parser key "([^"]+)": ', lambda m: f"{_hyphenated('--' + m[1])}: ", line)
     line = re.sub(r"<class '(\w+)'>", r"\1", line).replace("typing.Literal", "one of ")
+    line = re.sub(
+        r"Does not validate against any of the Union subtypes Subtypes: \[(.*?)\] Errors:.*",
+        lambda m: "expected " + m[1].replace(", NoneType", ""),
+        line,
+    )
     line = line if len(line) <= 300 else line[:297] + "..."
     return line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")

@@ -466,7 +466,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, files: Mapping[str, Path]) -> list[tupl
     """A hub that holds `files` alone; what is asked of it."""
     asked: list[tuple[str, str]] = []
 
-    def download(repo_id: str, filename: str) -> str:
+    def download(repo_id: str, filename: str, **_: Any) -> str:
         asked.append((repo_id, filename))
         if filename not in files:
             raise EntryNotFoundError(f"404: no {filename}\nRequest ID: 1")
@@ -519,7 +519,7 @@ def test_the_hub_without_safetensors_and_with_wrong_weights(
 
 @pytest.mark.parametrize("error", [LocalEntryNotFoundError, OfflineModeIsEnabled, TimeoutError])
 def test_the_hub_out_of_reach(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
-    def download(*_: Any) -> str:
+    def download(*_: Any, **__: Any) -> str:
         raise error("no connection\nsecond line")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)

@@ -43,6 +43,8 @@ def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential
             raise UserError(f"what its layers {index + 1} to {after - 1} are cannot be told")
         if after - index == 2:
             layers.append(nn.ReLU(inplace=True))
+    if not any(isinstance(layer, nn.Linear) for layer in layers) or width < 2:
+        raise UserError("it gives fewer than 2 numbers, or none of its layers is Linear")
     return nn.Sequential(*layers).eval()
 
 
@@ -78,7 +80,8 @@ def classifier_from(
         weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")
         if weight is None or bias is None or len(weights) > 2:
             continue
-        if weight.ndim == 2 and weight.shape[1] == num_features and bias.shape == weight.shape[:1]:
+        fits = weight.ndim == 2 and weight.shape[1] == num_features and len(weight) > 1
+        if fits and bias.shape == weight.shape[:1]:
             layer = nn.Linear(num_features, len(weight))
             with torch.no_grad():
                 layer.weight.copy_(weight)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import inspect
+import logging
 import pickle
 import sys
 import warnings
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -99,8 +98,8 @@ class _Source:
 
 
 def _read(spec: str) -> _Source:
-    if Path(spec).exists():
-        return _read_ours(spec)
+    if expand(spec).exists():
+        return _read_ours(str(expand(spec)))
     name, separator, file_name = spec.partition(":")
     if not separator:
         raise UserError(
@@ -110,6 +109,8 @@ def _read(spec: str) -> _Source:
     if name == "hub":
         return _read_theirs(spec, *_download(file_name))
     config = BackboneConfig(name) if is_binary(name) or "." not in name else _tagged(name)
+    if not file_name:
+        raise UserError(f"--teacher {spec}: give a file of weights behind the colon")
     file = expand(file_name)
     if not file.is_file():
         build_backbone(config, Precision.FLOAT)  # a wrong name comes before a wrong file
@@ -182,6 +183,7 @@ def _download(name: str) -> tuple[BackboneConfig, Path]:
         raise UserError(f"timm publishes no weights of {name}: give {name}:FILE")
     if "." not in name and about.tag:
         name = f"{name}.{about.tag}"  # which one is the default may change
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry
     files = ("model.safetensors", "pytorch_model.bin")
     if about.hf_hub_filename:
         safe = Path(about.hf_hub_filename).with_suffix(".safetensors").name
@@ -189,9 +191,11 @@ def _download(name: str) -> tuple[BackboneConfig, Path]:
     reason = ""
     for file in files:
         try:
-            fetched = Path(huggingface_hub.hf_hub_download(about.hf_hub_id, file))
+            fetched = Path(huggingface_hub.hf_hub_download(about.hf_hub_id, file, etag_timeout=3))
         except Exception as error:  # the network's, the hub's or the disk's, of many kinds
             reason = type(error).__name__
+            if reason not in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
+                break  # no other file will come either
         else:
             return _tagged(name), fetched
     raise UserError(
@@ -216,7 +220,7 @@ def read_weights(file: Path) -> Any:
         # A Namespace holds values alone: DINO and timm keep their options in one.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
-            return torch.load(file, map_location="cpu", weights_only=True)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if any(
             words in str(error).lower() for words in ("unsupported global", "unsupported class")
@@ -226,9 +230,32 @@ def read_weights(file: Path) -> Any:
                 "refused: save its state_dict alone"
             ) from error
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
-    except (RuntimeError, EOFError, SafetensorError, zipfile.BadZipFile, OSError, ValueError,
-            TypeError, KeyError, IndexError, AttributeError) as error:  # fmt: skip
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # whatever a damaged file makes of the reader
         raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
+    _check_sizes(content, file)
+    return content
+
+
+def _check_sizes(content: Any, file: Path) -> None:
+    """Raise UserError for tensors that are not here, or claim more numbers than the file holds."""
+    seen: set[int] = set()
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Mapping):
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+        elif isinstance(value, Tensor) and value.layout == torch.strided:
+            if value.device.type != "cpu":
+                raise UserError(f"{file} holds tensors without numbers (device {value.device})")
+            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+                raise UserError(f"{file} holds a tensor that claims more numbers than there are")
 
 
 def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
@@ -359,6 +386,8 @@ def _check_numbers(
             raise UserError(f"{origin} holds {tensor.dtype} in {name}: give float weights")
         if not bool(torch.isfinite(tensor.float()).all()):
             raise UserError(f"{origin} holds numbers that are not finite, first in {name}")
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise UserError(f"{origin} holds negative variances, first in {name}")
 
 
 def _few(names: Collection[Any]) -> str:

@@ -97,6 +97,14 @@ class Recipe:
             return (Precision.BINARY,)
         return (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
 
+    def freed_of(self, before: Recipe) -> Recipe:
+        """Without the strides that `before` gave its own network, if this is another's."""
+        mine, old = self.backbone, before.backbone
+        if mine.name == old.name or mine.stage_strides != old.stage_strides:
+            return self
+        strides = BackboneConfig().stage_strides
+        return replace(self, backbone=replace(mine, stage_strides=strides))
+
     def method_config(self) -> Any:
         """The settings of its own method, or None for the supervised ones, which have none."""
         return getattr(self, self.method, None)

@@ -22,7 +22,7 @@ from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
 from burn.errors import UserError
-from burn.files import write_text
+from burn.files import locked, write_text
 from burn.methods.base import Method
 from burn.methods.registry import NEED_LABELS, NEED_TEACHER, build_method
 from burn.settings import from_plain
@@ -120,8 +120,21 @@ def pretrain(
     teacher = load_teacher(plan.teacher) if plan.teacher else None
     _check_size(plan.recipe)
     described = _describe(plan, source, teacher)
-    _open_folder(out, described, resume=resume, overwrite=overwrite)
+    _make_method(plan, plan.recipe.precisions()[0], source, teacher)
     resume_command = resume_command or f"burn pretrain --resume --out {out}"
+    if not resume:
+        _make_folder(out)
+    with locked(out):
+        _open_folder(out, described, resume=resume, overwrite=overwrite)
+        return _train_stages(
+            plan, out, machine, console, source, teacher, described, resume_command
+        )
+
+
+def _train_stages(
+    plan: RunPlan, out: Path, machine: Machine, console: Console, source: Source,
+    teacher: Teacher | None, described: dict[str, Any], resume_command: str,
+) -> list[StageSummary]:  # fmt: skip
     summaries = []
     weights: Mapping[str, torch.Tensor] | None = None
     for number, precision in enumerate(plan.recipe.precisions(), start=1):
@@ -142,7 +155,10 @@ def pretrain(
 
 def read_plan(out: Path) -> RunPlan:
     """The plan of a run begun earlier. Raises UserError where `out` holds none."""
-    stored = _read_run_file(out)
+    return _plan_of(_read_run_file(out), out)
+
+
+def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
     try:
         return from_plain(RunPlan, stored["plan"])
     except (KeyError, TypeError, UserError) as error:
@@ -154,7 +170,7 @@ def read_plan(out: Path) -> RunPlan:
 
 def _check_plan(plan: RunPlan, machine: Machine) -> None:
     method = plan.recipe.method
-    if method in NEED_TEACHER and plan.teacher is None:
+    if method in NEED_TEACHER and not plan.teacher:
         raise UserError(
             f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
             "recipe"
@@ -188,10 +204,30 @@ def _check_size(recipe: Recipe) -> None:
 
 def _describe(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[str, Any]:
     origin = None if teacher is None else teacher.origin
-    values = {**vars(plan), "recipe": plan.recipe.to_json()}
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
-    return {"format": _FORMAT, **versions, "plan": values, "data": data, "teacher": origin}
+    return {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data, "teacher": origin}
+
+
+def _plain(plan: RunPlan) -> dict[str, Any]:
+    return {**vars(plan), "recipe": plan.recipe.to_json()}
+
+
+def _make_method(
+    plan: RunPlan, precision: Precision, source: Source, teacher: Teacher | None
+) -> Method:
+    """The method of a stage with fresh weights.
+
+    Raises UserError for a teacher that lacks what it learns from, and where memory does not do.
+    """
+    recipe = plan.recipe
+    torch.manual_seed(plan.seed)
+    try:
+        backbone = build_backbone(recipe.backbone, precision)
+        config, num_classes = recipe.method_config(), len(source.classes)
+        return build_method(recipe.method, config, backbone, teacher, num_classes)
+    except RuntimeError as error:  # the allocator's
+        raise UserError(f"method {recipe.method} cannot be built: {error}") from error
 
 
 def _read_run_file(out: Path) -> dict[str, Any]:
@@ -206,21 +242,27 @@ def _read_run_file(out: Path) -> dict[str, Any]:
     return stored
 
 
+def _make_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give a folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
+
+
 def _open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
     """Make `out` ready, refusing to touch what is not ours or not meant."""
     if resume:
         _check_same(_read_run_file(out), described, out)
         return
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file: give a folder")
-    if out.is_dir() and any(out.iterdir()):
+    if any(out.iterdir()):
         if not (out / _RUN_FILE).is_file():
             raise UserError(f"--out {out} is not empty and holds no run: give another folder")
         if not overwrite:
             raise UserError(f"--out {out} already holds a run: give --resume or --overwrite")
         _remove_run(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_text(out / _RUN_FILE, json.dumps(described, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
@@ -246,6 +288,7 @@ def _lies_in(path: Path, folder: Path) -> bool:
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> None:
     """A resumed run must be the same run. Raises UserError naming the first difference."""
     now = json.loads(json.dumps(described))
+    stored = {**stored, "plan": json.loads(json.dumps(_plain(_plan_of(stored, out))))}
     for part in ("plan", "data", "teacher"):
         difference = _first_difference(stored.get(part), now[part], part)
         if difference:
@@ -254,8 +297,9 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
 
 def _first_difference(old: Any, new: Any, name: str) -> str | None:
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in old.keys() | new.keys():
-            found = _first_difference(old.get(key), new.get(key), f"{name}.{key}")
+        # What an earlier burn did not write yet cannot differ.
+        for key in sorted(old):
+            found = _first_difference(old[key], new.get(key), f"{name}.{key}")
             if found:
                 return found
         return None
@@ -310,18 +354,6 @@ class _Stage:
         self._console, self._out = console, out
         self._folder = out / f"stage{number}"
 
-    def _method(self) -> Method:
-        recipe = self._plan.recipe
-        torch.manual_seed(self._plan.seed)
-        backbone = build_backbone(recipe.backbone, self._precision)
-        return build_method(
-            recipe.method,
-            recipe.method_config(),
-            backbone,
-            self._teacher,
-            len(self._source.classes),
-        )
-
     def train(
         self,
         weights: Mapping[str, torch.Tensor] | None,
@@ -330,7 +362,7 @@ class _Stage:
     ) -> None:
         """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
         plan, recipe = self._plan, self._plan.recipe
-        method = self._method()
+        method = _make_method(plan, self._precision, self._source, self._teacher)
         if weights is not None:
             method.load_weights(weights)
         workers = self._machine.workers
