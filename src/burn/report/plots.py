@@ -13,12 +13,13 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
-from burn.report.tables import compared_rows, mean_and_spread, protocol_name
+from burn.report.tables import ComparedRow, compared_rows, mean_and_spread, protocol_name
 from burn.results import Result
 from burn.training.metrics import read_metrics
 
-_GREY, _ORANGE, _BLUE, _INK = "#b8bec7", "#e4572e", "#2e6fb7", "#20242b"
+_GREY, _ORANGE, _BLUE, _PALE, _INK = "#b8bec7", "#e4572e", "#2e6fb7", "#8fb8de", "#20242b"
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -64,35 +65,50 @@ def demo_picture(
 
 
 def comparison_picture(results: Sequence[Result], file: Path) -> None:
-    """Accuracy of every compared method by kNN and linear evaluation, the best at the top.
+    """Accuracy of every compared method by kNN and linear evaluation, the best by kNN at the top.
 
-    Bars are means over seeds and dots the seeds; what no method is trained to be, grey.
+    Bars are means over seeds, dots the seeds.
     """
     rows = compared_rows(results)
+    most = max(value for row in rows for values in row.numbers.values() for value in values)
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(1, 2, figsize=(9, 1.2 + 0.32 * len(rows)), sharey=True)
+        figure, axes = plt.subplots(1, 2, figsize=(9, 1.5 + 0.32 * len(rows)), sharey=True)
         for panel, protocol in zip(axes, ("knn", "linear"), strict=True):
             for place, row in enumerate(rows):
                 values = row.numbers.get(protocol, [])
                 if not values:
                     continue
-                colour = _GREY if row.epochs is None else _ORANGE if row.model == "burn" else _BLUE
-                panel.barh(place, statistics.mean(values), 0.72, color=colour)
+                panel.barh(place, statistics.mean(values), 0.72, color=_colour(row))
                 panel.plot(values, [place] * len(values), "o", ms=3, color=_INK, alpha=0.7)
                 panel.text(
-                    max(values) + 1.2, place, mean_and_spread(values), va="center", fontsize=7.5
-                )
+                    max(values) + most / 50, place, mean_and_spread(values), va="center",
+                    fontsize=7.5,
+                )  # fmt: skip
             panel.set_title(protocol_name(protocol))
             panel.set_xlabel("top-1, %")
-            panel.set_xlim(0, 112)
-            panel.set_xticks([0, 25, 50, 75, 100])
+            panel.set_xlim(0, 1.2 * most)
+            panel.tick_params(axis="y", length=0)
         axes[0].set_yticks(range(len(rows)), [row.model for row in rows])
         axes[0].invert_yaxis()
-        for panel in axes:
-            panel.tick_params(axis="y", length=0)
-        figure.tight_layout()
+        kinds = {
+            "BURN": _ORANGE, "others without labels": _BLUE, "learned from labels": _PALE,
+            "for reference": _GREY,
+        }  # fmt: skip
+        figure.legend(
+            [Patch(color=colour) for colour in kinds.values()], list(kinds), ncols=len(kinds),
+            loc="lower center", frameon=False, fontsize=8,
+        )  # fmt: skip
+        figure.tight_layout(rect=(0, 0.05, 1, 1))
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
         plt.close(figure)
+
+
+def _colour(row: ComparedRow) -> str:
+    if row.epochs is None:
+        return _GREY
+    if row.model.startswith("supervised"):
+        return _PALE
+    return _ORANGE if row.model == "burn" else _BLUE
 
 
 def _accuracy(axes: Axes, results: Sequence[Result]) -> None:
