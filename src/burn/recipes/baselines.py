@@ -9,8 +9,10 @@ heads are those of the method's own paper.
 
 The `_small` recipes are for 32-pixel images and a CPU and share burn_small's budget, optimizer and
 augmentation, so that a comparison is one loop: `burn compare`. Of a method's own settings queues,
-prototypes, heads and SimCLR's temperature suit the small data, and momentum the short run. Not
-tuned, but for one look at learning rates on a part of the training images (docs/log.md).
+prototypes, heads and SimCLR's temperature suit the small data, and BYOL's momentum the short run.
+MoCo's momentum must let keys change little while they are in the queue, 32 steps here: at 0.98 a
+network tells its key from the queue's by age, and learns nothing else (docs/log.md). Not tuned,
+but for one look at learning rates on a part of the training images.
 Numbers in docs/results.md.
 """
 
@@ -279,7 +281,7 @@ def mocov2_small() -> Recipe:
 
     burn pretrain --recipe mocov2_small --data cifar10/train.parquet --out runs/mocov2
     """
-    config = Mocov2Config(queue=4096, momentum=0.98, shuffle_groups=4)
+    config = Mocov2Config(queue=4096, momentum=0.996, shuffle_groups=4)
     return replace(burn_small(), method="mocov2", mocov2=config)
 
 
@@ -309,6 +311,6 @@ def infomin_small() -> Recipe:
     return replace(
         recipe,
         method="infomin",
-        infomin=InfominConfig(negatives=4096, momentum=0.98, shuffle_groups=4),
+        infomin=InfominConfig(negatives=4096, momentum=0.996, shuffle_groups=4),
         views=replace(recipe.views, jitter=0.8, rand_augment=2),
     )

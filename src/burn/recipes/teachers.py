@@ -102,7 +102,7 @@ def teacher_mocov2_small() -> Recipe:
     burn pretrain --recipe teacher_mocov2_small --data cifar10/train.parquet --out runs/teacher
     Time as teacher_small. Not run here at that budget.
     """
-    config = Mocov2Config(queue=4096, momentum=0.99, shuffle_groups=4)
+    config = Mocov2Config(queue=4096, momentum=0.996, shuffle_groups=4)
     return replace(teacher_small(), method="mocov2", mocov2=config)
 
 
