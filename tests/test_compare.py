@@ -144,7 +144,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"budget": 2 * BUDGET}, "another budget: 256, now 512"), ({"stages": 2}, "another stages")],
+    [
+        ({"budget": 2 * BUDGET}, "begun with --budget 256, not 512"),
+        ({"stages": 2}, "--stages 1, not 2"),
+    ],
 )
 def test_other_settings_want_another_folder(change: dict, words: str, tmp_path: Path):
     run(tmp_path / "compared", ["supervised"])

@@ -333,7 +333,7 @@ def _import(arguments: list[str], console: Console) -> None:
         "A published checkpoint of a binary network becomes burn's: the same function but where a\n"
         "sign's argument is exactly 0.",
         "  burn import model_best.pth.tar --format reactnet --out runs/reactnet.safetensors\n"
-        "  burn import checkpoint.pth --format s2bnn --out runs/s2bnn.safetensors\n"
+        "  burn import checkpoint.pth --format s2bnn --stage 2 --out runs/s2bnn.safetensors\n"
         "  burn import stage1.pth --format burn-release --stage 1 --out runs/stage1.safetensors",
     )
     parser.add_argument("file", type=str, help="torch file; nothing in it is executed")
@@ -355,18 +355,19 @@ def _import(arguments: list[str], console: Console) -> None:
     )
     kept = "".join(f", {name} ({count:,} parameters)" for name, count in done.heads.items())
     print(f"reactnet_a, {done.precision.value} ({done.parameters:,} parameters){kept}")
-    for name, count in done.dropped.items():
-        print(f"left out: {name} ({count} entries)")
     for note in done.notes:
         print(note)
+    for name, count in done.dropped.items():
+        print(f"left out: {name}" + (f" ({count} entries)" if count > 1 else ""))
     print(f"-> {options.out}")
 
 
 def _export(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "export CHECKPOINT OUT",
-        "A checkpoint of burn's in another project's format.",
-        "  burn export runs/student student.pth.tar --format reactnet",
+        "A checkpoint of burn's in another project's format. ReActNet's code builds reactnet_a\n"
+        "with all strides 2 alone, as the ImageNet recipes train it.",
+        "  burn export runs/imagenet runs/imagenet.pth.tar --format reactnet",
     )
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write")

@@ -78,9 +78,11 @@ class Comparison:
             raise UserError("--methods: give each once, and at least one")
         for method in methods:
             if method in NEED_TEACHER and not self.teacher_of(method):
-                option = "labelled-teacher" if method == "supervised_kl" else "teacher"
+                option, recipe = "teacher", "teacher_small"
+                if method == "supervised_kl":
+                    option, recipe = "labelled-teacher", "teacher_supervised_small"
                 raise UserError(
-                    f"method {method} needs --{option}: a run of a teacher recipe, or "
+                    f"method {method} needs --{option}: a run of {recipe}, say, or "
                     f"ARCHITECTURE:FILE; or leave {method} out of --methods"
                 )
         self.linear.check()
@@ -422,8 +424,8 @@ def _open_folder(out: Path, comparison: Comparison, fingerprints: Mapping[str, s
         if differ:
             name = differ[0]
             raise UserError(
-                f"{out} holds a comparison with another {name}: {known[name]}, now "
-                f"{shared[name]}; give another --out"
+                f"{out} was begun with --{name.replace('_', '-')} {known[name]}, not "
+                f"{shared[name]}: give another --out"
             )
         shared |= {name: known[name] for name in shared if shared[name] is None}
         for name, fingerprint in fingerprints.items():

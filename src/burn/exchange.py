@@ -152,7 +152,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         for other in (f for f in FORMATS if f != format):
             with suppress(UserError):
                 _translate(content, other, None)
-                message = f"{file} is of format {other}, not {format}: {error}"
+                message = f"{file} is of format {other}, not {format}: give --format {other}"
         raise UserError(message) from error
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()

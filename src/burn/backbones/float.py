@@ -38,7 +38,9 @@ class FloatBackbone(Backbone):
         try:
             model = model or _create(config.name, **options)
         except TypeError as error:
-            raise UserError(f"backbone {config.name} has no settable width") from error
+            raise UserError(
+                f"backbone {config.name} has no settable width: give width 1"
+            ) from error
         if config.stem_stride is not None:
             _shrink_stem(model, config)
         # The pooled features' width, which in some networks is not the last map's.

@@ -71,7 +71,7 @@ class S2bnn(Method):
         if teacher.head is None:
             raise UserError(
                 "method s2bnn needs a teacher with its projection head: give a MoCo v2 file or a "
-                "run of a teacher recipe of burn's"
+                "run by mocov2, simclr or byol"
             )
         self.config = config
         self.num_views = 2 if config.contrastive else 1

@@ -59,7 +59,7 @@ class SupervisedKl(Method):
         if teacher.classifier is None:
             raise UserError(
                 "method supervised_kl needs a teacher trained with labels, with its classifier: "
-                "train one with method supervised, or give a file of weights that has one"
+                "train one by recipe teacher_supervised_small, or give weights that have one"
             )
         self.backbone = backbone
         self.classifier = nn.Linear(backbone.num_features, teacher.classifier.out_features)

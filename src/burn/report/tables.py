@@ -116,8 +116,10 @@ def comparison_markdown(results: Sequence[Result]) -> str:
     rows += [_cells(row) for row in compared_rows(results)]
     lines = ["| " + " | ".join(cells) + " |" for cells in rows]
     linear = next(r.settings for r in results if r.protocol == "linear")
+    several = any(row.seeds > 1 for row in compared_rows(results))
+    spread = ", ± the standard deviation over seeds" if several else ""
     about = (
-        f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, judged "
+        f"Top-1 in %{spread}. Learned on {results[0].train}, judged "
         f"on {results[0].test}. Linear: learning rate {linear['lr']:g}, {linear['epochs']} epochs, "
         f"augmentation {linear['augment']}. Epochs are of all stages together."
     )

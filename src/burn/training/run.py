@@ -171,9 +171,10 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
 def _check_plan(plan: RunPlan, machine: Machine) -> None:
     method = plan.recipe.method
     if method in NEED_TEACHER and not plan.teacher:
+        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
         raise UserError(
             f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
-            "recipe"
+            f"recipe, {recipe} say"
         )
     if method not in NEED_TEACHER and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
