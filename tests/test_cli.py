@@ -102,7 +102,7 @@ def test_pretrain_evaluate_info_through_the_command(teacher: Path, tmp_path: Pat
 @pytest.mark.parametrize("method", ["byol", "swav", "mocov2", "supervised"])
 def test_a_recipe_of_a_binary_network_trains_a_float_one(method: str, capsys, tmp_path: Path):
     arguments = f"pretrain --recipe {method}_small --data digits --max-steps 1 --batch-size 8"
-    network = "--backbone.name resnet18 --stages 1 --backbone.width 0.125"
+    network = "--backbone.name resnet18 --stages 1 --backbone.width 0.125 --backbone.stem-stride 2"
     out = tmp_path / "run"
     assert main([*arguments.split(), *network.split(), "--workers", "0", "--out", str(out)]) == 0
     assert "stage 1 float: 1 steps" in capsys.readouterr().out
@@ -128,6 +128,8 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo", "give --data"),
         ("pretrain --recipe demo --data digits", "give --out"),
         ("pretrain --recipe demo --data digits --out {tmp}/x", "method burn needs a teacher"),
+        ("pretrain --recipe swav_small --backbone.stage-strides [2,2,2,2] --data digits "
+         "--out {tmp}/x", "views of 16 pixels shrink to a single one before the last stride"),
         ("pretrain --recipe demo --epochs many", "--epochs: expected int. Got value: many"),
         ("pretrain --recipe demo --burn.lam wavy", "--burn.lam: expected one of"),
         ("pretrain --recipe demo --device tpu", "--device tpu: auto, cpu or cuda"),

@@ -18,7 +18,7 @@ from burn.training.monitor import GradientFlowGuard
 from burn.types import Batch, Precision
 from networks import tiny_reactnet
 
-CONFIG = InfominConfig(negatives=7, momentum=0.9, hidden=16, dimension=8)
+CONFIG = InfominConfig(negatives=7, momentum=0.9, hidden=16, dimension=8, shuffle_groups=1)
 
 
 def views(seed: int = 0) -> Batch:
@@ -100,7 +100,7 @@ def test_weights_are_all_of_it():
 
 def test_defaults():
     InfominConfig().check()
-    assert InfominConfig() == InfominConfig(0.15, 65536, 0.999, None, 128, 1)
+    assert InfominConfig() == InfominConfig(0.15, 65536, 0.999, None, 128, 8)
     m = method(config=InfominConfig(negatives=9))
     assert m.contrast.queue.keys.shape == (9, 128)
     assert [p.shape[0] for p in m.head.parameters() if p.ndim == 2] == [256, 128]

@@ -7,7 +7,6 @@ import math
 import multiprocessing
 import socket
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ from burn.errors import UserError
 from burn.methods.mocov2 import Mocov2, Mocov2Config
 from burn.training.monitor import GradientFlowError, GradientFlowGuard
 from burn.types import Batch, Precision
+from method_checks import join
 from networks import tiny_reactnet
 
-CONFIG = Mocov2Config(queue=11, momentum=0.9, hidden=16, dimension=8)
+CONFIG = Mocov2Config(queue=11, momentum=0.9, hidden=16, dimension=8, shuffle_groups=1)
 
 
 def views(seed: int, length: int = 4) -> Batch:
@@ -280,13 +280,6 @@ def three_steps(case: str, rank: int | None) -> dict[str, Tensor]:
     record |= {f"queue {name}": tensor for name, tensor in m.contrast.queue.named_buffers()}
     record |= {f"shuffle {name}": tensor for name, tensor in m.contrast.shuffle.named_buffers()}
     return record | {f"momentum {name}": p for name, p in m.contrast.target.named_parameters()}
-
-
-def join(rank: int, port: int) -> None:
-    distributed.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2,
-        timeout=timedelta(minutes=5),
-    )  # fmt: skip
 
 
 def second_process(port: int, file: Path) -> None:

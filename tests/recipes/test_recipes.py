@@ -25,7 +25,7 @@ def test_every_recipe_trains_two_steps_on_the_built_in_images(
         backbone=replace(recipe.backbone, width=0.125),
         views=replace(recipe.views, size=32, resize=None),
         byol=replace(recipe.byol, hidden=64),
-        swav=replace(recipe.swav, hidden=64, small_size=16),
+        swav=replace(recipe.swav, hidden=64, small_size=32 if recipe.views.size > 32 else 16),
         mocov2=replace(recipe.mocov2, queue=64),
         infomin=replace(recipe.infomin, negatives=64),
     )

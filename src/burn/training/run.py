@@ -15,6 +15,7 @@ from typing import Any
 import lightning as L
 import torch
 from rich.console import Console
+from torch import nn
 
 from burn.backbones import build_backbone
 from burn.checkpoint import load_checkpoint, save_checkpoint
@@ -23,6 +24,7 @@ from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
 from burn.errors import UserError
 from burn.files import locked, write_text
+from burn.layers import BinaryConv2d
 from burn.methods.base import Method
 from burn.methods.registry import NEED_LABELS, NEED_TEACHER, build_method
 from burn.settings import from_plain
@@ -193,6 +195,16 @@ def _check_size(recipe: Recipe) -> None:
     network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
     name = recipe.backbone.name
     num_views = 2 + recipe.swav.small_crops
+    single: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        stride = layer.stride
+        if max(stride if isinstance(stride, tuple) else (stride,)) > 1:
+            single.extend([layer] * (max(inputs[0].shape[2:]) == 1))
+
+    for layer in network.modules():
+        if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
+            layer.register_forward_pre_hook(look)
     for size in {config.size for config in recipe.view_configs(num_views)}:
         try:
             with torch.inference_mode():
@@ -201,6 +213,12 @@ def _check_size(recipe: Recipe) -> None:
             raise UserError(f"backbone {name} cannot take views of {size} pixels") from error
         if width != network.num_features:
             raise UserError(f"backbone {name} has no plain pooled features: use another")
+        if single:
+            # And torch 2.15 gives such a layer a wrong gradient in bfloat16 on a CPU.
+            raise UserError(
+                f"views of {size} pixels shrink to a single one before the last stride of {name}: "
+                "use larger views, or smaller strides"
+            )
 
 
 def _describe(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[str, Any]:
