@@ -198,9 +198,8 @@ def _check_size(recipe: Recipe) -> None:
     single: list[nn.Module] = []
 
     def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        stride = layer.stride
-        if max(stride if isinstance(stride, tuple) else (stride,)) > 1:
-            single.extend([layer] * (max(inputs[0].shape[2:]) == 1))
+        if layer.stride not in (1, (1, 1)) and max(inputs[0].shape[2:]) == 1:
+            single.append(layer)
 
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
