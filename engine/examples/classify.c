@@ -1,0 +1,79 @@
+/* Top classes of a raw image: height × width × 3 bytes, red, green and blue of each pixel.
+ *
+ *     classify MODEL.bnn IMAGE.rgb HEIGHT WIDTH
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "burn_engine.h"
+
+enum { TOP = 5 };
+
+static int fail(const char *what) {
+    fprintf(stderr, "classify: %s\n", what);
+    return 2;
+}
+
+static int size_of(const char *text) {
+    char *end = NULL;
+    const long value = strtol(text, &end, 10);
+    return *text && !*end && value >= 1 && value <= 16384 ? (int)value : 0;
+}
+
+/* Exactly `size` bytes of a file, or NULL. */
+static unsigned char *read_image(const char *path, size_t size) {
+    FILE *file = fopen(path, "rb");
+    unsigned char *bytes = malloc(size + 1);
+    size_t read = file && bytes ? fread(bytes, 1, size + 1, file) : 0;
+    if (file) fclose(file);
+    if (read != size) {
+        free(bytes);
+        return NULL;
+    }
+    return bytes;
+}
+
+static void print_top(const burn_model *model, float *scores, int count) {
+    for (int rank = 0; rank < TOP && rank < count; ++rank) {
+        int best = 0;
+        for (int i = 1; i < count; ++i) {
+            if (scores[i] > scores[best]) best = i;
+        }
+        printf("%9.4f  %s\n", (double)scores[best], burn_class_name(model, best));
+        scores[best] = -3.4e38f;
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 5) return fail("give MODEL.bnn IMAGE.rgb HEIGHT WIDTH");
+    const int height = size_of(argv[3]), width = size_of(argv[4]);
+    if (!height || !width) return fail("HEIGHT and WIDTH are numbers of pixels, 1 to 16384");
+
+    burn_model *model = NULL;
+    burn_plan *plan = NULL;
+    unsigned char *image = NULL;
+    float *scores = NULL;
+    int channels = 0, status = 2;
+
+    if (burn_load(argv[1], NULL, &model) != 0 ||
+        burn_output_shape(model, height, width, -1, NULL, NULL, &channels) != 0 ||
+        burn_plan_create(model, height, width, 1, -1, &plan) != 0) {
+        fail(burn_last_error());
+    } else if (burn_num_classes(model) == 0) {
+        fail("the model has no classes: pack it with --head");
+    } else if (!(image = read_image(argv[2], (size_t)height * (size_t)width * 3))) {
+        fail("the image is not there, or not HEIGHT × WIDTH × 3 bytes long");
+    } else if (!(scores = malloc((size_t)channels * sizeof *scores))) {
+        fail("out of memory");
+    } else if (burn_run(plan, image, BURN_UINT8, 1, scores) != 0) {
+        fail(burn_last_error());
+    } else {
+        print_top(model, scores, channels);
+        status = 0;
+    }
+    free(scores);
+    free(image);
+    burn_plan_free(plan);
+    burn_free(model);
+    return status;
+}

@@ -1,0 +1,97 @@
+// The Python module burn_engine._core, over the C interface.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <sstream>
+
+#include "../include/burn_engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+void check(int status) {
+    if (status != 0) throw nb::value_error(burn_last_error());
+}
+
+struct Plan {
+    std::unique_ptr<burn_plan, void (*)(burn_plan *)> plan;
+    int input_height, input_width;
+    int height, width, channels;
+};
+
+struct Model {
+    std::unique_ptr<burn_model, void (*)(burn_model *)> model;
+};
+
+template <class T>
+using Images = nb::ndarray<const T, nb::numpy, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+nb::object run(Plan &plan, Images<T> images, burn_pixels type) {
+    if (images.shape(1) != static_cast<size_t>(plan.input_height) ||
+        images.shape(2) != static_cast<size_t>(plan.input_width) || images.shape(3) != 3) {
+        throw nb::value_error("images do not have the size that the plan was made for");
+    }
+    const size_t count = images.shape(0);
+    const size_t shape[4] = {count, static_cast<size_t>(plan.height),
+                             static_cast<size_t>(plan.width), static_cast<size_t>(plan.channels)};
+    std::unique_ptr<float[]> values(new float[shape[0] * shape[1] * shape[2] * shape[3] + 1]);
+    int status = 0;
+    {
+        nb::gil_scoped_release release;
+        status = burn_run(plan.plan.get(), images.data(), type, count, values.get());
+    }
+    check(status);
+    float *data = values.release();
+    nb::capsule owner(data, [](void *p) noexcept { delete[] static_cast<float *>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, float>(data, 4, shape, owner));
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    m.def("supported_isas", [] {
+        std::istringstream names(burn_supported_isas());
+        std::vector<std::string> list;
+        for (std::string name; names >> name;) list.push_back(name);
+        return list;
+    });
+
+    nb::class_<Plan>(m, "Plan")
+        .def_prop_ro("shape",
+                     [](const Plan &p) { return nb::make_tuple(p.height, p.width, p.channels); })
+        .def_prop_ro("num_bytes", [](const Plan &p) { return burn_plan_bytes(p.plan.get()); })
+        .def("run", [](Plan &p, Images<uint8_t> i) { return run(p, i, BURN_UINT8); },
+             nb::arg("images").noconvert())
+        .def("run", [](Plan &p, Images<float> i) { return run(p, i, BURN_FLOAT32); },
+             nb::arg("images").noconvert());
+
+    nb::class_<Model>(m, "Model")
+        .def(
+            "__init__",
+            [](Model *self, nb::bytes data, std::optional<std::string> isa) {
+                burn_model *model = nullptr;
+                check(burn_load_memory(data.data(), data.size(), isa ? isa->c_str() : nullptr,
+                                       &model));
+                new (self) Model{{model, burn_free}};
+            },
+            "data"_a, "isa"_a.none())
+        .def_prop_ro("isa", [](const Model &m) { return std::string(burn_isa(m.model.get())); })
+        .def(
+            "plan",
+            [](const Model &m, int height, int width, int threads, int layer) {
+                burn_plan *made = nullptr;
+                check(burn_plan_create(m.model.get(), height, width, threads, layer, &made));
+                Plan plan{{made, burn_plan_free}, height, width, 0, 0, 0};
+                check(burn_output_shape(m.model.get(), height, width, layer, &plan.height,
+                                        &plan.width, &plan.channels));
+                return plan;
+            },
+            "height"_a, "width"_a, "threads"_a, "layer"_a, nb::keep_alive<0, 1>());
+}

@@ -1,0 +1,157 @@
+// The C interface: every exception ends here and becomes a message.
+#include <new>
+#include <string>
+
+#include "../include/burn_engine.h"
+#include "model.h"
+
+struct burn_model : burn::Model {
+    using Model::Model;
+};
+struct burn_plan : burn::Plan {
+    using Plan::Plan;
+};
+
+namespace {
+
+thread_local std::string last_error;
+
+template <class Action>
+int guarded(Action action) {
+    try {
+        last_error.clear();
+        action();
+        return 0;
+    } catch (const std::bad_alloc &) {
+        last_error = "out of memory";
+    } catch (const std::exception &error) {
+        last_error = error.what();
+    } catch (...) {
+        last_error = "unknown error";
+    }
+    return 1;
+}
+
+template <class T>
+const T &given(const T *pointer, const char *what) {
+    if (!pointer) throw burn::Error(std::string(what) + " is null");
+    return *pointer;
+}
+
+const burn::Layer *layer_at(const burn_model *model, int layer) {
+    if (!model || layer < 0 || layer >= model->num_layers()) return nullptr;
+    return &model->program().layers[static_cast<size_t>(layer)];
+}
+
+int resolved(const burn_model &model, int layer) {
+    return layer == -1 ? model.num_layers() - 1 : layer;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char *burn_last_error(void) { return last_error.c_str(); }
+
+const char *burn_version(void) { return BURN_ENGINE_VERSION; }
+
+const char *burn_supported_isas(void) {
+    static const std::string names = [] {
+        int count = 0;
+        const burn::Tier *const *all = burn::tiers(&count);
+        std::string list;
+        for (int i = 0; i < count; ++i) {
+            if (all[i]->supported()) list += (list.empty() ? "" : " ") + std::string(all[i]->name);
+        }
+        return list;
+    }();
+    return names.c_str();
+}
+
+int burn_load(const char *path, const char *isa, burn_model **model) {
+    return guarded([&] {
+        given(path, "path");
+        given(model, "model");
+        const auto bytes = burn::read_file(path);
+        *model = new burn_model(burn::parse_program(bytes.data(), bytes.size()), isa ? isa : "");
+    });
+}
+
+int burn_load_memory(const void *bytes, size_t size, const char *isa, burn_model **model) {
+    return guarded([&] {
+        if (!bytes) throw burn::Error("bytes is null");
+        given(model, "model");
+        *model = new burn_model(burn::parse_program(bytes, size), isa ? isa : "");
+    });
+}
+
+void burn_free(burn_model *model) { delete model; }
+
+const char *burn_isa(const burn_model *model) { return model ? model->tier().name : ""; }
+
+int burn_num_layers(const burn_model *model) { return model ? model->num_layers() : 0; }
+
+const char *burn_layer_name(const burn_model *model, int layer) {
+    const burn::Layer *at = layer_at(model, layer);
+    return at ? at->name.c_str() : "";
+}
+
+const char *burn_layer_kind(const burn_model *model, int layer) {
+    const burn::Layer *at = layer_at(model, layer);
+    return at ? burn::kind_name(at->kind) : "";
+}
+
+int burn_find_layer(const burn_model *model, const char *name) {
+    for (int i = 0; name && i < burn_num_layers(model); ++i) {
+        if (layer_at(model, i)->name == name) return i;
+    }
+    return -1;
+}
+
+int burn_features_layer(const burn_model *model) { return model ? model->program().features : -1; }
+
+int burn_num_classes(const burn_model *model) {
+    return model ? static_cast<int>(model->program().classes.size()) : 0;
+}
+
+const char *burn_class_name(const burn_model *model, int index) {
+    if (index < 0 || index >= burn_num_classes(model)) return "";
+    return model->program().classes[static_cast<size_t>(index)].c_str();
+}
+
+int burn_output_shape(const burn_model *model, int height, int width, int layer, int *out_height,
+                      int *out_width, int *out_channels) {
+    return guarded([&] {
+        const burn::Shape shape =
+            given(model, "model").output_shape(height, width, resolved(*model, layer));
+        if (out_height) *out_height = shape.height;
+        if (out_width) *out_width = shape.width;
+        if (out_channels) *out_channels = shape.channels;
+    });
+}
+
+int burn_plan_create(const burn_model *model, int height, int width, int threads, int layer,
+                     burn_plan **plan) {
+    return guarded([&] {
+        given(plan, "plan");
+        *plan = new burn_plan(given(model, "model"), height, width, threads,
+                              resolved(*model, layer));
+    });
+}
+
+void burn_plan_free(burn_plan *plan) { delete plan; }
+
+size_t burn_plan_bytes(const burn_plan *plan) { return plan ? plan->num_bytes() : 0; }
+
+int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count, float *outputs) {
+    return guarded([&] {
+        given(plan, "plan");
+        if (type != BURN_UINT8 && type != BURN_FLOAT32) throw burn::Error("type is no burn_pixels");
+        if (count == 0) return;
+        if (!images || !outputs) throw burn::Error("images or outputs is null");
+        plan->run(images, type == BURN_UINT8 ? burn::Pixels::uint8 : burn::Pixels::float32, count,
+                  outputs);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,225 @@
+// The loops around a tier's kernel: tiles of pixels, then everything that follows the counts.
+// Everything here is in an anonymous namespace: each tier compiles its own copy.
+#pragma once
+
+#include <cstring>
+
+#include "tier.h"
+
+#define BURN_INLINE inline __attribute__((always_inline))
+
+namespace burn {
+namespace {
+
+// What stays the same for a tile's output channels, a vector of them each.
+template <class Kernel, int kVectors>
+struct ChannelConstants {
+    typename Kernel::Floats multiplier[kVectors], slope[kVectors], threshold[kVectors];
+    ptrdiff_t shortcut[kVectors];  // where these channels are in a pixel's shortcut
+
+    ChannelConstants(const BinaryRows &r, int channel) {
+        for (int v = 0; v < kVectors; ++v) {
+            const int c = channel + v * kLanes;
+            multiplier[v] = Kernel::load(r.layer->multiplier + c);
+            slope[v] = Kernel::load(r.layer->slope + c);
+            threshold[v] = r.next_threshold ? Kernel::load(r.next_threshold + c) : Kernel::all(0);
+            shortcut[v] = r.shortcut ? c % r.shortcut_channels : 0;
+        }
+    }
+};
+
+// Kernel has:
+//   group: output channels whose weights lie together; groups: that it takes at once where there
+//     are so many; tile: pixels at once
+//   group_bytes(kernel, words): of the weights of one group
+//   count<P, G>(operands, pixel_step, row_step, weights, kernel, words, counts): for P pixels and
+//     G groups the number of taps whose signs differ, [P][G · group / kLanes] vectors
+//   Floats: kLanes of them, with load, store, all (of one value), add, multiply_add (a · b + c),
+//     leaky (y where it is at least 0, else slope · y), at_least (16 bits)
+template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
+BURN_INLINE void tile(const BinaryRows &r,
+                      const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants, int row,
+                      int x, int channel, const uint8_t *weights) {
+    constexpr int kVectors = G * Kernel::group / kLanes;
+    const BinaryLayer &layer = *r.layer;
+    const ptrdiff_t out_channels = layer.out_channels;
+    using Floats = typename Kernel::Floats;
+    Floats counts[P * kVectors];
+    Kernel::template count<P, G>(
+        r.operands + row * layer.stride * r.operand_row + x * layer.stride * r.operand_pixel,
+        layer.stride * r.operand_pixel, r.operand_row, weights, layer.kernel, layer.in_words,
+        counts);
+    const float *bias = layer.bias + r.row_class[row] * out_channels + channel;
+    const float *shortcut =
+        has_shortcut ? r.shortcut + row * r.shortcut_row + x * r.shortcut_pixel : nullptr;
+    float *out = r.out + row * r.out_row + x * out_channels + channel;
+    uint16_t *signs = nullptr;
+    if (has_signs) {
+        signs = reinterpret_cast<uint16_t *>(
+                    r.signs + (static_cast<ptrdiff_t>(row) * r.width + x) * r.sign_words) +
+                channel / kLanes;
+    }
+#pragma GCC unroll 32
+    for (int p = 0; p < P; ++p) {
+        const float *pixel_bias = bias + r.column_class[x + p] * out_channels;
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+            Floats y = Kernel::multiply_add(counts[p * kVectors + v], constants.multiplier[v],
+                                            Kernel::load(pixel_bias + v * kLanes));
+            if (has_shortcut) {
+                const float *at = shortcut + p * r.shortcut_pixel + constants.shortcut[v];
+                y = Kernel::add(y, Kernel::load(at));
+            }
+            const Floats z = Kernel::leaky(y, constants.slope[v]);
+            Kernel::store(out + p * out_channels + v * kLanes, z);
+            if (has_signs) {
+                signs[static_cast<ptrdiff_t>(p) * 2 * r.sign_words + v] =
+                    Kernel::at_least(z, constants.threshold[v]);
+            }
+        }
+    }
+}
+
+template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
+void last_tile(const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+               int row, int x, int pixels, int channel, const uint8_t *weights) {
+    if constexpr (P > 0) {
+        if (pixels == P) {
+            tile<Kernel, P, G, has_shortcut, has_signs>(r, constants, row, x, channel, weights);
+        } else {
+            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, row, x, pixels,
+                                                                 channel, weights);
+        }
+    }
+}
+
+// All pixels of G groups of channels from `channel` on.
+template <class Kernel, int G, bool has_shortcut, bool has_signs>
+void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
+    constexpr int P = Kernel::tile;
+    const ChannelConstants<Kernel, G * Kernel::group / kLanes> constants(r, channel);
+    for (int row = 0; row < r.num_rows; ++row) {
+        int x = 0;
+        for (; x + P <= r.width; x += P) {
+            tile<Kernel, P, G, has_shortcut, has_signs>(r, constants, row, x, channel, weights);
+        }
+        last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, row, x, r.width - x,
+                                                             channel, weights);
+    }
+}
+
+template <class Kernel, bool has_shortcut, bool has_signs>
+void all_channels(const BinaryRows &r) {
+    constexpr int G = Kernel::groups;
+    const BinaryLayer &layer = *r.layer;
+    const uint8_t *weights = static_cast<const uint8_t *>(layer.weights);
+    const size_t group_bytes = Kernel::group_bytes(layer.kernel, layer.in_words);
+    int channel = 0;
+    for (; channel + G * Kernel::group <= layer.out_channels; channel += G * Kernel::group) {
+        all_pixels<Kernel, G, has_shortcut, has_signs>(r, channel, weights);
+        weights += G * group_bytes;
+    }
+    if constexpr (G > 1) {
+        for (; channel < layer.out_channels; channel += Kernel::group, weights += group_bytes) {
+            all_pixels<Kernel, 1, has_shortcut, has_signs>(r, channel, weights);
+        }
+    }
+}
+
+template <class Kernel>
+void binary_rows(const BinaryRows &r) {
+    if (r.shortcut) {
+        r.signs ? all_channels<Kernel, true, true>(r) : all_channels<Kernel, true, false>(r);
+    } else {
+        r.signs ? all_channels<Kernel, false, true>(r) : all_channels<Kernel, false, false>(r);
+    }
+}
+
+template <class Kernel, int P>
+inline void stem_tile(const StemRows &r, int group, int x) {
+    const int row_taps = 3 * r.kernel;
+    const float *weights = r.weights + static_cast<ptrdiff_t>(group) * r.kernel * row_taps * kLanes;
+    const int step = 3 * r.stride;
+    using Floats = typename Kernel::Floats;
+    Floats sum[P];
+#pragma GCC unroll 32
+    for (int p = 0; p < P; ++p) sum[p] = Kernel::load(r.bias + group * kLanes);
+    for (int row = 0; row < r.kernel; ++row) {
+        const float *input = r.input[row] + x * step;
+        for (int tap = 0; tap < row_taps; ++tap) {
+            const Floats weight = Kernel::load(weights);
+            weights += kLanes;
+#pragma GCC unroll 32
+            for (int p = 0; p < P; ++p) {
+                sum[p] = Kernel::multiply_add(weight, Kernel::all(input[p * step + tap]), sum[p]);
+            }
+        }
+    }
+    const Floats threshold =
+        r.next_threshold ? Kernel::load(r.next_threshold + group * kLanes) : Kernel::all(0);
+    for (int p = 0; p < P; ++p) {
+        Kernel::store(r.out + (x + p) * r.out_pixel + group * kLanes, sum[p]);
+        if (r.signs) {
+            reinterpret_cast<uint16_t *>(r.signs + static_cast<ptrdiff_t>(x + p) * r.sign_words)[
+                group] = Kernel::at_least(sum[p], threshold);
+        }
+    }
+}
+
+template <class Kernel>
+void stem_row(const StemRows &r) {
+    constexpr int P = Kernel::stem_tile;
+    for (int group = 0; group < r.num_groups; ++group) {
+        int x = 0;
+        for (; x + P <= r.width; x += P) stem_tile<Kernel, P>(r, group, x);
+        for (; x < r.width; ++x) stem_tile<Kernel, 1>(r, group, x);
+    }
+}
+
+template <class Kernel>
+void mean_row(const float *top, const float *bottom, int width, int channels, float *out) {
+    if (!bottom) bottom = top;  // the mean of a row with itself
+    const auto quarter = Kernel::all(0.25f), zero = Kernel::all(0.0f);
+    for (int x = 0; x < width; x += 2, out += channels) {
+        const ptrdiff_t left = static_cast<ptrdiff_t>(x) * channels;
+        const ptrdiff_t right = x + 1 < width ? left + channels : left;
+        for (int c = 0; c < channels; c += kLanes) {
+            const auto above = Kernel::add(Kernel::load(top + left + c), Kernel::load(top + right + c));
+            const auto below =
+                Kernel::add(Kernel::load(bottom + left + c), Kernel::load(bottom + right + c));
+            Kernel::store(out + c, Kernel::multiply_add(Kernel::add(above, below), quarter, zero));
+        }
+    }
+}
+
+void to_unit(const uint8_t *bytes, size_t count, float *out) {
+    for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(bytes[i]) * (1.0f / 255.0f);
+}
+
+template <class Kernel>
+void linear(const float *weight, const float *bias, const float *x, int in, int out, float *y) {
+    for (int o = 0; o < out; ++o) {
+        const float *row = weight + static_cast<ptrdiff_t>(o) * in;
+        typename Kernel::Floats sums[4];
+        for (auto &sum : sums) sum = Kernel::all(0.0f);
+        int i = 0;
+        for (; i + 4 * kLanes <= in; i += 4 * kLanes) {
+#pragma GCC unroll 4
+            for (int s = 0; s < 4; ++s) {
+                const int at = i + s * kLanes;
+                sums[s] = Kernel::multiply_add(Kernel::load(row + at), Kernel::load(x + at), sums[s]);
+            }
+        }
+        for (; i < in; i += kLanes) {
+            sums[0] = Kernel::multiply_add(Kernel::load(row + i), Kernel::load(x + i), sums[0]);
+        }
+        float lanes[kLanes];
+        Kernel::store(lanes, Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3])));
+        float total = bias[o];
+        for (const float lane : lanes) total += lane;
+        y[o] = total;
+    }
+}
+
+}  // namespace
+}  // namespace burn

@@ -1,0 +1,112 @@
+// Byte shuffles as a table of counts: for each four activations one of 16 tables, whose entry w is
+// the number of bits of w that differ from them; weights are the indices. A shuffle and an addition
+// count 4 input channels for as many output channels as a vector has bytes.
+#pragma once
+
+#include <cstring>
+
+#include "byte_weights.h"
+#include "rows.h"
+
+namespace burn {
+namespace {
+
+struct Tables {
+    alignas(64) uint8_t of[16][16];
+    constexpr Tables() : of{} {
+        for (int a = 0; a < 16; ++a) {
+            for (int w = 0; w < 16; ++w) {
+                int count = 0;
+                for (int bit = 0; bit < 4; ++bit) count += ((a ^ w) >> bit) & 1;
+                of[a][w] = static_cast<uint8_t>(count);
+            }
+        }
+    }
+};
+constexpr Tables kTables;
+
+// An operand is where four activations' table begins: two bytes for each eight channels.
+size_t operand_bytes(int, int words) { return static_cast<size_t>(words) * 8; }
+
+void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
+    const size_t border = static_cast<size_t>(kernel / 2 * words) * 8;
+    const size_t num_bytes = static_cast<size_t>(width) * static_cast<size_t>(words) * 4;
+    const uint8_t *bytes = reinterpret_cast<const uint8_t *>(signs);
+    std::memset(operands, 0, border);
+    operands += border;
+    for (size_t i = 0; i < num_bytes; ++i) {
+        operands[2 * i] = static_cast<uint8_t>(bytes[i] << 4);
+        operands[2 * i + 1] = bytes[i] & 0xF0;
+    }
+    std::memset(operands + 2 * num_bytes, 0, border);
+}
+
+// Isa has Vector, group (its bytes), groups, tile, stem_tile, load_weights, table (16 bytes
+// everywhere), low and high nibbles, lookup, add_bytes, zero, widen_add (bytes onto uint16 [group]),
+// widen (kLanes of these to Floats), and Floats as rows.h describes them.
+template <class Isa>
+struct TableKernel : Isa {
+    using Vector = typename Isa::Vector;
+    static constexpr int group = Isa::group;
+
+    static size_t group_bytes(int kernel, int words) {
+        return static_cast<size_t>(kernel * kernel) * static_cast<size_t>(words) * 4 * group;
+    }
+
+    // A table once loaded serves all G groups.
+    template <int P, int G>
+    static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
+                                  const uint8_t *weights, int kernel, int words,
+                                  typename Isa::Floats *counts) {
+        constexpr int kMost = 31;  // bytes of weights: 31 · 8 is the most that a sum can hold
+        const size_t next_group = group_bytes(kernel, words);
+        Vector sums[P * G];
+        alignas(64) uint16_t wide[P * G * group] = {};
+#pragma GCC unroll 32
+        for (int i = 0; i < P * G; ++i) sums[i] = Isa::zero();
+        int left = kMost;
+        auto flush = [&] {
+            for (int i = 0; i < P * G; ++i) Isa::widen_add(sums[i], wide + i * group);
+        };
+        const int row_bytes = 4 * words * kernel;
+        for (int row = 0; row < kernel; ++row) {
+            const uint8_t *a = operands + row * row_step;
+            for (int byte = 0; byte < row_bytes;) {
+                const int end = byte + left < row_bytes ? byte + left : row_bytes;
+                left -= end - byte;
+                for (; byte < end; ++byte, weights += group) {
+                    Vector low[G], high[G];
+#pragma GCC unroll 4
+                    for (int g = 0; g < G; ++g) {
+                        const Vector w = Isa::load_weights(weights + g * next_group);
+                        low[g] = Isa::low(w);
+                        high[g] = Isa::high(w);
+                    }
+#pragma GCC unroll 16
+                    for (int p = 0; p < P; ++p) {
+                        const uint8_t *at = a + p * step + 2 * byte;
+                        const Vector first = Isa::table(kTables.of[0] + at[0]);
+                        const Vector second = Isa::table(kTables.of[0] + at[1]);
+#pragma GCC unroll 4
+                        for (int g = 0; g < G; ++g) {
+                            const Vector both = Isa::add_bytes(Isa::lookup(first, low[g]),
+                                                         Isa::lookup(second, high[g]));
+                            sums[p * G + g] = Isa::add_bytes(sums[p * G + g], both);
+                        }
+                    }
+                }
+                if (left == 0) {
+                    flush();
+#pragma GCC unroll 32
+                    for (int i = 0; i < P * G; ++i) sums[i] = Isa::zero();
+                    left = kMost;
+                }
+            }
+        }
+        flush();
+        for (int i = 0; i < P * G * group / kLanes; ++i) counts[i] = Isa::widen(wide + i * kLanes);
+    }
+};
+
+}  // namespace
+}  // namespace burn
