@@ -37,7 +37,7 @@ def test_no_arguments_show_the_commands(capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "pretrain", "evaluate", "compare", "import", "export", "info"]
+    "command", ["demo", "pretrain", "evaluate", "compare", "import", "export", "pack", "info"]
 )
 def test_help_leads_with_examples_and_fits_a_screen_or_two(command: str, capsys):
     assert main([command, "--help"]) == 0
@@ -168,7 +168,13 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("import {tmp}/none --format keras --out {tmp}/x.safetensors", "unknown format 'keras'"),
         ("import {tmp}/none --out {tmp}/x.safetensors", "--format"),
         ("export {tmp} {tmp}/x.pth --format reactnet", "holds no finished stage"),
-        ("export {tmp} {tmp}/x.onnx --format onnx", "reactnet is the only format"),
+        ("export {tmp} {tmp}/x.onnx", "holds no finished stage"),
+        ("export {tmp} {tmp}/x.pth", "give --format, onnx or reactnet"),
+        ("export {tmp} {tmp}/x.pth --format tflite", "cannot export to 'tflite'"),
+        ("export {tmp} {tmp}/x.onnx --format reactnet", "not how a file of format reactnet ends"),
+        ("export {tmp} {tmp}/x.pth --format reactnet --image-size 64", "belongs to format onnx"),
+        ("pack {tmp} {tmp}/x.bnn", "holds no finished stage"),
+        ("pack {tmp} {tmp}/x.bin", "ends in .bnn"),
         ("info resnet81", "unknown backbone 'resnet81'"),
         ("info reactnet_a --image-size 0", "--image-size must be in 1"),
         ("info reactnet_a --width 99", "width 99.0 is not in (0, 16]"),

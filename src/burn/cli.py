@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
@@ -31,7 +32,8 @@ commands:
   evaluate   judge a checkpoint by one of the paper's protocols
   compare    train and judge several methods at one budget
   import     a published binary checkpoint becomes burn's
-  export     a checkpoint in another project's format
+  export     a checkpoint in another project's format, or as ONNX
+  pack       a binary checkpoint as one file of bits, for burn-engine
   info       size and cost of a network or a checkpoint
 
 `burn COMMAND --help` shows each with examples; `burn --version` the version.
@@ -98,6 +100,7 @@ def _run(arguments: list[str], console: Console) -> int:
         "compare": _compare,
         "import": _import,
         "export": _export,
+        "pack": _pack,
         "info": _info,
     }
     if command not in commands:
@@ -365,23 +368,98 @@ def _import(arguments: list[str], console: Console) -> None:
 def _export(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "export CHECKPOINT OUT",
-        "A checkpoint of burn's in another project's format. ReActNet's code builds reactnet_a\n"
-        "with all strides 2 alone, as the ImageNet recipes train it.",
+        "A checkpoint of burn's in another format.\n\n"
+        "onnx      the network in float for ONNX Runtime and others: `images`, float32 (batch, 3,\n"
+        "          size, size) on the scale 0 to 1, to `features`, and to `scores` where it has a\n"
+        "          linear classifier; batch normalisation is folded away\n"
+        "reactnet  a torch file for ReActNet's code, which builds reactnet_a with all strides 2\n"
+        "          alone, as the ImageNet recipes train it",
+        "  burn export runs/student student.onnx\n"
+        "  burn export runs/teacher teacher.onnx --image-size 64\n"
         "  burn export runs/imagenet runs/imagenet.pth.tar --format reactnet",
     )
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write")
-    parser.add_argument("--format", type=str, required=True, help="reactnet (liuzechun/ReActNet)")
+    parser.add_argument(
+        "--format", type=str | None, default=None,
+        help="onnx, or reactnet (liuzechun/ReActNet); default: onnx for a name that ends in .onnx",
+    )  # fmt: skip
+    parser.add_argument(
+        "--image_size", type=int | None, default=None,
+        help="side in pixels of onnx's images; default: the training views'",
+    )  # fmt: skip
     options = parser.read(arguments)
-    from burn.exchange import export_checkpoint
+    onnx = options.out.endswith(".onnx")
+    format = options.format or ("onnx" if onnx else None)
+    if format is None:
+        raise UserError("give --format, onnx or reactnet: see burn export --help")
+    if format not in ("onnx", "reactnet"):
+        raise UserError(f"cannot export to {format!r}: onnx or reactnet")
+    if onnx and format != "onnx":
+        raise UserError(f"{options.out}: .onnx is not how a file of format {format} ends")
     from burn.files import expand
 
-    done = export_checkpoint(expand(options.checkpoint), expand(options.out), options.format)
+    checkpoint, out = expand(options.checkpoint), expand(options.out)
+    if format == "onnx":
+        from burn.deploy.onnx import export_onnx
+
+        done = export_onnx(checkpoint, out, options.image_size)
+        print(f"{done.bytes:,} bytes, images of {done.image_size} × {done.image_size} pixels")
+        print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
+        print(f"outputs: {', '.join(done.outputs)}")
+        print(f"-> {options.out}")
+        return
+    if options.image_size is not None:
+        raise UserError("--image-size belongs to format onnx")
+    from burn.exchange import export_checkpoint
+
+    done = export_checkpoint(checkpoint, out, format)
     for name in done.left_out:
         print(f"left out: {name}, for which the format has no place")
     for note in done.notes:
         print(note)
     print(f"-> {options.out}")
+
+
+def _pack(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "pack CHECKPOINT OUT",
+        "A binary checkpoint (stage 2) as one file of bits, which burn-engine runs without torch.\n"
+        "The file is run and compared with the network before it gets its name. With --head it\n"
+        "names classes; burn evaluate linear --out DIR keeps the classifier that it trains in DIR.",
+        "  burn pack runs/student student.bnn\n"
+        "  burn evaluate linear runs/student --train photos/train --test photos/val \\\n"
+        "      --out runs/student-linear\n"
+        "  burn pack runs/student student.bnn --head runs/student-linear\n"
+        "  burn pack runs/supervised classes.bnn --head runs/supervised",
+    )
+    parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
+    parser.add_argument("out", type=str, help="file to write, .bnn")
+    parser.add_argument(
+        "--head", type=str | None, default=None,
+        help="linear classifier: what evaluate linear kept (the folder or the file), or a "
+        "checkpoint or run that has one, of the same backbone",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    options = parser.read(arguments)
+    from burn.deploy.pack import pack
+    from burn.files import expand
+
+    head = None if options.head is None else expand(options.head)
+    done = pack(expand(options.checkpoint), expand(options.out), head)
+    if options.json:
+        print(json.dumps({**asdict(done), "out": options.out}))
+        return
+    print(
+        f"{done.bytes:,} bytes, {done.ratio:.1f} times less than the {done.float32_bytes:,} of its "
+        "parameters in float32"
+    )
+    print(
+        f"run and compared on {done.images} images: least cosine of the features {done.cosine:.6f}"
+        + (f", same top class of {done.classes}" if done.classes else "")
+    )
+    print(f"-> {options.out}")
+    print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")
 
 
 def _numbers(text: str, option: str) -> list[int]:

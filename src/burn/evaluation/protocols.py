@@ -8,7 +8,10 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
+from torch import nn
 
+from burn.classifier_file import NAME as CLASSIFIER_NAME
+from burn.classifier_file import Classifier, save_classifier
 from burn.data.sources import Source
 from burn.errors import UserError
 from burn.evaluation.cache import plain_features
@@ -136,20 +139,28 @@ def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Resul
 
 
 def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list[Result]:
-    """Top-1 and top-5 of a linear layer on the frozen backbone."""
-    numbers, settings, began = _probe(subject, config, console)
+    """Top-1 and top-5 of a linear layer on the frozen backbone.
+
+    A strict one is kept in `subject.out`, in the place of an older one.
+    """
+    probe, numbers, settings, began = _probe(subject, config, console)
+    if subject.out and isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
+        classes = tuple(subject.train.classes)
+        classifier = Classifier(probe.weight, probe.bias, classes, subject.fingerprint)
+        about = {**settings, "train": subject.train.name, "seed": subject.seed}
+        save_classifier(subject.out / CLASSIFIER_NAME, classifier, about)
     return subject.results("linear", numbers, settings, began)
 
 
 def run_transfer(subject: Subject, config: TransferConfig, console: Console) -> list[Result]:
     """Linear evaluation on another data set than the one pretrained on, by that set's settings."""
-    numbers, settings, began = _probe(subject, config.linear(), console)
+    _, numbers, settings, began = _probe(subject, config.linear(), console)
     return subject.results("transfer", numbers, settings | {"settings": config.settings}, began)
 
 
 def _probe(
     subject: Subject, config: LinearConfig, console: Console
-) -> tuple[dict[str, float], dict[str, Any], float]:
+) -> tuple[nn.Module, dict[str, float], dict[str, Any], float]:
     began = time.perf_counter()
     s = subject
     unreadable: set[int] = set()
@@ -173,4 +184,4 @@ def _probe(
         scores = probe(test.values)
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
-    return numbers, asdict(config), began
+    return probe, numbers, asdict(config), began

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 from burn.backbones import Backbone
 from burn.checkpoint import find_checkpoint, load_checkpoint
+from burn.classifier_file import fingerprint
 from burn.data.sources import Source
 from burn.data.views import ViewConfig
 from burn.errors import UserError
@@ -53,11 +53,7 @@ class Subject:
     @cached_property
     def fingerprint(self) -> str:
         """Changes with the network's weights and settings."""
-        digest = hashlib.sha256(repr(asdict(self.backbone.config)).encode())
-        for name, tensor in self.backbone.state_dict().items():
-            digest.update(f"{name} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self.backbone)
 
     def note_unreadable(self, source: Source, positions: Iterable[int]) -> None:
         """Have the user hear, once, of images of `source` that could not be read."""

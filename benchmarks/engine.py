@@ -1,0 +1,289 @@
+"""How fast packed networks run: against ONNX Runtime, PyTorch and the processor's own ceiling.
+
+    python benchmarks/engine.py [--rounds 15] [--json]
+
+ReActNet-A without classifier at 224×224, packed; the same network as float32 ONNX (`burn export`);
+torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. All are
+run in turn in one process, some calls a turn after an uncounted one; a turn's value is the median
+of its calls, and a ratio is the median of the turns' ratios. Weights are random: time does not
+depend on them. Wants `burn-ssl[onnx]` and a C++ compiler (for the ceiling), and nothing else running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+import torchvision
+from burn_engine.model import isas
+
+import burn_engine
+from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.checkpoint import save_checkpoint
+from burn.data.views import ViewConfig
+from burn.deploy.onnx import export_onnx
+from burn.deploy.pack import pack
+from burn.types import Precision
+
+SIDE = 224
+# ReActNet-A's binary multiply-adds for one image; `burn info reactnet_a` counts them.
+BINARY_MACS = 4_816_896_000
+
+Run = Callable[[], object]
+
+
+def make_files(folder: Path) -> tuple[Backbone, dict[str, Path]]:
+    """The network, and its files: packed, float ONNX, and the peers' ONNX."""
+    torch.manual_seed(0)
+    backbone = build_backbone(BackboneConfig(), Precision.BINARY).eval()
+    with torch.no_grad():
+        for module in backbone.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                module.running_mean.normal_(0, 0.1)
+                module.running_var.uniform_(0.5, 2)
+                module.bias.normal_(0, 0.1)
+    checkpoint = folder / "reactnet.safetensors"
+    meta = {
+        "stage": 2,
+        "num_stages": 2,
+        "precision": Precision.BINARY.value,
+        "steps": 0,
+        "seed": 0,
+        "backbone": asdict(backbone.config),
+        "views": asdict(ViewConfig()),
+        "recipe": {"name": "benchmark"},
+    }
+    weights = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
+    save_checkpoint(checkpoint, weights, meta)
+    files = {"packed": folder / "reactnet.bnn", "reactnet": folder / "reactnet.onnx"}
+    pack(checkpoint, files["packed"])
+    export_onnx(checkpoint, files["reactnet"], SIDE)
+    for name in ("mobilenet_v2", "resnet18"):
+        files[name] = folder / f"{name}.onnx"
+        peer = torchvision.models.get_model(name).eval()
+        torch.onnx.export(
+            peer, (torch.rand(2, 3, SIDE, SIDE),), files[name], input_names=["images"],
+            dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},), external_data=False,
+            dynamo=True, verbose=False,
+        )  # fmt: skip
+    return backbone, files
+
+
+def onnx_run(file: Path, images: np.ndarray, threads: int) -> Run:
+    """A call of ONNX Runtime, by its default options but for the number of threads."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        str(file), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, {"images": images})
+
+
+def contenders(backbone: Backbone, files: dict[str, Path], batch: int, threads: int) -> dict[str, Run]:
+    """What is timed at a number of images and of threads, by name."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (batch, SIDE, SIDE, 3), np.uint8)
+    floats = np.ascontiguousarray(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+    runs: dict[str, Run] = {}
+    for isa in isas():
+        if isa not in ("reference", "portable"):
+            model = burn_engine.load(files["packed"], threads=threads, isa=isa)
+            runs[f"burn-engine {isa}"] = lambda model=model: model(images)
+    for name in ("reactnet", "mobilenet_v2", "resnet18"):
+        runs[f"onnxruntime {name}"] = onnx_run(files[name], floats, threads)
+    if batch == 1:
+        tensors = torch.from_numpy(floats)
+
+        def eager() -> object:
+            torch.set_num_threads(threads)
+            with torch.inference_mode():
+                return backbone(tensors)
+
+        runs["pytorch reactnet"] = eager
+    return runs
+
+
+def time_in_turn(runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each, one value a round."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            time.sleep(0.03)  # the last one's threads stop spinning
+            run()
+            calls = []
+            while len(calls) < 3 or sum(calls) < 0.15:
+                began = time.perf_counter()
+                run()
+                calls.append(time.perf_counter() - began)
+            taken[name].append(1e3 * statistics.median(calls))
+    return taken
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """Median over the rounds of slow / fast."""
+    return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
+
+
+class Ceiling:
+    """The small C++ program beside this file."""
+
+    def __init__(self, folder: Path) -> None:
+        library = folder / "ceiling.so"
+        source = Path(__file__).with_name("ceiling.cc")
+        compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or "c++"
+        subprocess.run(
+            [compiler, "-std=c++17", "-O3", "-march=native", "-w", "-shared", "-fPIC",
+             str(source), "-o", str(library)], check=True,
+        )  # fmt: skip
+        self._library = ctypes.CDLL(str(library))
+        self._library.ceiling.restype = ctypes.c_double
+        self._library.ceiling.argtypes = [ctypes.c_double]
+        self._library.ceiling_method.restype = ctypes.c_char_p
+
+    @property
+    def method(self) -> str:
+        """Instructions that it uses."""
+        return self._library.ceiling_method().decode()
+
+    def __call__(self, seconds: float = 0.2) -> float:
+        """Binary multiply-adds a second on one core."""
+        return float(self._library.ceiling(seconds))
+
+
+_MEMORY = """
+import json, sys, time
+import numpy as np
+import burn_engine
+def kib(name):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(name + ":"))
+file = sys.argv[1]
+images = np.zeros((1, 224, 224, 3), np.uint8)
+before = kib("VmRSS")
+times = []
+for _ in range(9):
+    began = time.perf_counter()
+    model = burn_engine.load(file)
+    times.append(time.perf_counter() - began)
+    if len(times) == 1:
+        for _ in range(3): model(images)
+        after = kib("VmRSS")
+print(json.dumps({"load_ms": 1e3 * sorted(times)[4], "first_load_ms": 1e3 * times[0], "growth_mb": (after - before) / 1024}))
+"""
+
+
+def loading(file: Path) -> dict[str, float]:
+    """Load time, and memory that loading and running at batch 1 add, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEMORY, str(file)], check=True, capture_output=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Everything, as `--json` prints it."""
+    backbone, files = make_files(folder)
+    ceiling = Ceiling(folder)
+    best, times = isas()[0], {}
+    settings = [(1, 1), (1, 2), (8, 1), (8, 2)]
+    runs = {s: contenders(backbone, files, *s) for s in settings}
+    # What is compared with another is timed beside it: one and two threads, batch 1 and 8.
+    single = {f"{name}, batch {b}, {t} threads": run
+              for (b, t), made in runs.items() for name, run in made.items()}  # fmt: skip
+    ceilings: list[float] = []
+
+    def one_round() -> None:
+        ceilings.append(ceiling())
+        for name, values in time_in_turn(single, 1).items():
+            times.setdefault(name, []).extend(values)
+
+    for _ in range(rounds):
+        one_round()
+
+    def of(name: str, batch: int = 1, threads: int = 1) -> list[float]:
+        return times[f"{name}, batch {batch}, {threads} threads"]
+
+    ours = of(f"burn-engine {best}")
+    float_bytes = 4 * sum(p.numel() for p in backbone.parameters())
+    share = statistics.median(
+        BINARY_MACS / (t * 1e-3) / c for t, c in zip(ours, ceilings, strict=True)
+    )
+    loaded = loading(files["packed"])
+    size = files["packed"].stat().st_size
+    avx2 = "burn-engine avx2, batch 1, 1 threads" in times
+    return {
+        "ratios": {
+            "ort_fp32_same_network": ratio(of("onnxruntime reactnet"), ours),
+            "ort_fp32_mobilenetv2": ratio(of("onnxruntime mobilenet_v2"), ours),
+            "ceiling_share": share,
+            "threads_2_over_1": ratio(ours, of(f"burn-engine {best}", 1, 2)),
+            "batch_8_over_1": 8 * ratio(ours, of(f"burn-engine {best}", 8)),
+            "avx2_ort_fp32_same_network": ratio(
+                of("onnxruntime reactnet"), of("burn-engine avx2")
+            ) if avx2 else None,
+            "file_size": float_bytes / size,
+        },
+        "machine": {
+            "processor": processor(),
+            "isa": best,
+            "ceiling": ceiling.method,
+            "ceiling_gmacs": statistics.median(ceilings) / 1e9,
+            "onnxruntime": onnxruntime.__version__,
+            "torch": torch.__version__,
+        },
+        "rounds": rounds,
+        "milliseconds": {name: statistics.median(values) for name, values in times.items()},
+        "load_ms": loaded["load_ms"],
+        "memory_beyond_file_mb": loaded["growth_mb"] - size / 2**20,
+        "file_bytes": size,
+    }  # fmt: skip
+
+
+def processor() -> str:
+    """Its name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), options.rounds)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    for part in ("machine", "ratios", "milliseconds"):
+        print(part)
+        for name, value in found[part].items():
+            print(f"  {name:52} {value:.3f}" if isinstance(value, float) else f"  {name:52} {value}")
+    for name in ("load_ms", "memory_beyond_file_mb", "file_bytes"):
+        print(f"{name:54} {found[name]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

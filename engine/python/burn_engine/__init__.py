@@ -1,0 +1,15 @@
+"""Runs packed binary networks: `load("model.bnn")(images)`. Needs NumPy alone."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from burn_engine.errors import ModelError
+from burn_engine.model import Model, load
+
+try:
+    __version__ = version("burn-engine")
+except PackageNotFoundError:  # run from a source tree
+    __version__ = "0+unknown"
+
+__all__ = ["Model", "ModelError", "__version__", "load"]

@@ -1,0 +1,320 @@
+"""The `burn-engine` command."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+import burn_engine
+from burn_engine.errors import in_file
+from burn_engine.format import BinaryConvolution, Floats, Layer, parse_program, read_bytes
+from burn_engine.images import read_input
+from burn_engine.model import Model, check_size, isas, load, load_bytes
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names need not fit the terminal
+    try:
+        options = _parser().parse_args(arguments)
+        options.run(options)
+        sys.stdout.flush()
+        return 0
+    except SystemExit as leaving:  # argparse, after --help or --version
+        return int(leaving.code or 0)
+    except BrokenPipeError:  # the reader of our output left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        message = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+    except MemoryError:
+        message = "not enough memory"
+    except KeyboardInterrupt:
+        message = "interrupted"
+    except ValueError as error:
+        message = str(error)
+    print("burn-engine: " + printable(message), file=sys.stderr)
+    return 2
+
+
+def printable(text: str) -> str:
+    """One line without what would command the terminal: names come from strangers."""
+    line = " ".join(text.split())
+    line = line if len(line) <= 2000 else line[:2000] + " …"
+    return "".join(c for c in line if c.isprintable())
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="burn-engine",
+        description="Run packed binary networks, written by `burn pack`.",
+        epilog="examples:\n"
+        "  burn-engine run model.bnn photo.jpg\n"
+        "  burn-engine run model.bnn *.jpg --features features.npy\n"
+        "  burn-engine info model.bnn\n"
+        "  burn-engine bench model.bnn --threads 4",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"burn-engine {burn_engine.__version__}"
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+
+    run = commands.add_parser(
+        "run",
+        help="print the classes of images, or write their features",
+        description="Print each image's most probable classes, or write features. Photographs are "
+        "resized and cropped as the model says; an array (.npy, height × width × 3) goes in as it "
+        "is.",
+    )
+    run.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
+    run.add_argument("images", metavar="IMAGE", nargs="+", help="image file")
+    run.add_argument("--top", type=_at_least_1, default=5, help="classes to print (default: 5)")
+    run.add_argument("--threads", type=int, default=1, help="1 to 256 (default: 1)")
+    run.add_argument(
+        "--features", metavar="FILE", help="write the features, images × features, to this .npy"
+    )
+    run.add_argument("--json", action="store_true", help="print JSON")
+    run.set_defaults(run=_run)
+
+    info = commands.add_parser(
+        "info",
+        help="print what a model consists of",
+        description="Print a model's layers, sizes, classes and origin, and what will run it here.",
+    )
+    info.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
+    info.add_argument("--json", action="store_true", help="print JSON")
+    info.set_defaults(run=_info)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure the time of an image",
+        description="Print the median, 10th and 90th percentile of milliseconds per image.",
+    )
+    bench.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
+    bench.add_argument(
+        "--size", type=_at_least_1, default=224, help="side of the images in pixels (default: 224)"
+    )
+    bench.add_argument(
+        "--batch", type=_at_least_1, default=1, help="images in one call (default: 1)"
+    )
+    bench.add_argument("--threads", type=int, default=1, help="1 to 256 (default: 1)")
+    bench.add_argument("--isa", help="instruction set, see `burn-engine info` (default: the best)")
+    bench.add_argument(
+        "--seconds", type=_seconds, default=3.0, help="time to measure for (default: 3)"
+    )
+    bench.add_argument("--json", action="store_true", help="print JSON")
+    bench.set_defaults(run=_bench)
+    return parser
+
+
+def _at_least_1(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{value} is not in 0 … 86400")
+    return value
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print warnings as this command prints errors."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        print("burn-engine: " + printable(str(warning.message)), file=sys.stderr)
+
+
+def _run(options: argparse.Namespace) -> None:
+    with _warnings_as_lines():
+        model = load(options.model, options.threads)
+    results: list[dict[str, Any]] = []
+    features: list[Floats] = []
+    for path in options.images:
+        image = read_input(path, model.image)
+        result: dict[str, Any] = {"image": path}
+        if options.features or not model.classes:
+            vector = model.features(image)
+            result["features"] = len(vector)
+            result["norm"] = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)
+            if options.features:
+                features.append(vector)
+        if model.classes:
+            result["classes"] = _top_classes(model, image, options.top, path)
+        results.append(result)
+        if not options.json:
+            _print_result(result, has_file=bool(options.features))
+    if options.features:
+        with open(options.features, "wb") as file:
+            np.save(file, np.stack(features))
+    if options.json:
+        print(json.dumps(results, indent=2))
+
+
+def _top_classes(
+    model: Model, image: NDArray[Any], top: int, path: str
+) -> list[dict[str, str | float]]:
+    scores = model(image).astype(np.float64)
+    _finite(float(np.abs(scores).max()), path)
+    exponentials = np.exp(scores - scores.max())
+    probabilities = exponentials / exponentials.sum()
+    best = np.argsort(-probabilities, kind="stable")[:top]
+    return [
+        {"class": model.classes[index], "probability": float(probabilities[index])}
+        for index in best
+    ]
+
+
+def _finite(value: float, path: str) -> float:
+    if not np.isfinite(value):
+        raise ValueError(f"{path}: the model's output is not finite")
+    return value
+
+
+def _print_result(result: dict[str, Any], has_file: bool) -> None:
+    name = printable(result["image"])
+    if "classes" not in result:
+        hint = "" if has_file else "; --features FILE.npy writes them"
+        print(f"{name}: {result['features']} features, norm {result['norm']:.4g}{hint}")
+        return
+    print(f"{name}:")
+    for found in result["classes"]:
+        print(f"  {found['probability']:7.2%}  {printable(found['class'])}")
+
+
+def _info(options: argparse.Namespace) -> None:
+    with in_file(options.model):
+        data = read_bytes(options.model)
+        program = parse_program(data)
+        with _warnings_as_lines():
+            model = load_bytes(data)
+    layers = [_describe(layer) for layer in program.layers]
+    facts: dict[str, Any] = {
+        "file_bytes": len(data),
+        "bits": sum(layer["bits"] for layer in layers),
+        "floats": sum(layer["floats"] for layer in layers),
+        "layers": layers,
+        "features": model.num_features,
+        "classes": list(model.classes),
+        "image": model.image._asdict() if model.image else None,
+        "origin": model.origin,
+        "backend": model.backend,
+        "isa": model.isa,
+        "isas": isas(),
+    }
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        _print_info(facts)
+
+
+def _describe(layer: Layer) -> dict[str, Any]:
+    tensors = layer.tensors().values()
+    # of the shape [out, k, k, ⌈in / 8⌉] only the bits in front of the padding count
+    bits = (
+        layer.weight[..., 0].size * len(layer.threshold)
+        if isinstance(layer, BinaryConvolution)
+        else 0
+    )
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "channels": layer.channels,
+        "bytes": sum(tensor.nbytes for tensor in tensors),
+        "bits": bits,
+        "floats": sum(tensor.size for tensor in tensors if tensor.dtype == np.float32),
+    }
+
+
+def _print_info(facts: dict[str, Any]) -> None:
+    layers = facts["layers"]
+    name_width = max(5, *(len(layer["name"]) for layer in layers))
+    print(f"{'layer':{name_width}}  {'kind':18}  {'channels':>8}  {'bytes':>12}")
+    for layer in layers:
+        print(
+            f"{layer['name']:{name_width}}  {layer['kind']:18}  {layer['channels']:8,}  "
+            f"{layer['bytes']:12,}"
+        )
+    print()
+    print(
+        f"file      {facts['file_bytes']:,} bytes: {facts['bits']:,} bits and "
+        f"{facts['floats']:,} floats"
+    )
+    print(f"features  {facts['features']:,}")
+    classes = facts["classes"]
+    shown = printable(", ".join(classes[:10])) + (", …" if len(classes) > 10 else "")
+    print(f"classes   {len(classes):,}: {shown}" if classes else "classes   none")
+    image = "any size"
+    if facts["image"]:
+        resize, size = facts["image"]["resize"], facts["image"]["size"]
+        image = f"short side resized to {resize} pixels, centre {size} × {size} cut out"
+    print(f"image     {image}")
+    if facts["origin"] is not None:
+        print(f"origin    {printable(json.dumps(facts['origin'], ensure_ascii=False))}")
+    print(
+        f"runs on   {facts['isa'] or 'the NumPy reference'} (there are {', '.join(facts['isas'])})"
+    )
+
+
+def _bench(options: argparse.Namespace) -> None:
+    with _warnings_as_lines():
+        model = load(options.model, options.threads, options.isa)
+    random = np.random.default_rng(0)
+    shape = (options.batch, options.size, options.size, 3)
+    check_size(options.size, options.size)
+    images = random.integers(0, 256, shape, dtype=np.uint8)
+    model(images)  # takes the memory, and warms the caches
+    milliseconds: list[float] = []
+    end = time.perf_counter() + options.seconds
+    while len(milliseconds) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        model(images)
+        milliseconds.append((time.perf_counter() - start) * 1000 / options.batch)
+    low, median, high = (float(p) for p in np.percentile(milliseconds, (10, 50, 90)))
+    facts = {
+        "size": options.size,
+        "batch": options.batch,
+        "threads": options.threads,
+        "backend": model.backend,
+        "isa": model.isa,
+        "runs": len(milliseconds),
+        "median_ms": median,
+        "p10_ms": low,
+        "p90_ms": high,
+    }
+    if options.json:
+        print(json.dumps(facts, indent=2))
+        return
+    print(
+        f"{median:.3f} ms per image (median of {len(milliseconds)} runs; p10 {low:.3f}, "
+        f"p90 {high:.3f})"
+    )
+    print(
+        f"{options.size} × {options.size} pixels, batch {options.batch}, threads "
+        f"{options.threads}, {model.isa or 'NumPy reference'}"
+    )

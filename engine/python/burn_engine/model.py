@@ -1,0 +1,271 @@
+"""Loads a packed file and runs it, with the compiled core or the NumPy reference."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from burn_engine import reference
+from burn_engine.errors import ModelError, in_file
+from burn_engine.format import (
+    Floats,
+    GlobalMean,
+    ImageSize,
+    Linear,
+    Program,
+    parse_program,
+    read_bytes,
+)
+
+if TYPE_CHECKING:
+    from burn_engine import _core
+
+MAX_THREADS = 256
+MAX_SIDE = 16_384
+MAX_PIXELS = 2**26
+
+_KEPT_PLANS = 8
+_KEPT_BYTES = 2**29
+
+
+def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None) -> Model:
+    """Load a packed file, written by `burn pack`.
+
+    Args:
+        path: the file.
+        threads: threads of one call, 1 to 256. The reference leaves them to NumPy.
+        isa: instruction set, one of `isas()`; "reference" is the NumPy reference. Default: the
+            environment variable BURN_ENGINE_ISA, else the best that this processor has.
+
+    Raises ModelError for a file that breaks any rule of its format, OSError for one that cannot be
+    read, ValueError for other arguments. Warns (RuntimeWarning) where the compiled core is missing
+    and the reference runs in its place.
+    """
+    with in_file(path):
+        return load_bytes(read_bytes(path), threads, isa)
+
+
+def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
+    """The same from the bytes of a packed file."""
+    if not (type(threads) is int and 1 <= threads <= MAX_THREADS):
+        raise ValueError(f"threads {threads!r} is not an integer from 1 to {MAX_THREADS}")
+    core, name = _choose(isa)
+    program = parse_program(data)
+    if core is None:
+        return Model(program, _Reference(program))
+    try:
+        native = core.Model(data, name)
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+    return Model(program, _Native(native, program, threads))
+
+
+def isas() -> list[str]:
+    """What `load` takes as isa on this machine, best first."""
+    core, _ = _find_core()
+    return [*(core.supported_isas() if core is not None else ()), "reference"]
+
+
+class Model:
+    """A packed network. Made by `load`; several threads may use it at the same time.
+
+    Attributes:
+        classes: names of the outputs; empty where the network has no classifier.
+        num_features: number of features.
+        layers: names of the layers, in the order they run.
+        image: (resize, size) in pixels, how a photograph becomes an input: its short side is
+            resized, then the centre square cut out. None where the file does not say.
+        origin: what was packed, for people. None where the file does not say.
+        backend: "native" or "reference".
+        isa: the instruction set that runs; "" for the reference.
+    """
+
+    def __init__(self, program: Program, backend: _Backend) -> None:
+        self.classes: tuple[str, ...] = program.classes
+        self.num_features: int = program.layers[program.features].channels
+        self.layers: tuple[str, ...] = tuple(layer.name for layer in program.layers)
+        self.image: ImageSize | None = program.image
+        self.origin: dict[str, Any] | None = program.origin
+        self.backend: str = backend.name
+        self.isa: str = backend.isa
+        self._features = program.features
+        self._backend = backend
+
+    def __repr__(self) -> str:
+        outputs = f"{len(self.classes)} classes" if self.classes else "no classes"
+        return (
+            f"<Model: {len(self.layers)} layers, {self.num_features} features, {outputs}, "
+            f"{self.isa or self.backend}>"
+        )
+
+    def __call__(self, images: ArrayLike) -> Floats:
+        """Class scores of images, or their features where the network has no classes.
+
+        Args:
+            images: (n, h, w, 3), red, green, blue, as uint8 or as float32 or float64 on the scale
+                0 to 1, in any order in memory; h and w in 1 … 16,384, h · w ≤ 2²⁶. Or one image
+                (h, w, 3); then the result has no batch axis either.
+
+        Returns:
+            float32 (n, classes) or (n, num_features).
+
+        Raises ValueError for other images.
+        """
+        return self._run(images, len(self.layers) - 1)
+
+    def features(self, images: ArrayLike) -> Floats:
+        """Features of images (as `__call__` takes them): float32 (n, num_features)."""
+        return self._run(images, self._features)
+
+    def layer(self, images: ArrayLike, name: str) -> Floats:
+        """Output of the layer `name`, one of `layers`, for images (as `__call__` takes them).
+
+        Returns float32 (n, h', w', channels) for convolutions, else (n, channels). Raises
+        ValueError for an unknown name.
+        """
+        if name not in self.layers:
+            raise ValueError(f"there is no layer {name!r}, there are {', '.join(self.layers)}")
+        return self._run(images, self.layers.index(name))
+
+    def _run(self, images: ArrayLike, layer: int) -> Floats:
+        batch, single = check_images(images)
+        outputs = self._backend.run(batch, layer)
+        return outputs[0] if single else outputs
+
+
+def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
+    """Images as `Model` takes them -> C-contiguous uint8 or float32 (n, h, w, 3).
+
+    Also whether they were one image without batch axis. Raises ValueError for other images.
+    """
+    array = np.asarray(images)
+    floats = array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)
+    if array.dtype != np.uint8 and not floats:
+        raise ValueError(
+            f"images have dtype {array.dtype}; expected uint8 (0 to 255), or float32 or float64 "
+            "on the scale 0 to 1"
+        )
+    if array.ndim not in (3, 4) or array.shape[-1] != 3:
+        raise ValueError(
+            f"images have shape {array.shape}; expected (n, height, width, 3), or "
+            "(height, width, 3) for one image"
+        )
+    height, width = array.shape[-3:-1]
+    check_size(height, width)
+    if floats and array.size:
+        with np.errstate(invalid="ignore"):  # NaN passes on, to the comparison below
+            low, high = float(array.min()), float(array.max())
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"float images are on the scale 0 to 1, found {low} to {high}: pass bytes as uint8"
+            )
+    dtype = np.dtype(np.float32 if floats else np.uint8)
+    single = array.ndim == 3
+    return np.ascontiguousarray(array[None] if single else array, dtype), single
+
+
+def check_size(height: int, width: int) -> None:
+    """Raise ValueError for images that are empty or larger than the format allows."""
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
+        raise ValueError(
+            f"images of {height} × {width} pixels; expected 1 to {MAX_SIDE} in height and width, "
+            f"and at most {MAX_PIXELS} in all"
+        )
+
+
+class _Backend(Protocol):
+    name: str
+    isa: str
+
+    def run(self, images: NDArray[Any], layer: int) -> Floats:
+        """C-contiguous uint8 or float32 (n, h, w, 3) -> the output of a layer, by index."""
+        ...
+
+
+class _Reference:
+    name = "reference"
+    isa = ""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def run(self, images: NDArray[Any], layer: int) -> Floats:
+        return reference.run(self._program, images, layer)
+
+
+class _Native:
+    """The compiled core. A plan serves one call at a time, so each call borrows one."""
+
+    name = "native"
+
+    def __init__(self, model: _core.Model, program: Program, threads: int) -> None:
+        self.isa = model.isa
+        self._model = model
+        self._gives_vectors = [isinstance(one, GlobalMean | Linear) for one in program.layers]
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._free: list[tuple[tuple[int, int, int], _core.Plan]] = []  # last used first
+
+    def run(self, images: NDArray[Any], layer: int) -> Floats:
+        count, height, width, _ = images.shape
+        key = (height, width, layer)
+        plan = self._take(key)
+        if plan is None:
+            plan = self._model.plan(height, width, self._threads, layer)
+        outputs = plan.run(images) if count else np.empty((0, *plan.shape), np.float32)
+        self._give_back(key, plan)
+        return outputs[:, 0, 0] if self._gives_vectors[layer] else outputs
+
+    def _take(self, key: tuple[int, int, int]) -> _core.Plan | None:
+        with self._lock:
+            for index, (found, plan) in enumerate(self._free):
+                if found == key:
+                    del self._free[index]
+                    return plan
+        return None
+
+    def _give_back(self, key: tuple[int, int, int], plan: _core.Plan) -> None:
+        with self._lock:
+            self._free.insert(0, (key, plan))
+            del self._free[_KEPT_PLANS:]
+            while len(self._free) > 1 and sum(p.num_bytes for _, p in self._free) > _KEPT_BYTES:
+                self._free.pop()
+
+
+def _find_core() -> tuple[ModuleType | None, str]:
+    """The compiled core, or None and why it is not there."""
+    try:
+        return importlib.import_module("burn_engine._core"), ""
+    except ImportError as error:
+        return None, str(error)
+
+
+def _choose(isa: str | None) -> tuple[Any, str]:
+    """The compiled core and its instruction set, or (None, "reference")."""
+    source = "isa"
+    if isa is None:
+        isa = os.environ.get("BURN_ENGINE_ISA") or None
+        source = "BURN_ENGINE_ISA"
+    core, reason = _find_core()
+    if isa is None and core is None:
+        warnings.warn(
+            "burn-engine runs its NumPy reference, which is slow, because the compiled core is "
+            f"missing ({reason}). Install a C++ compiler and reinstall: "
+            "pip install --force-reinstall --no-binary burn-engine burn-engine",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return None, "reference"
+    there_are = isas()
+    if isa is not None and isa not in there_are:
+        raise ValueError(f"{source} {isa!r} is not there; there are {', '.join(there_are)}")
+    if isa == "reference":
+        return None, "reference"
+    return core, isa or there_are[0]

@@ -1,0 +1,139 @@
+"""NumPy interpreter of docs/pack-format.md: the oracle of the tests, and the slow fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from burn_engine.format import (
+    BinaryConvolution,
+    Convolution,
+    Floats,
+    GlobalMean,
+    Layer,
+    Linear,
+    Program,
+)
+
+_PIXELS_AT_ONCE = 2**18  # bounds the memory of a large batch
+
+
+def run(program: Program, images: NDArray[Any], layer: int | None = None) -> Floats:
+    """Run a program.
+
+    Args:
+        program: the packed file.
+        images: (n, h, w, 3), uint8 or float32 on the scale 0 to 1.
+        layer: index of the last layer to run; default: the last.
+
+    Returns:
+        (n, h', w', channels) of a layer that gives maps, else (n, channels).
+    """
+    layers = program.layers[: len(program.layers) if layer is None else layer + 1]
+    step = max(1, _PIXELS_AT_ONCE // (images.shape[1] * images.shape[2]))
+    parts: list[Floats] = []
+    for first in range(0, max(1, len(images)), step):
+        x = images[first : first + step]
+        for one in layers:
+            x = run_layer(one, x)
+        parts.append(x)
+    return np.concatenate(parts)
+
+
+def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
+    """Run one layer on the output of the one before.
+
+    Args:
+        layer: any of the program's.
+        x: maps (n, h, w, inputs), or vectors (n, inputs) for `Linear`; images for `Convolution`:
+            (n, h, w, 3), uint8 or float32 on the scale 0 to 1.
+
+    Returns:
+        Maps (n, h', w', channels) or vectors (n, channels).
+    """
+    # Finite constants may still give infinite products; they are passed on, as a CPU does.
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if isinstance(layer, Convolution):
+            return _convolution(layer, x)
+        if isinstance(layer, BinaryConvolution):
+            return _binary_convolution(layer, x)
+        if isinstance(layer, GlobalMean):
+            return _global_mean(layer, x)
+        assert isinstance(layer, Linear)
+        return _linear(layer, x)
+
+
+def _convolution(layer: Convolution, x: NDArray[Any]) -> Floats:
+    if x.dtype == np.uint8:
+        x = x.astype(np.float32) / np.float32(255)
+    kernel = layer.weight.shape[1]
+    padded = _pad(x, kernel // 2, layer.padding)
+    return layer.bias + _sum_over_taps(padded, layer.weight, layer.stride)
+
+
+def _binary_convolution(layer: BinaryConvolution, x: Floats) -> Floats:
+    sign = np.where(x >= layer.threshold, np.float32(1), np.float32(-1))
+    bits = np.unpackbits(layer.weight, axis=-1, count=x.shape[-1], bitorder="little")
+    weight = bits.astype(np.float32) * np.float32(2) - np.float32(1)
+    padded = _pad(sign, weight.shape[1] // 2, np.zeros(1, np.float32))
+    # Exact: |d| ≤ 9 · 4,096 and so is every partial sum, far below 2²⁴, to where float32 counts.
+    d = _sum_over_taps(padded, weight, layer.stride)
+    y = layer.multiplier * d + layer.bias
+    if layer.shortcut:
+        p = x if layer.stride == 1 else _mean_of_2x2(x)
+        y += np.tile(p, layer.channels // x.shape[-1])
+    return np.where(y >= 0, y, layer.slope * y)
+
+
+def _global_mean(layer: GlobalMean, x: Floats) -> Floats:
+    # Summed in float64: NumPy adds along these axes one by one, which large maps would suffer from.
+    return layer.bias + np.asarray(x.mean(axis=(1, 2), dtype=np.float64), np.float32)
+
+
+def _linear(layer: Linear, x: Floats) -> Floats:
+    y = np.add(layer.bias, x @ layer.weight.T, dtype=np.float32)
+    return np.maximum(y, np.float32(0)) if layer.relu else y
+
+
+def _pad(x: Floats, width: int, value: Floats) -> Floats:
+    n, h, w, channels = x.shape
+    padded = np.empty((n, h + 2 * width, w + 2 * width, channels), np.float32)
+    padded[:] = value
+    padded[:, width : width + h, width : width + w] = x
+    return padded
+
+
+def _sum_over_taps(padded: Floats, weight: Floats, stride: int) -> Floats:
+    """Σ weight[o, a, b, c] · padded[i · stride + a, j · stride + b, c] over a, b, c."""
+    total = np.float32(0)
+    for a, b, under_tap in _taps(padded, weight.shape[1], stride):
+        total = total + under_tap @ np.ascontiguousarray(weight[:, a, b].T)
+    assert isinstance(total, np.ndarray)
+    return total
+
+
+def _taps(padded: Floats, kernel: int, stride: int) -> Iterator[tuple[int, int, Floats]]:
+    height = (padded.shape[1] - kernel) // stride + 1
+    width = (padded.shape[2] - kernel) // stride + 1
+    for a in range(kernel):
+        for b in range(kernel):
+            rows = slice(a, a + (height - 1) * stride + 1, stride)
+            columns = slice(b, b + (width - 1) * stride + 1, stride)
+            yield a, b, np.ascontiguousarray(padded[:, rows, columns])
+
+
+def _mean_of_2x2(x: Floats) -> Floats:
+    """Mean over rows 2i and 2i + 1 and columns 2j and 2j + 1, of those pixels that exist."""
+    n, h, w, channels = x.shape
+    rows, columns = (h + 1) // 2, (w + 1) // 2
+    total = np.zeros((n, rows, columns, channels), np.float32)
+    count = np.zeros((rows, columns, 1), np.float32)
+    for a in range(2):
+        for b in range(2):
+            part = x[:, a::2, b::2]
+            total[:, : part.shape[1], : part.shape[2]] += part
+            count[: part.shape[1], : part.shape[2]] += 1
+    return total / count

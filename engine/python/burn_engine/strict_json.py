@@ -1,0 +1,79 @@
+"""JSON as docs/pack-format.md wants it read: what is ambiguous or hostile is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from typing import Any, NoReturn
+
+from burn_engine.errors import ModelError
+
+MAX_DEPTH = 16
+
+# A string (closed or not), or a bracket outside strings. Possessive, so that the time is linear.
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Parse JSON text; `what` names it in errors.
+
+    Raises ModelError for what is not JSON, nested deeper than 16 levels, a key that stands twice in
+    an object, numbers that are not finite and strings that are not Unicode text (lone surrogates).
+    """
+    try:
+        _check_depth(text)  # before the parser recurses
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant
+        )
+        json.dumps(value, ensure_ascii=False).encode()
+    except ModelError as error:
+        raise ModelError(f"{what}: {error}") from None
+    except UnicodeEncodeError:
+        raise ModelError(f"{what}: a string with a lone surrogate is not Unicode text") from None
+    except ValueError as error:
+        raise ModelError(f"{what}: not JSON: {error}") from None
+    return value
+
+
+def short(value: Any) -> str:
+    """A value for an error message: printable, on one line, and cut where it is long."""
+    return _short.repr(value)
+
+
+_short = reprlib.Repr()
+_short.maxstring = 110
+_short.maxother = 40
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        token = match.group()
+        if token in ("[", "{"):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise ModelError(f"nested deeper than {MAX_DEPTH} levels")
+        elif token in ("]", "}"):
+            depth -= 1
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ModelError(f"the key {short(key)} stands twice in an object")
+        found[key] = value
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ModelError(f"the number {short(text)} is not finite")
+    return number
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ModelError(f"the number {text} is not finite")

@@ -1,0 +1,654 @@
+#include "format.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "json.h"
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the packed file is little-endian, and so must the machine be"
+#endif
+static_assert(sizeof(float) == 4 && std::numeric_limits<float>::is_iec559);
+
+namespace burn {
+
+namespace {
+
+using json::printable;
+using json::Type;
+using json::Value;
+using Shape = std::vector<uint64_t>;
+
+constexpr uint64_t format_version = 1;
+constexpr uint64_t max_file_size = uint64_t{1} << 30;
+constexpr uint64_t max_header_size = 10'000'000;
+constexpr uint64_t length_size = 8;
+constexpr size_t max_layers = 1000;
+constexpr uint64_t max_image_size = 4096;
+constexpr uint64_t max_channels = 4096;
+constexpr uint64_t max_linear_outputs = 1'000'000;
+
+[[noreturn]] void fail(const std::string &where, const std::string &what) {
+    throw Error(where + ": " + what);
+}
+
+std::string quoted(std::string_view text) { return "'" + printable(text) + "'"; }
+
+std::string number_text(uint64_t number) { return std::to_string(number); }
+
+std::string shape_text(const Shape &shape) {
+    std::string out;
+    for (const uint64_t length : shape) out += (out.empty() ? "" : ", ") + number_text(length);
+    return "[" + out + "]";
+}
+
+// ---- JSON objects with a known set of keys
+
+// An object from the file together with what to call it in a message.
+class Fields {
+public:
+    Fields(const Value &object, std::string where) : object_(object), where_(std::move(where)) {
+        if (!object.is(Type::object)) fail("needs to be an object");
+    }
+
+    std::optional<Value> find(const char *key) const { return object_.find(key); }
+
+    Value need(const char *key, Type type) const {
+        const std::optional<Value> value = find(key);
+        if (!value) fail(std::string("has no '") + key + "'");
+        if (!value->is(type)) fail(key, *value, type_name(type));
+        return *value;
+    }
+
+    std::string string(const char *key) const { return need(key, Type::string).string(); }
+    bool boolean(const char *key) const { return need(key, Type::boolean).boolean(); }
+
+    uint64_t integer(const char *key, uint64_t least, uint64_t most) const {
+        const Value value = need(key, Type::number);
+        const std::optional<uint64_t> number = value.unsigned_integer();
+        if (!number || *number < least || *number > most) {
+            fail(key, value,
+                 "an integer from " + number_text(least) + " to " + number_text(most));
+        }
+        return *number;
+    }
+
+    void only(std::initializer_list<std::string_view> known) const {
+        for (const json::Member &member : object_.members()) {
+            if (std::find(known.begin(), known.end(), member.key) == known.end()) {
+                fail("has an unknown key " + quoted(member.key));
+            }
+        }
+    }
+
+    [[noreturn]] void fail(const std::string &what) const { burn::fail(where_, what); }
+
+    [[noreturn]] void fail(const char *key, const Value &found, const std::string &needed) const {
+        fail("'" + std::string(key) + "' is " + printable(found.source()) + ", needs " + needed);
+    }
+
+private:
+    static const char *type_name(Type type) {
+        switch (type) {
+            case Type::null: return "null";
+            case Type::boolean: return "true or false";
+            case Type::number: return "a number";
+            case Type::string: return "a string";
+            case Type::array: return "an array";
+            case Type::object: return "an object";
+        }
+        return "";
+    }
+
+    Value object_;
+    std::string where_;
+};
+
+// ---- The shell: header and tensors, as every safetensors file has them
+
+struct Tensor {
+    bool is_float = false;
+    Shape shape;
+    uint64_t begin = 0;  // counted from the first byte of data
+    uint64_t end = 0;
+
+    const char *dtype() const { return is_float ? "F32" : "U8"; }
+};
+
+using Tensors = std::map<std::string, Tensor>;
+
+std::string tensor_text(const std::string &name) { return "tensor " + quoted(name); }
+
+struct Shell {
+    std::string header;
+    const uint8_t *data = nullptr;
+    uint64_t data_size = 0;
+};
+
+Shell open_shell(const uint8_t *bytes, size_t size) {
+    if (size > max_file_size) {
+        fail("file", number_text(size) + " bytes long, may have 2^30 at most");
+    }
+    if (size < length_size + 2) {
+        fail("file", number_text(size) + " bytes long, too short for a header");
+    }
+    uint64_t length = 0;
+    std::memcpy(&length, bytes, length_size);
+    const uint64_t behind = size - length_size;
+    if (length < 2 || length > max_header_size) {
+        fail("header", "length is " + number_text(length) + ", needs to be 2 to 10000000");
+    }
+    if (length > behind) {
+        fail("header", "length is " + number_text(length) + ", but only " + number_text(behind) +
+                           " bytes follow");
+    }
+    const uint8_t *text = bytes + length_size;
+    return {std::string(text, text + length), text + length, behind - length};
+}
+
+// The number of bytes, or nothing where it is more than 64 bits can say.
+std::optional<uint64_t> byte_count(const Tensor &tensor) {
+    uint64_t count = tensor.is_float ? sizeof(float) : 1;
+    for (const uint64_t length : tensor.shape) {
+        if (length != 0 && count > std::numeric_limits<uint64_t>::max() / length) {
+            return std::nullopt;
+        }
+        count *= length;
+    }
+    return count;
+}
+
+Shape read_integers(const Fields &fields, const char *key, size_t most) {
+    const Value array = fields.need(key, Type::array);
+    if (array.count() > most) {
+        fields.fail(key, array, "no more than " + number_text(most) + " integers");
+    }
+    Shape integers;
+    for (const Value &element : array.elements()) {
+        const std::optional<uint64_t> number =
+            element.is(Type::number) ? element.unsigned_integer() : std::nullopt;
+        if (!number) fields.fail(key, array, "integers from 0 to 2^64 - 1");
+        integers.push_back(*number);
+    }
+    return integers;
+}
+
+Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_size) {
+    const Fields fields(entry, tensor_text(name));
+    fields.only({"dtype", "shape", "data_offsets"});
+    Tensor tensor;
+    const std::string dtype = fields.string("dtype");
+    if (dtype != "F32" && dtype != "U8") {
+        fields.fail("dtype", fields.need("dtype", Type::string), "\"F32\" or \"U8\"");
+    }
+    tensor.is_float = dtype == "F32";
+    tensor.shape = read_integers(fields, "shape", 4);  // no layer has a tensor of more dimensions
+    const Shape offsets = read_integers(fields, "data_offsets", 2);
+    if (offsets.size() != 2) fields.fail("'data_offsets' needs two integers");
+    tensor.begin = offsets[0];
+    tensor.end = offsets[1];
+    const std::string range = "data_offsets " + shape_text(offsets);
+    if (tensor.begin > tensor.end) fields.fail(range + " end before they begin");
+    if (tensor.end > data_size) {
+        fields.fail(range + " reach beyond the " + number_text(data_size) + " bytes of data");
+    }
+    const std::optional<uint64_t> bytes = byte_count(tensor);
+    const std::string shape = tensor.dtype() + (" of shape " + shape_text(tensor.shape));
+    if (!bytes) fields.fail(shape + " has more bytes than 64 bits can count");
+    if (*bytes != tensor.end - tensor.begin) {
+        fields.fail(range + " hold " + number_text(tensor.end - tensor.begin) + " bytes, " + shape +
+                    " needs " + number_text(*bytes));
+    }
+    return tensor;
+}
+
+// Throws unless the tensors lie one behind the other from the first byte of data to the last.
+void check_layout(const Tensors &tensors, uint64_t data_size, uint64_t data_position) {
+    using Item = Tensors::value_type;
+    std::vector<const Item *> order;
+    for (const Item &item : tensors) order.push_back(&item);
+    std::sort(order.begin(), order.end(), [](const Item *a, const Item *b) {
+        return a->second.begin != b->second.begin ? a->second.begin < b->second.begin
+                                                  : a->second.end < b->second.end;
+    });
+    uint64_t end = 0;
+    for (const Item *item : order) {
+        const auto &[name, tensor] = *item;
+        if (tensor.begin != end) {
+            fail(tensor_text(name), "begins at " + number_text(tensor.begin) +
+                                        (tensor.begin < end ? ", an overlap" : ", behind a gap") +
+                                        ": the one before it ends at " + number_text(end));
+        }
+        const uint64_t position = data_position + tensor.begin;
+        if (tensor.is_float && position % sizeof(float) != 0) {
+            fail(tensor_text(name), "F32 at byte " + number_text(position) +
+                                        " of the file, needs a multiple of 4");
+        }
+        end = tensor.end;
+    }
+    if (end != data_size) {
+        fail("file", number_text(data_size - end) + " bytes of data behind the last tensor");
+    }
+}
+
+// The tensors of the file, each to be taken once by the layer that has it.
+class Data {
+public:
+    Data(const Shell &shell, const Value &header) : bytes_(shell.data) {
+        for (const json::Member &member : header.members()) {
+            if (member.key == "__metadata__") continue;
+            tensors_.emplace(member.key, read_tensor(member.value, member.key, shell.data_size));
+        }
+        check_layout(tensors_, shell.data_size, length_size + shell.header.size());
+    }
+
+    // The shape of a tensor whose sizes the program takes from it.
+    const Shape &shape(const Layer &layer, const char *field) const {
+        return find(layer, field)->second.shape;
+    }
+
+    std::vector<float> floats(const Layer &layer, const char *field, const Shape &shape) {
+        const Tensor tensor = take(layer, field, true, shape);
+        std::vector<float> values((tensor.end - tensor.begin) / sizeof(float));
+        std::memcpy(values.data(), bytes_ + tensor.begin, tensor.end - tensor.begin);
+        check_finite(values, layer, field);
+        return values;
+    }
+
+    std::vector<uint8_t> bytes(const Layer &layer, const char *field, const Shape &shape) {
+        const Tensor tensor = take(layer, field, false, shape);
+        return {bytes_ + tensor.begin, bytes_ + tensor.end};
+    }
+
+    void check_all_taken() const {
+        if (tensors_.empty()) return;
+        fail(tensor_text(tensors_.begin()->first), "belongs to no layer of the program");
+    }
+
+    [[noreturn]] static void refuse(const Layer &layer, const char *field,
+                                    const std::string &what) {
+        fail("layer " + quoted(layer.name), "tensor " + printable(layer.name + "." + field) + what);
+    }
+
+    [[noreturn]] static void refuse_shape(const Layer &layer, const char *field, const Shape &shape,
+                                          const std::string &needed) {
+        refuse(layer, field, " has shape " + shape_text(shape) + ", needs " + needed);
+    }
+
+private:
+    Tensors::const_iterator find(const Layer &layer, const char *field) const {
+        const auto found = tensors_.find(layer.name + "." + field);
+        if (found == tensors_.end()) refuse(layer, field, " is missing");
+        return found;
+    }
+
+    Tensor take(const Layer &layer, const char *field, bool is_float, const Shape &shape) {
+        const auto found = find(layer, field);
+        Tensor tensor = found->second;
+        if (tensor.is_float != is_float) {
+            const std::string needed = is_float ? "F32" : "U8";
+            refuse(layer, field, std::string(" is ") + tensor.dtype() + ", needs " + needed);
+        }
+        if (tensor.shape != shape) refuse_shape(layer, field, tensor.shape, shape_text(shape));
+        tensors_.erase(found);
+        return tensor;
+    }
+
+    // By the bits: std::isfinite is compiled away under -ffast-math.
+    static void check_finite(const std::vector<float> &values, const Layer &layer,
+                             const char *field) {
+        constexpr uint32_t exponent = 0x7F800000;
+        for (size_t i = 0; i < values.size(); ++i) {
+            uint32_t bits = 0;
+            std::memcpy(&bits, &values[i], sizeof bits);
+            if ((bits & exponent) != exponent) continue;
+            const char *found = (bits & ~exponent) << 1 != 0 ? "a NaN" : "an infinity";
+            refuse(layer, field, std::string(" holds ") + found + " at index " + number_text(i));
+        }
+    }
+
+    const uint8_t *bytes_;
+    Tensors tensors_;
+};
+
+std::string read_metadata(const Value &header) {
+    const Fields fields(header, "header");
+    const Value metadata = fields.need("__metadata__", Type::object);
+    for (const json::Member &member : metadata.members()) {
+        if (!member.value.is(Type::string)) {
+            fail("__metadata__", quoted(member.key) + " needs to be a string");
+        }
+    }
+    return Fields(metadata, "__metadata__").string("bnn");
+}
+
+// ---- The layers
+
+std::optional<Kind> kind_of(const std::string &name) {
+    for (const Kind kind :
+         {Kind::convolution, Kind::binary_convolution, Kind::global_mean, Kind::linear}) {
+        if (name == kind_name(kind)) return kind;
+    }
+    return std::nullopt;
+}
+
+bool may_follow(Kind before, Kind kind) {
+    switch (kind) {
+        case Kind::convolution: return false;
+        case Kind::binary_convolution:
+            return before == Kind::convolution || before == Kind::binary_convolution;
+        case Kind::global_mean: return before == Kind::binary_convolution;
+        case Kind::linear: return before == Kind::global_mean || before == Kind::linear;
+    }
+    return false;
+}
+
+bool is_name(const std::string &name) {
+    constexpr std::string_view allowed =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.";
+    return !name.empty() && name.size() <= 100 &&
+           name.find_first_not_of(allowed) == std::string::npos && name != "image";
+}
+
+uint64_t unsigned_of(int number) { return static_cast<uint64_t>(number); }
+
+// Output channels and kernel from a weight of shape [out, k, k, depth].
+void read_kernel(Layer &layer, const Data &data, std::initializer_list<uint64_t> kernels,
+                 uint64_t depth) {
+    const Shape &shape = data.shape(layer, "weight");
+    const bool fits = shape.size() == 4 && shape[0] >= 1 && shape[0] <= max_channels &&
+                      std::find(kernels.begin(), kernels.end(), shape[1]) != kernels.end() &&
+                      shape[1] == shape[2] && shape[3] == depth;
+    if (!fits) {
+        std::string list;
+        for (const uint64_t k : kernels) list += (list.empty() ? "" : ", ") + number_text(k);
+        Data::refuse_shape(layer, "weight", shape,
+                           "[out, k, k, " + number_text(depth) + "] with out in 1 to " +
+                               number_text(max_channels) + " and k in " + list);
+    }
+    layer.out_channels = static_cast<int>(shape[0]);
+    layer.kernel = static_cast<int>(shape[1]);
+}
+
+Shape weight_shape(const Layer &layer, uint64_t depth) {
+    const uint64_t k = unsigned_of(layer.kernel);
+    return {unsigned_of(layer.out_channels), k, k, depth};
+}
+
+void read_convolution(Layer &layer, const Fields &fields, Data &data) {
+    fields.only({"kind", "name", "input", "stride"});
+    constexpr uint64_t colours = 3;
+    layer.stride = static_cast<int>(fields.integer("stride", 1, 2));
+    read_kernel(layer, data, {1, 3, 5, 7}, colours);
+    layer.weight = data.floats(layer, "weight", weight_shape(layer, colours));
+    layer.bias = data.floats(layer, "bias", {unsigned_of(layer.out_channels)});
+    layer.padding = data.floats(layer, "padding", {colours});
+}
+
+// A kernel sums whole bytes, so that bits behind the last channel would count.
+void check_spare_bits(const Layer &layer, uint64_t row_bytes) {
+    const unsigned used = static_cast<unsigned>(layer.in_channels) % 8;
+    if (used == 0) return;
+    for (uint64_t last = row_bytes - 1; last < layer.weight_bits.size(); last += row_bytes) {
+        if (layer.weight_bits[last] >> used == 0) continue;
+        Data::refuse(layer, "weight", " has bits set behind the last channel, in byte " +
+                                          number_text(last));
+    }
+}
+
+void check_shortcut(const Layer &layer, const Fields &fields) {
+    if (!layer.shortcut || layer.out_channels % layer.in_channels == 0) return;
+    fields.fail("has a shortcut, but its " + std::to_string(layer.out_channels) +
+                " outputs are no multiple of its " + std::to_string(layer.in_channels) +
+                " inputs");
+}
+
+void read_binary_convolution(Layer &layer, const Fields &fields, Data &data) {
+    fields.only({"kind", "name", "input", "stride", "shortcut"});
+    layer.stride = static_cast<int>(fields.integer("stride", 1, 2));
+    layer.shortcut = fields.boolean("shortcut");
+    const uint64_t in = unsigned_of(layer.in_channels);
+    const uint64_t row_bytes = (in + 7) / 8;
+    read_kernel(layer, data, {1, 3}, row_bytes);
+    check_shortcut(layer, fields);
+    layer.weight_bits = data.bytes(layer, "weight", weight_shape(layer, row_bytes));
+    check_spare_bits(layer, row_bytes);
+    const uint64_t out = unsigned_of(layer.out_channels);
+    layer.threshold = data.floats(layer, "threshold", {in});
+    layer.multiplier = data.floats(layer, "multiplier", {out});
+    layer.bias = data.floats(layer, "bias", {out});
+    layer.slope = data.floats(layer, "slope", {out});
+}
+
+void read_global_mean(Layer &layer, const Fields &fields, Data &data) {
+    fields.only({"kind", "name", "input"});
+    layer.out_channels = layer.in_channels;
+    layer.bias = data.floats(layer, "bias", {unsigned_of(layer.in_channels)});
+}
+
+void read_linear(Layer &layer, const Fields &fields, Data &data) {
+    fields.only({"kind", "name", "input", "relu"});
+    layer.relu = fields.boolean("relu");
+    const uint64_t in = unsigned_of(layer.in_channels);
+    const Shape &shape = data.shape(layer, "weight");
+    if (shape.size() != 2 || shape[0] < 1 || shape[0] > max_linear_outputs || shape[1] != in) {
+        const std::string most = number_text(max_linear_outputs);
+        Data::refuse_shape(layer, "weight", shape,
+                           "[out, " + number_text(in) + "] with out in 1 to " + most);
+    }
+    const uint64_t out = shape[0];
+    layer.out_channels = static_cast<int>(out);
+    layer.weight = data.floats(layer, "weight", {out, in});
+    layer.bias = data.floats(layer, "bias", {out});
+}
+
+// Its place in the chain behind the layers read so far.
+void check_place(const Layer &layer, const std::vector<Layer> &layers, const Fields &fields) {
+    for (const Layer &other : layers) {
+        if (other.name == layer.name) fields.fail("there is another layer of this name");
+    }
+    const Layer *before = layers.empty() ? nullptr : &layers.back();
+    const std::string input = fields.string("input");
+    const std::string needed = before ? before->name : "image";
+    if (input != needed) {
+        fields.fail("'input' is " + quoted(input) + ", needs '" + needed +
+                    "': a program is a chain");
+    }
+    const bool fits =
+        before ? may_follow(before->kind, layer.kind) : layer.kind == Kind::convolution;
+    if (fits) return;
+    fields.fail(std::string("a ") + kind_name(layer.kind) + " cannot " +
+                (before ? std::string("follow a ") + kind_name(before->kind) : "be the first"));
+}
+
+Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &data) {
+    const Fields unnamed(value, "layers[" + number_text(layers.size()) + "]");
+    Layer layer;
+    layer.name = unnamed.string("name");
+    if (!is_name(layer.name)) {
+        unnamed.fail("'name' is " + quoted(layer.name) +
+                     ", needs 1 to 100 characters of A-Z a-z 0-9 _ . and not to be 'image'");
+    }
+    const Fields fields(value, "layer " + quoted(layer.name));
+    const std::string kind = fields.string("kind");
+    const std::optional<Kind> known = kind_of(kind);
+    if (!known) fields.fail("unknown kind " + quoted(kind));
+    layer.kind = *known;
+    check_place(layer, layers, fields);
+    layer.in_channels = layers.empty() ? 3 : layers.back().out_channels;
+    switch (layer.kind) {
+        case Kind::convolution: read_convolution(layer, fields, data); break;
+        case Kind::binary_convolution: read_binary_convolution(layer, fields, data); break;
+        case Kind::global_mean: read_global_mean(layer, fields, data); break;
+        case Kind::linear: read_linear(layer, fields, data); break;
+    }
+    return layer;
+}
+
+// ---- The program
+
+void check_format(const Fields &program) {
+    const Value found = program.need("format", Type::number);
+    if (found.unsigned_integer() == format_version) return;
+    fail("program", "format is " + printable(found.source()) + ", this reader knows format " +
+                        number_text(format_version));
+}
+
+std::vector<Layer> read_layers(const Fields &program, Data &data) {
+    const Value array = program.need("layers", Type::array);
+    const size_t count = array.count();
+    if (count < 3 || count > max_layers) {
+        program.fail("has " + number_text(count) + " layers, needs 3 to 1000");
+    }
+    std::vector<Layer> layers;
+    for (const Value &value : array.elements()) {
+        layers.push_back(read_layer(value, layers, data));
+    }
+    const Kind last = layers.back().kind;
+    if (last != Kind::global_mean && last != Kind::linear) {
+        program.fail(std::string("ends with a ") + kind_name(last) +
+                     ", needs a global_mean or linear");
+    }
+    return layers;
+}
+
+std::vector<std::string> read_classes(const Fields &program, const Layer &last) {
+    if (!program.find("classes")) return {};
+    const Value array = program.need("classes", Type::array);
+    if (last.kind != Kind::linear) {
+        program.fail("has 'classes', but its last layer is no linear: " + quoted(last.name));
+    }
+    if (array.count() != unsigned_of(last.out_channels)) {
+        program.fail("has " + number_text(array.count()) + " classes, but the last layer " +
+                     quoted(last.name) + " has " + std::to_string(last.out_channels) + " outputs");
+    }
+    std::vector<std::string> classes;
+    for (const Value &value : array.elements()) {
+        if (!value.is(Type::string)) {
+            program.fail("classes[" + number_text(classes.size()) + "] needs to be a string");
+        }
+        classes.push_back(value.string());
+    }
+    std::vector<std::string_view> sorted(classes.begin(), classes.end());
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted.front().empty()) program.fail("has a class whose name is empty");
+    const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+    if (twice != sorted.end()) program.fail("has class " + quoted(*twice) + " twice");
+    return classes;
+}
+
+int read_features(const Fields &program, const std::vector<Layer> &layers, bool has_classes) {
+    const std::string name = program.string("features");
+    const size_t index = layers.size() - (has_classes ? 2 : 1);
+    if (name != layers[index].name) {
+        const std::string which = has_classes ? "the last layer but one" : "the last layer";
+        program.fail("'features' is " + quoted(name) + ", needs '" + layers[index].name + "', " +
+                     which);
+    }
+    return static_cast<int>(index);
+}
+
+void check_image(const Fields &program) {
+    const std::optional<Value> image = program.find("image");
+    if (!image) return;
+    const Fields fields(*image, "program: 'image'");
+    fields.only({"resize", "size"});
+    const uint64_t resize = fields.integer("resize", 1, max_image_size);
+    fields.integer("size", 1, resize);
+}
+
+Program read_program(const Fields &fields, Data &data) {
+    fields.only({"format", "layers", "features", "classes", "image", "origin"});
+    if (fields.find("origin")) fields.need("origin", Type::object);
+    check_image(fields);
+    Program program;
+    program.layers = read_layers(fields, data);
+    program.classes = read_classes(fields, program.layers.back());
+    program.features = read_features(fields, program.layers, !program.classes.empty());
+    return program;
+}
+
+// ---- Files
+
+struct Descriptor {
+    int number;
+    explicit Descriptor(int n) : number(n) {}
+    Descriptor(const Descriptor &) = delete;
+    Descriptor &operator=(const Descriptor &) = delete;
+    ~Descriptor() {
+        if (number >= 0) close(number);
+    }
+};
+
+[[noreturn]] void fail_with_errno(const char *path) {
+    fail(path, std::generic_category().message(errno));
+}
+
+// Reads `size` bytes, and throws where the file turns out to have fewer.
+std::vector<uint8_t> read_bytes(int file, size_t size, const char *path) {
+    std::vector<uint8_t> bytes(size);
+    size_t have = 0;
+    while (have < size) {
+        const ssize_t got = read(file, bytes.data() + have, size - have);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) fail_with_errno(path);
+        if (got == 0) fail(path, "became shorter while it was read");
+        have += static_cast<size_t>(got);
+    }
+    return bytes;
+}
+
+}  // namespace
+
+const char *kind_name(Kind kind) {
+    switch (kind) {
+        case Kind::convolution: return "convolution";
+        case Kind::binary_convolution: return "binary_convolution";
+        case Kind::global_mean: return "global_mean";
+        case Kind::linear: return "linear";
+    }
+    return "";
+}
+
+Program parse_program(const void *bytes, size_t size) {
+    const Shell shell = open_shell(static_cast<const uint8_t *>(bytes), size);
+    const json::Document header(shell.header, "header");
+    if (!header.root().is(Type::object)) fail("header", "needs to be an object");
+    const std::string text = read_metadata(header.root());
+    const json::Document document(text, "program");
+    const Fields fields(document.root(), "program");
+    check_format(fields);  // first: another format may have other keys, and other tensors too
+    Data data(shell, header.root());
+    Program program = read_program(fields, data);
+    data.check_all_taken();
+    return program;
+}
+
+std::vector<uint8_t> read_file(const char *path) {
+    // Without O_NONBLOCK, opening a FIFO would wait for a writer.
+    const Descriptor file(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    if (file.number < 0 || fstat(file.number, &status) != 0) fail_with_errno(path);
+    if (S_ISDIR(status.st_mode)) fail(path, std::generic_category().message(EISDIR));
+    if (!S_ISREG(status.st_mode)) fail(path, "not a regular file");
+    if (status.st_size <= 0) fail(path, "an empty file");
+    const auto size = static_cast<uint64_t>(status.st_size);
+    if (size > max_file_size) {
+        fail(path, number_text(size) + " bytes long, may have 2^30 at most");
+    }
+    return read_bytes(file.number, static_cast<size_t>(size), path);
+}
+
+}  // namespace burn

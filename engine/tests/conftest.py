@@ -1,0 +1,37 @@
+"""Fixtures shared by the tests."""
+
+from __future__ import annotations
+
+import packed
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_choice_from_outside(monkeypatch):
+    monkeypatch.delenv("BURN_ENGINE_ISA", raising=False)
+
+
+@pytest.fixture(params=["reference", "native"])
+def isa(request):
+    """isa argument of `load`, for each backend that there is."""
+    if request.param == "reference":
+        return "reference"
+    core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
+    return core.supported_isas()[0]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a packed file; returns its path."""
+
+    def write(network="small", **settings):
+        path = tmp_path / "model.bnn"
+        content = network
+        if isinstance(network, str):
+            content = packed.random_network(**{**packed.NETWORKS[network], **settings})
+        if isinstance(content, packed.Packed):
+            content = content.to_bytes()
+        path.write_bytes(content)
+        return path
+
+    return write

@@ -1,0 +1,265 @@
+"""The command: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import burn_engine
+import numpy as np
+import packed
+import pytest
+from burn_engine import cli, load
+
+
+@pytest.fixture(autouse=True)
+def _reference(monkeypatch):
+    """The reference, without a word about it."""
+    monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.ppm"
+    pixels = packed.random_images(shape=(20, 24, 3))
+    path.write_bytes(b"P6 24 20 255\n" + pixels.tobytes())
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command line -> what it printed; it may not fail or warn."""
+
+    def run(*arguments):
+        status = cli.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        assert status == 0
+        return captured.out
+
+    return run
+
+
+@pytest.fixture
+def fails(capsys):
+    """Runs a command line that fails -> its one line."""
+
+    def fails(*arguments):
+        assert cli.main([str(argument) for argument in arguments]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith("burn-engine: ")
+        assert captured.err.count("\n") == 1
+        assert captured.err[:-1].isprintable()
+        return captured.err
+
+    return fails
+
+
+def test_run_prints_the_best_classes(run, write, photo):
+    model = write(num_classes=6)
+    lines = run("run", model, photo, "--top", 3).splitlines()
+    pixels = packed.random_images(shape=(20, 24, 3))[2:18, 4:20]
+    scores = load(model)(pixels).astype(float)
+    probabilities = np.exp(scores) / np.exp(scores).sum()
+    order = np.argsort(-probabilities)[:3]
+    assert lines[0] == f"{photo}:"
+    assert lines[1:] == [f"  {probabilities[i]:7.2%}  class {i}" for i in order]
+    assert len(run("run", model, photo, photo).splitlines()) == 12
+    assert len(run("run", model, photo, "--top", 100).splitlines()) == 7
+
+
+def test_run_prints_json(run, write, photo):
+    found = json.loads(run("run", write(num_classes=6), photo, photo, "--json", "--top", 6))
+    assert [one["image"] for one in found] == [str(photo)] * 2
+    probabilities = [one["probability"] for one in found[0]["classes"]]
+    assert sum(probabilities) == pytest.approx(1)
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_run_writes_features(run, write, photo, tmp_path):
+    model = write(num_classes=0)
+    assert f"{photo}: 16 features, norm " in run("run", model, photo)
+    assert "--features FILE.npy writes them" in run("run", model, photo)
+    out = tmp_path / "out"  # written under this very name
+    assert "--features" not in run("run", model, photo, photo, "--features", out)
+    features = np.load(out)
+    assert features.shape == (2, 16)
+    pixels = packed.random_images(shape=(20, 24, 3))[2:18, 4:20]
+    np.testing.assert_array_equal(features[0], load(model)(pixels))
+    found = json.loads(run("run", model, photo, "--json"))
+    assert found[0]["features"] == 16
+    assert found[0]["norm"] == pytest.approx(np.linalg.norm(features[0]), rel=1e-5)
+    both = run("run", write(num_classes=3), photo, "--features", out)
+    assert "class 0" in both
+    assert np.load(out).shape == (1, 16)
+
+
+def test_run_takes_finished_arrays(run, write, tmp_path):
+    pixels = packed.random_images(shape=(9, 7, 3))
+    np.save(tmp_path / "a.npy", pixels)
+    model = write(num_classes=0)
+    run("run", model, tmp_path / "a.npy", "--features", tmp_path / "out.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy")[0], load(model)(pixels))
+
+
+def test_info(run, write):
+    path = write("odd")
+    text = run("info", path)
+    lines = text.splitlines()
+    assert lines[0].split() == ["layer", "kind", "channels", "bytes"]
+    assert lines[1].split() == ["stem", "convolution", "5", "2,972"]
+    assert lines[2].split() == ["block0", "binary_convolution", "13", "293"]
+    assert "classes   3: class 0, class 1, class 2" in text
+    assert "short side resized to 20 pixels, centre 16 × 16 cut out" in text
+    assert 'origin    {"recipe": "test"}' in text
+    assert "runs on   the NumPy reference (there are " in text
+    facts = json.loads(run("info", path, "--json"))
+    assert facts["file_bytes"] == path.stat().st_size
+    assert facts["bits"] == 13 * 9 * 5 + 13 * 9 * 13 + 39 * 13 + 7 * 9 * 39
+    built = packed.random_network(**packed.NETWORKS["odd"])
+    floats = sum(a.size for a in built.tensors.values() if a.dtype == np.float32)
+    assert facts["floats"] == floats
+    assert [layer["name"] for layer in facts["layers"]][:2] == ["stem", "block0"]
+    assert (facts["backend"], facts["isa"]) == ("reference", "")
+    assert facts["isas"][-1] == "reference"
+    wide = run("info", write("wide"))
+    assert "classes   none" in wide
+    assert "image     any size" in wide
+
+
+def test_bench(run, write):
+    path = write()
+    text = run("bench", path, "--size", 8, "--seconds", 0)
+    assert "ms per image (median of 3 runs; p10 " in text
+    assert "8 × 8 pixels, batch 1, threads 1, NumPy reference" in text
+    facts = json.loads(
+        run(
+            "bench",
+            path,
+            "--size",
+            8,
+            "--batch",
+            2,
+            "--seconds",
+            0.01,
+            "--json",
+            "--isa",
+            "reference",
+        )
+    )
+    assert facts["p10_ms"] <= facts["median_ms"] <= facts["p90_ms"]
+    assert (facts["size"], facts["batch"], facts["threads"]) == (8, 2, 1)
+
+
+def test_help_and_version(run):
+    assert run("--version") == f"burn-engine {burn_engine.__version__}\n"
+    assert "burn-engine run model.bnn photo.jpg" in run("--help")
+    for command in ("run", "info", "bench"):
+        assert "MODEL" in run(command, "--help")
+
+
+def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
+    monkeypatch.delenv("BURN_ENGINE_ISA")
+    monkeypatch.setitem(sys.modules, "burn_engine._core", None)
+    assert cli.main(["info", str(write())]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith(
+        "burn-engine: burn-engine runs its NumPy reference, which is slow"
+    )
+    assert captured.err.count("\n") == 1
+    assert "runs on   the NumPy reference (there are reference)" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND (see burn-engine --help)"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["run", "model.bnn"], "required: IMAGE (see burn-engine run --help)"),
+        (["run", "model.bnn", "a", "--top", "0"], "argument --top: 0 is less than 1"),
+        (["run", "model.bnn", "a", "--top", "x"], "argument --top: invalid"),
+        (["bench", "model.bnn", "--seconds", "nan"], "nan is not in 0 … 86400"),
+        (["bench", "model.bnn", "--more"], "unrecognized arguments: --more"),
+        (["info", "none.bnn"], "none.bnn: No such file or directory"),
+        (["info", "."], ".: not a regular file"),
+        (["bench", "model.bnn", "--isa", "sse9"], "isa 'sse9' is not there; there are "),
+        (["bench", "model.bnn", "--threads", "0"], "threads 0 is not an integer from 1 to 256"),
+        (["bench", "model.bnn", "--size", "20000"], "images of 20000 × 20000 pixels; expected"),
+        (["run", "model.bnn", "none.png"], "none.png: No such file or directory"),
+        (["run", "model.bnn", "model.bnn"], "model.bnn: "),
+        (["run", "model.bnn", "photo.ppm", "--features", "no/out.npy"], "no/out.npy: No such"),
+        (["run", "broken.bnn", "photo.ppm"], "broken.bnn: 3 bytes long: too short"),
+        (["info", "bro\x1b[31m\nken"], "bro[31m ken: No such file"),
+    ],
+)
+def test_errors_are_one_line(fails, write, photo, monkeypatch, arguments, message):
+    monkeypatch.chdir(write().parent)
+    (photo.parent / "broken.bnn").write_bytes(b"abc")
+    assert message in fails(*arguments)
+
+
+def test_names_cannot_command_the_terminal(run, write, photo):
+    network = packed.random_network(num_classes=2)
+    network.program["classes"] = ["\x1b]0;owned\x07cat\u202e", "a\nb"]
+    network.program["origin"] = {"\x1b[2J": "\x9b2J"}
+    path = write(network)
+    for text in (run("run", path, photo), run("info", path)):
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "]0;ownedcat" in text
+        assert "a b" in text
+
+
+def test_infinite_scores(fails, write, photo):
+    network = packed.random_network(num_classes=2)
+    network.tensors["classifier.weight"][:] = 3e38
+    assert "the model's output is not finite" in fails("run", write(network), photo)
+
+
+def command(*arguments):
+    code = "import sys; from burn_engine.cli import main; sys.exit(main())"
+    return [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(Path(burn_engine.__file__).parents[1])}
+
+
+def test_a_reader_that_leaves_is_no_error(write):
+    process = subprocess.Popen(
+        command("info", write("odd")),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+def test_ctrl_c(write):
+    process = subprocess.Popen(
+        command("bench", write(), "--size", 8, "--seconds", 60),
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=2)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[1] == "burn-engine: interrupted\n"
+    assert process.returncode == 2
+
+
+def test_neither_torch_nor_burn_is_imported(write):
+    code = (
+        "import sys, burn_engine.cli; burn_engine.cli.main(['info', sys.argv[1]]);"
+        "loaded = {name.partition('.')[0] for name in sys.modules};"
+        "sys.exit(bool(loaded & {'torch', 'burn', 'safetensors', 'PIL', 'cv2'}))"
+    )
+    run = [sys.executable, "-c", code, str(write())]
+    subprocess.run(run, env=environment(), stdout=subprocess.DEVNULL, check=True)

@@ -1,0 +1,179 @@
+"""Image files: formats, sizes, and the way a photograph becomes an input."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import packed
+import pytest
+from burn_engine.format import ImageSize
+from burn_engine.images import prepare, read_input
+
+SIZE = ImageSize(20, 16)
+
+
+def photo(height, width, seed=0):
+    return packed.random_images(seed, (height, width, 3))
+
+
+@pytest.fixture
+def no_pillow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_arrays_go_in_as_they_are(tmp_path):
+    path = tmp_path / "a.npy"
+    for array in (photo(30, 12), photo(5, 6) / 255):
+        np.save(path, array)
+        found = read_input(path, SIZE)
+        np.testing.assert_array_equal(found, array.astype(found.dtype))
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((2, 4, 4, 3)), "shape (2, 4, 4, 3); expected one image"),
+        (np.zeros((4, 4)), "images have shape (4, 4)"),
+        (np.full((4, 4, 3), 255.0), "pass bytes as uint8"),
+        (np.zeros((4, 4, 3), object), "a.npy: "),
+        (np.zeros((0, 4, 3), np.uint8), "a.npy: "),
+    ],
+)
+def test_refuses_arrays(tmp_path, array, message):
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(ValueError) as caught:
+        read_input(tmp_path / "a.npy", None)
+    assert message in str(caught.value)
+
+
+def test_refuses_a_damaged_array(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, photo(100, 100))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"a\.npy: "):
+        read_input(path, None)
+    path.write_bytes(b"PK\3\4 nothing")
+    with pytest.raises(ValueError, match=r"a\.npy: "):
+        read_input(path, None)
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_netpbm(tmp_path):
+    colour, grey = photo(4, 6), photo(4, 6)[..., :1]
+    path = tmp_path / "a.ppm"
+    path.write_bytes(b"P6 6 4 255\n" + colour.tobytes())
+    np.testing.assert_array_equal(read_input(path, None), colour)
+    path.write_bytes(b"P6\n# a remark 9 9\n#another\n6\t4 # and here\n255\n" + colour.tobytes())
+    np.testing.assert_array_equal(read_input(path, None), colour)
+    path.write_bytes(b"P5 6 4 255\n" + grey.tobytes())
+    np.testing.assert_array_equal(read_input(path, None), np.repeat(grey, 3, 2))
+    path.write_bytes(b"P5 6 4 65535 " + (grey.astype(">u2") * 257).tobytes())
+    np.testing.assert_array_equal(read_input(path, None), np.repeat(grey, 3, 2))
+    path.write_bytes(b"P5 2 1 3\n\1\3")
+    np.testing.assert_array_equal(read_input(path, None)[0, :, 0], [85, 255])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"P6 6 4 255", "header is damaged"),
+        (b"P6 6 x 255\n", "header is damaged"),
+        (b"P6 99999999999999999999 4 255\n", "header is damaged"),
+        (b"P6" + b"#" * 10_000, "header is damaged"),
+        (b"P6 0 4 255\n", "4 × 0 pixels"),
+        (b"P6 16385 4 255\n", "4 × 16385 pixels"),
+        (b"P6 16384 16384 255\n", "16384 × 16384 pixels"),
+        (b"P6 6 4 0\n", "highest value 0"),
+        (b"P6 6 4 65536\n", "highest value 65536"),
+        (b"P6 6 4 255\n12345", "cut off: 5 bytes of pixels, expected 72"),
+    ],
+)
+def test_refuses_netpbm(tmp_path, content, message):
+    path = tmp_path / "a.ppm"
+    path.write_bytes(content)
+    with pytest.raises(ValueError) as caught:
+        read_input(path, None)
+    assert message in str(caught.value)
+    assert "a.ppm: " in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_without_pillow(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"a\.png: .* need Pillow: pip install 'burn-engine\[im"):
+        read_input(path, SIZE)
+    np.testing.assert_array_equal(prepare(photo(20, 27), SIZE), photo(20, 27)[2:18, 6:22])
+    with pytest.raises(ValueError, match=r"30 × 40 pixels.*20 × 27; that needs Pillow: pip inst"):
+        prepare(photo(30, 40), SIZE)
+
+
+def test_other_things_than_files(tmp_path):
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_input(tmp_path, None)
+    with pytest.raises(FileNotFoundError):
+        read_input(tmp_path / "none.png", None)
+
+
+def test_pillow_formats(tmp_path):
+    image_module = pytest.importorskip("PIL.Image")
+    pixels = photo(6, 9)
+    path = tmp_path / "a.png"
+    image_module.fromarray(pixels).save(path)
+    np.testing.assert_array_equal(read_input(path, None), pixels)
+    image_module.fromarray(pixels[..., 0]).save(path)
+    np.testing.assert_array_equal(read_input(path, None), np.repeat(pixels[..., :1], 3, 2))
+    image_module.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(path)
+    np.testing.assert_array_equal(read_input(path, None), np.repeat(pixels[..., :1], 3, 2))
+    image_module.fromarray(np.dstack([pixels, pixels[..., :1]])).save(path)
+    np.testing.assert_array_equal(read_input(path, None), pixels)
+    exif = image_module.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    image_module.fromarray(pixels).save(path, exif=exif)
+    np.testing.assert_array_equal(read_input(path, None), np.rot90(pixels, -1))
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"a\.png: "):
+        read_input(path, None)
+    path.write_bytes(b"hello")
+    with pytest.raises(ValueError, match=r"a\.png: not an image in a format that Pillow knows"):
+        read_input(path, None)
+
+
+@pytest.mark.parametrize(
+    "size", [(20, 20), (33, 50), (50, 33), (7, 9), (5, 200), (161, 20), (1, 1)]
+)
+def test_prepare_sizes(size):
+    pytest.importorskip("PIL")
+    assert prepare(photo(*size), SIZE).shape == (16, 16, 3)
+    np.testing.assert_array_equal(prepare(photo(*size), None), photo(*size))
+
+
+def test_prepare_crops_what_is_very_long():
+    pytest.importorskip("PIL")
+    image = photo(10, 90)
+    np.testing.assert_array_equal(prepare(image, SIZE), prepare(image[:, 25:65], SIZE))
+
+
+def test_prepare_resizes_smoothly():
+    pytest.importorskip("PIL")
+    ramp = np.broadcast_to(np.arange(80, dtype=np.uint8)[:, None, None], (80, 80, 3)).copy()
+    found = prepare(ramp, SIZE)[:, 5, 0].astype(float)
+    # Output pixel i stands for rows 4 (i + 2) to 4 (i + 2) + 3, whose mean is 4 (i + 2) + 1.5.
+    np.testing.assert_allclose(found, 4 * (np.arange(16) + 2) + 1.5, atol=1)
+
+
+@pytest.mark.parametrize("size", [(30, 41), (41, 30), (19, 200), (16, 16), (77, 20)])
+def test_prepare_is_the_plain_view_of_training(size):
+    pytest.importorskip("torch")
+    views = pytest.importorskip("burn.data.views")
+    import torch
+
+    image = np.repeat(np.repeat(photo(-(-size[0] // 8), -(-size[1] // 8)), 8, 0), 8, 1)
+    image = np.ascontiguousarray(image[: size[0], : size[1]])
+    tensor = torch.from_numpy(image).permute(2, 0, 1)
+    expected = views.plain_view(tensor, views.ViewConfig(size=16, resize=20))
+    found = prepare(image, SIZE).astype(int)
+    # Pillow and torchvision round the filter's weights to different fixed-point numbers.
+    assert np.abs(found - expected.permute(1, 2, 0).numpy().astype(int)).max() <= 1

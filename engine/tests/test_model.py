@@ -1,0 +1,319 @@
+"""Model: what it takes, what it gives, and how it shares its plans between threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import packed
+import pytest
+from burn_engine import ModelError, load, reference
+from burn_engine import model as model_module
+from burn_engine.format import parse_program
+
+
+def test_attributes(write, isa):
+    model = load(write("odd"), isa=isa)
+    assert model.classes == ("class 0", "class 1", "class 2")
+    assert model.num_features == 9
+    assert model.layers == (
+        "stem",
+        "block0",
+        "block1",
+        "block2",
+        "block3",
+        "pool",
+        "linear0",
+        "classifier",
+    )
+    assert model.image == (20, 16)
+    assert model.image.resize == 20
+    assert model.origin == {"recipe": "test"}
+    assert (model.backend, model.isa) == (
+        ("reference", "") if isa == "reference" else ("native", isa)
+    )
+    assert repr(model).startswith("<Model: 8 layers, 9 features, 3 classes, ")
+
+
+def test_a_model_without_classes(write, isa):
+    model = load(write("wide"), isa=isa)
+    assert model.classes == ()
+    assert model.image is None
+    images = packed.random_images()
+    assert model(images).shape == (2, 144)
+    np.testing.assert_array_equal(model(images), model.features(images))
+
+
+def test_outputs(write, isa):
+    model = load(write("odd"), isa=isa)
+    images = packed.random_images(shape=(3, 11, 14, 3))
+    shapes = [model.layer(images, name).shape for name in model.layers]
+    assert shapes == [
+        (3, 6, 7, 5),
+        (3, 6, 7, 13),
+        (3, 6, 7, 13),
+        (3, 6, 7, 39),
+        (3, 3, 4, 7),
+        (3, 7),
+        (3, 9),
+        (3, 3),
+    ]
+    scores = model(images)
+    assert scores.shape == (3, 3)
+    assert scores.dtype == np.float32
+    np.testing.assert_array_equal(scores, model.layer(images, "classifier"))
+    np.testing.assert_array_equal(model.features(images), model.layer(images, "linear0"))
+
+
+def test_one_image_and_none(write, isa):
+    model = load(write(), isa=isa)
+    images = packed.random_images(shape=(1, 9, 8, 3))
+    np.testing.assert_array_equal(model(images[0]), model(images)[0])
+    assert model.layer(images[0], "block1").shape == (3, 2, 16)
+    assert model.layer(images[0], "pool").shape == (16,)
+    assert model(images[:0]).shape == (0, 4)
+    assert model.layer(images[:0], "pool").shape == (0, 16)
+    assert model.layer(images[:0], "block1").shape == (0, 3, 2, 16)
+    assert model(images[:0]).dtype == np.float32
+    assert model(images[:0].astype(np.float32)).shape == (0, 4)
+
+
+def test_any_memory_order_and_dtype(write, isa):
+    model = load(write(), isa=isa)
+    images = packed.random_images(shape=(2, 10, 10, 3))
+    expected = model(images)
+    np.testing.assert_array_equal(model(np.asfortranarray(images)), expected)
+    np.testing.assert_array_equal(model(images[:, ::-1])[:, :], model(images[:, ::-1].copy()))
+    planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(model(planes.transpose(0, 2, 3, 1)), expected)
+    images.flags.writeable = False
+    np.testing.assert_array_equal(model(images), expected)
+    floats = images.astype(np.float32) / np.float32(255)
+    np.testing.assert_array_equal(model(floats.astype(np.float64)), model(floats))
+    np.testing.assert_array_equal(model(floats.astype(">f4")), model(floats))
+    # maps, because a byte may be divided by another rounding, and a sign behind it may turn
+    np.testing.assert_allclose(
+        model.layer(floats, "stem"), model.layer(images, "stem"), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((4, 4)), "images have shape (4, 4); expected (n, height, width, 3)"),
+        (np.zeros((1, 1, 4, 4, 3)), "images have shape (1, 1, 4, 4, 3)"),
+        (np.zeros((3, 8, 8)), "images have shape (3, 8, 8)"),
+        (np.zeros((8, 8, 4)), "images have shape (8, 8, 4)"),
+        (np.zeros((8, 8, 3), int), "images have dtype int64; expected uint8"),
+        (np.zeros((8, 8, 3), bool), "images have dtype bool"),
+        (np.zeros((8, 8, 3), np.float16), "images have dtype float16"),
+        (np.zeros((8, 8, 3), complex), "images have dtype complex128"),
+        (np.zeros((8, 8, 3), object), "images have dtype object"),
+        (np.zeros((8, 8, 3), np.int8), "images have dtype int8"),
+        ("photo.jpg", "images have dtype <U9"),
+        (None, "images have dtype object"),
+        (np.zeros((0, 8, 3), np.uint8), "images of 0 × 8 pixels"),
+        (np.zeros((2, 8, 0, 3)), "images of 8 × 0 pixels"),
+        (np.zeros((0, 0, 0, 3)), "images of 0 × 0 pixels"),
+        (np.zeros((1, 16_385, 3), np.uint8), "images of 1 × 16385 pixels"),
+        (
+            np.broadcast_to(np.zeros(3, np.uint8), (8193, 8192, 3)),
+            "images of 8193 × 8192 pixels; expected 1 to 16384 in height and width, and at most 67",
+        ),
+        (
+            np.full((8, 8, 3), 255.0),
+            "float images are on the scale 0 to 1, found 255.0 to 255.0: pass bytes as uint8",
+        ),
+        (np.full((8, 8, 3), -0.5), "found -0.5 to -0.5"),
+        (np.full((8, 8, 3), np.nan, np.float32), "found nan to nan"),
+        (np.full((8, 8, 3), np.inf), "found inf to inf"),
+        (np.full((8, 8, 3), 1e300), "found 1e+300"),
+        (np.full((8, 8, 3), np.nextafter(1, 2)), "on the scale 0 to 1"),
+    ],
+)
+def test_refuses_images(write, isa, images, message):
+    model = load(write(), isa=isa)
+    for call in (model, model.features, lambda one: model.layer(one, "stem")):
+        with pytest.raises(ValueError) as caught:
+            call(images)
+        assert message in str(caught.value)
+
+
+def test_one_bad_number_among_good_ones_is_found(write):
+    images = np.full((2, 8, 8, 3), 0.5, np.float32)
+    images[1, 3, 2, 1] = np.nan
+    with pytest.raises(ValueError, match="found nan to nan"):
+        load(write(), isa="reference")(images)
+
+
+def test_unknown_layer(write, isa):
+    model = load(write(), isa=isa)
+    with pytest.raises(ValueError, match="no layer 'image', there are stem, block0, block1, pool"):
+        model.layer(packed.random_images(), "image")
+
+
+@pytest.mark.parametrize("threads", [0, 257, -1, 1.0, True, None, "2"])
+def test_refuses_threads(write, threads):
+    with pytest.raises(ValueError, match=r"threads .* is not an integer from 1 to 256"):
+        load(write(), threads=threads, isa="reference")
+
+
+def test_number_of_threads_changes_nothing(write, isa):
+    images = packed.random_images(shape=(3, 24, 24, 3))
+    one, three = (load(write("strides"), threads=n, isa=isa) for n in (1, 3))
+    np.testing.assert_array_equal(one(images), three(images))
+
+
+def test_bad_files(write, tmp_path, isa):
+    with pytest.raises(ModelError, match=r"model\.bnn: .* bytes of data"):
+        load(write(packed.random_network().to_bytes() + b"\0"), isa=isa)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none.bnn", isa=isa)
+
+
+def test_unknown_isas_are_named(write, monkeypatch):
+    path = write()
+    with pytest.raises(ValueError, match=r"isa 'sse9' is not there; there are .*reference") as e:
+        load(path, isa="sse9")
+    assert not isinstance(e.value, ModelError)
+    with pytest.raises(ValueError, match="isa '' is not there"):
+        load(path, isa="")
+    monkeypatch.setenv("BURN_ENGINE_ISA", "mmx")
+    with pytest.raises(ValueError, match="BURN_ENGINE_ISA 'mmx' is not there"):
+        load(path)
+    monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
+    assert load(path).backend == "reference"
+
+
+@pytest.fixture
+def no_core(monkeypatch):
+    monkeypatch.setitem(sys.modules, "burn_engine._core", None)
+
+
+@pytest.mark.usefixtures("no_core")
+def test_without_a_core_the_reference_runs_and_says_so(write, monkeypatch):
+    path = write()
+    with pytest.warns(RuntimeWarning, match="slow.*C\\+\\+ compiler.*pip install") as warned:
+        assert load(path).backend == "reference"
+    assert len(warned) == 1
+    assert "\n" not in str(warned[0].message)
+    assert warned[0].filename == __file__
+    assert model_module.isas() == ["reference"]
+    with pytest.raises(ValueError, match="isa 'avx2' is not there; there are reference"):
+        load(path, isa="avx2")
+    monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
+    load(path)
+
+
+def test_python_threads_share_a_model(write, isa):
+    model = load(write("odd"), isa=isa)
+    batches = [
+        packed.random_images(seed, (1 + seed % 3, 9 + seed % 4, 12, 3)) for seed in range(12)
+    ]
+    alone = [(model(batch), model.layer(batch, "block1")) for batch in batches]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            together = pool.map(lambda b: (model(b), model.layer(b, "block1")), batches * 2)
+            for found, expected in zip(together, alone * 2, strict=True):
+                np.testing.assert_array_equal(found[0], expected[0])
+                np.testing.assert_array_equal(found[1], expected[1])
+
+
+class FakePlan:
+    """A plan of the compiled core, by the reference; fails when two calls use it at once."""
+
+    made = 0
+
+    def __init__(self, program, height, width, layer):
+        FakePlan.made += 1
+        self._program, self._layer, self._size = program, layer, (height, width)
+        self._busy = threading.Lock()
+        self.num_bytes = height * width
+        probe = reference.run(program, np.zeros((1, height, width, 3), np.uint8), layer)
+        self.shape = probe.shape[1:] if probe.ndim == 4 else (1, 1, probe.shape[1])
+
+    def run(self, images):
+        assert images.flags.c_contiguous
+        assert images.shape[1:] == (*self._size, 3)
+        assert self._busy.acquire(blocking=False)
+        try:
+            outputs = reference.run(self._program, images, self._layer)
+            return outputs.reshape(len(images), *self.shape)
+        finally:
+            self._busy.release()
+
+
+class FakeModel:
+    def __init__(self, data, isa):
+        if b"native refuses" in data:
+            raise ValueError("stem: refused")
+        self.isa = isa
+        self._program = parse_program(data)
+
+    def plan(self, height, width, threads, layer):
+        assert threads == 2
+        return FakePlan(self._program, height, width, layer)
+
+
+@pytest.fixture
+def fake_core(monkeypatch):
+    core = types.ModuleType("burn_engine._core")
+    core.Model = FakeModel
+    core.supported_isas = lambda: ["best", "portable"]
+    monkeypatch.setitem(sys.modules, "burn_engine._core", core)
+    FakePlan.made = 0
+
+
+@pytest.mark.usefixtures("fake_core")
+def test_the_core_is_chosen_by_argument_then_environment_then_best(write, monkeypatch):
+    path = write()
+    assert load(path).isa == "best"
+    assert load(path, isa="portable").isa == "portable"
+    assert load(path, isa="reference").backend == "reference"
+    monkeypatch.setenv("BURN_ENGINE_ISA", "portable")
+    assert load(path).isa == "portable"
+    assert load(path, isa="best").isa == "best"
+    monkeypatch.setenv("BURN_ENGINE_ISA", "")
+    assert load(path).isa == "best"
+    with pytest.raises(ValueError, match="there are best, portable, reference"):
+        load(path, isa="sse9")
+    network = packed.random_network()
+    network.program["origin"] = {"a": "native refuses"}
+    with pytest.raises(ModelError, match=r"model\.bnn: stem: refused"):
+        load(write(network))
+
+
+@pytest.mark.usefixtures("fake_core")
+def test_plans_are_used_again_and_few_are_kept(write, monkeypatch):
+    model = load(write("odd"), threads=2)
+    images = packed.random_images()
+    expected = load(write("odd"), isa="reference")
+    for name in model.layers:
+        np.testing.assert_array_equal(model.layer(images, name), expected.layer(images, name))
+        assert model.layer(images[:0], name).shape == expected.layer(images[:0], name).shape
+    assert FakePlan.made == len(model.layers)
+    for height in range(1, 30):
+        model(packed.random_images(shape=(1, height, 5, 3)))
+    kept = model._backend._free
+    assert len(kept) == model_module._KEPT_PLANS
+    assert kept[0][0] == (29, 5, 7)
+    monkeypatch.setattr(model_module, "_KEPT_BYTES", 5 * 29 + 5 * 28)
+    model(packed.random_images(shape=(1, 29, 5, 3)))
+    assert [key for key, _ in kept] == [(29, 5, 7), (28, 5, 7)]
+    monkeypatch.setattr(model_module, "_KEPT_BYTES", 1)
+    model(packed.random_images(shape=(1, 40, 5, 3)))
+    assert [key for key, _ in kept] == [(40, 5, 7)]
+
+
+@pytest.mark.usefixtures("fake_core")
+def test_no_plan_serves_two_calls_at_once(write):
+    model = load(write(), threads=2)
+    images = packed.random_images()
+    expected = model(images)
+    with ThreadPoolExecutor(6) as pool:
+        for found in pool.map(model, [images] * 60):
+            np.testing.assert_array_equal(found, expected)
+    assert 1 <= FakePlan.made <= 7

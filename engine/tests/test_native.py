@@ -1,0 +1,81 @@
+"""The compiled core against the reference, layer by layer, for every instruction set."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import packed
+import pytest
+from burn_engine import load, reference
+from burn_engine.format import BinaryConvolution, GlobalMean, parse_program
+
+_core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
+
+ROUNDING = 2.0**-24  # of float32, relative
+
+
+def magnitude(layer, x):
+    """Sum of the sizes of what is added up to make each output, and how many those are."""
+    if isinstance(layer, BinaryConvolution):
+        k = layer.weight.shape[1]
+        product = np.abs(layer.multiplier) * k * k * x.shape[-1]  # d itself is exact
+        largest = np.abs(x).max() if layer.shortcut else 0
+        return (product + np.abs(layer.bias) + largest) * np.maximum(1, np.abs(layer.slope)), 8
+    if x.dtype == np.uint8:
+        x = x.astype(np.float32) / np.float32(255)
+    arrays = {key: np.abs(array) for key, array in layer.tensors().items()}
+    largest = reference.run_layer(dataclasses.replace(layer, **arrays), np.abs(x))
+    if isinstance(layer, GlobalMean):
+        return largest, x.shape[1] * x.shape[2] + 2
+    return largest, layer.weight[0].size + 2
+
+
+def uncertain(layer, x):
+    """Pixels whose sum has a sign in it that rounding of x could turn."""
+    if not isinstance(layer, BinaryConvolution):
+        return np.zeros(1, bool)
+    scale = np.maximum(np.abs(x), np.abs(layer.threshold))
+    near = (np.abs(x - layer.threshold) <= 8 * ROUNDING * scale).any(-1, keepdims=True)
+    k = layer.weight.shape[1]
+    padded = reference._pad(near.astype(np.float32), k // 2, np.zeros(1, np.float32))
+    return sum(under for _, _, under in reference._taps(padded, k, layer.stride)) > 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (11, 14), (32, 33)])
+@pytest.mark.parametrize("network", packed.NETWORKS)
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_every_layer(write, isa, network, size, dtype):
+    path = write(network)
+    model = load(path, isa=isa)
+    program = parse_program(path.read_bytes())
+    images = packed.random_images(shape=(3, *size, 3))
+    if dtype == "float32":
+        images = images.astype(np.float32) / np.float32(255)
+    x = images
+    for layer in program.layers:
+        expected = reference.run_layer(layer, x)
+        found = model.layer(images, layer.name)
+        assert found.dtype == np.float32
+        assert found.shape == expected.shape
+        # Both sides round every addition and multiplication once at most.
+        largest, additions = magnitude(layer, x)
+        wrong = np.abs(found - expected) > 2 * ROUNDING * additions * largest + 1e-37
+        assert not (wrong & ~uncertain(layer, x)).any(), layer.name
+        x = found  # the core's own, so that no error is carried on
+
+
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_a_batch_is_its_images(write, isa):
+    model = load(write("odd"), isa=isa, threads=3)
+    images = packed.random_images(shape=(7, 19, 18, 3))
+    alone = np.stack([model(image) for image in images])
+    np.testing.assert_array_equal(model(images), alone)
+
+
+def test_the_core_refuses_what_the_reader_refuses():
+    with pytest.raises(ValueError, match="header"):
+        _core.Model(b"12345678", None)
+    with pytest.raises(ValueError, match="sse9"):
+        _core.Model(packed.random_network().to_bytes(), "sse9")

@@ -1,0 +1,133 @@
+"""The NumPy reference against loops that follow docs/pack-format.md letter by letter."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import packed
+import pytest
+from burn_engine import reference
+from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, parse_program
+
+
+def naive_layer(layer, x):
+    """One image, float64."""
+    if isinstance(layer, Convolution):
+        return naive_convolution(layer, x)
+    if isinstance(layer, BinaryConvolution):
+        return naive_binary_convolution(layer, x)
+    if isinstance(layer, GlobalMean):
+        return [layer.bias[c] + x[:, :, c].mean() for c in range(x.shape[2])]
+    y = [layer.bias[o] + float(layer.weight[o].astype(float) @ x) for o in range(layer.channels)]
+    return [max(value, 0) for value in y] if layer.relu else y
+
+
+def naive_convolution(layer, x):
+    if x.dtype == np.uint8:
+        x = x / 255
+    out, k, _, _ = layer.weight.shape
+    height, width, _ = x.shape
+    y = np.zeros((-(-height // layer.stride), -(-width // layer.stride), out))
+    for i, j, o in np.ndindex(y.shape):
+        y[i, j, o] = layer.bias[o]
+        for a, b, c in np.ndindex(k, k, 3):
+            row, column = i * layer.stride + a - k // 2, j * layer.stride + b - k // 2
+            inside = 0 <= row < height and 0 <= column < width
+            y[i, j, o] += layer.weight[o, a, b, c] * (
+                x[row, column, c] if inside else layer.padding[c]
+            )
+    return y
+
+
+def naive_binary_convolution(layer, x):
+    out, k, _, _ = layer.weight.shape
+    height, width, channels = x.shape
+    z = np.zeros((-(-height // layer.stride), -(-width // layer.stride), out))
+    for i, j, o in np.ndindex(z.shape):
+        d = 0
+        for a, b, c in np.ndindex(k, k, channels):
+            row, column = i * layer.stride + a - k // 2, j * layer.stride + b - k // 2
+            if 0 <= row < height and 0 <= column < width:
+                bit = layer.weight[o, a, b, c // 8] >> (c % 8) & 1
+                s = 1 if x[row, column, c] >= layer.threshold[c] else -1
+                d += s if bit else -s
+        y = float(layer.multiplier[o]) * d + float(layer.bias[o])
+        if layer.shortcut and layer.stride == 1:
+            y += x[i, j, o % channels]
+        elif layer.shortcut:
+            y += x[2 * i : 2 * i + 2, 2 * j : 2 * j + 2, o % channels].mean(dtype=float)
+        z[i, j, o] = y if y >= 0 else float(layer.slope[o]) * y
+    return z
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (4, 3), (5, 6)])
+@pytest.mark.parametrize("network", ["small", "odd", "strides", "one"])
+def test_each_layer_is_the_loop(network, size):
+    program = parse_program(packed.random_network(**packed.NETWORKS[network]).to_bytes())
+    x = packed.random_images(shape=(2, *size, 3))
+    for layer in program.layers:
+        expected = np.array([naive_layer(layer, one) for one in x])
+        x = reference.run_layer(layer, x)
+        assert x.dtype == np.float32
+        # sums of at most 150 float32 of size 1 or so, each rounded by 6e-8
+        np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_binary_sum_is_exact_at_the_widest():
+    inputs = 4_096
+    ones = np.full((1, 3, 3, inputs // 8), 255, np.uint8)
+    layer = BinaryConvolution(
+        name="b",
+        stride=1,
+        shortcut=False,
+        weight=ones,
+        threshold=np.zeros(inputs, np.float32),
+        multiplier=np.ones(1, np.float32),
+        bias=np.zeros(1, np.float32),
+        slope=np.ones(1, np.float32),
+    )
+    x = np.ones((1, 3, 3, inputs), np.float32)
+    assert reference.run_layer(layer, x)[0, 1, 1, 0] == 9 * inputs
+    x[0, 0, 0, 0] = -1
+    assert reference.run_layer(layer, x)[0, 1, 1, 0] == 9 * inputs - 2
+    assert reference.run_layer(layer, -x)[0, 0, 0, 0] == 2 - 4 * inputs
+
+
+def test_the_threshold_itself_is_plus_one():
+    program = parse_program(packed.random_network(**packed.NETWORKS["one"]).to_bytes())
+    layer = dataclasses.replace(program.layers[1], shortcut=False)
+    x = layer.threshold.reshape(1, 1, 1, 1)
+    below = np.nextafter(x, np.float32(-np.inf))
+    above = np.nextafter(x, np.float32(np.inf))
+    at, under, over = (reference.run_layer(layer, one) for one in (x, below, above))
+    assert at == over
+    assert at != under
+
+
+def test_run_stops_at_a_layer_and_splits_batches(monkeypatch):
+    program = parse_program(packed.random_network(**packed.NETWORKS["odd"]).to_bytes())
+    images = packed.random_images(shape=(5, 6, 7, 3))
+    x = images
+    for index, layer in enumerate(program.layers):
+        x = reference.run_layer(layer, x)
+        np.testing.assert_array_equal(reference.run(program, images, index), x)
+    monkeypatch.setattr(reference, "_PIXELS_AT_ONCE", 2 * 42)
+    # another batch may add in another order; then a map's value may cross a threshold: so only maps
+    np.testing.assert_allclose(
+        reference.run(program, images, 0),
+        reference.run_layer(program.layers[0], images),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert reference.run(program, images).shape == x.shape
+    assert reference.run(program, images[:0]).shape == (0, 3)
+    assert reference.run(program, images[:0], 1).shape == (0, 3, 4, 13)
+
+
+def test_infinite_products_pass_without_a_warning():
+    network = packed.random_network()
+    for name in ("block0.multiplier", "block1.multiplier"):
+        network.tensors[name][:] = 3e38
+    program = parse_program(network.to_bytes())
+    assert not np.isfinite(reference.run(program, packed.random_images())).all()

@@ -1,0 +1,1 @@
+"""From a trained network to what a small computer runs."""

@@ -1,0 +1,160 @@
+"""A trained ReActNet as a chain of layers with few constants each: the maths of a packed file.
+
+Notation, for each channel: a binary convolution of the network sees the map X, takes the signs of
+X + shift and gives to the integers d (the sum of products of signs) a BN and a shortcut; RPReLU
+then gives PReLU(· + before) + after.
+
+A folded layer hands on z = PReLU(y) and leaves the `after` of its RPReLU, a constant, to whoever
+reads the map, so no shift is ever added to a map. With the map's constant a, X = z + a (a = 0
+behind the stem):
+
+- Sign. X + shift ≥ 0 ⟺ z ≥ -shift - a, the threshold; sign(0) = +1 in both.
+- BN of the convolution with weights ±mean|W|: g · (mean|W| · d - mean) + β, g = γ / √(var + ε). So
+  the multiplier is g · mean|W|, and β - g · mean is a part of the bias.
+- Shortcut. Averaging over pixels that exist and repeating channels carry a constant through:
+  shortcut(X) = shortcut(z) + a, whose a (repeated with the channels) goes to the bias as well.
+- bias = β - g · mean + a + before, and y = multiplier · d + bias + shortcut(z) is PReLU's argument.
+- Mean over all pixels: mean(X) = mean(z) + a.
+- Stem, with the images' normalisation (x - m) / s before it and g behind: the weight is g · W / s,
+  the bias β - g · mean - Σ weight · m. The zeros with which the network pads behind the
+  normalisation are the pixel m before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from burn.backbones.reactnet import ReActNet
+from burn.layers import BinaryConv2d, RPReLU
+from burn.layers.sign import hard_sign, weight_scale
+from burn.types import Precision
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """weight: (out, k, k, 3) on images on the scale 0 to 1; bias: (out,).
+
+    padding: (3,), the colour that stands outside the image.
+    """
+
+    name: str
+    stride: int
+    weight: Array
+    bias: Array
+    padding: Array
+
+
+@dataclass(frozen=True)
+class BinaryConvolution:
+    """Signs of the map by their thresholds, a convolution, its BN, a shortcut around both, PReLU.
+
+    weight: (out, k, k, in), ±1 at precision BINARY; at the others the latent weights, and at FLOAT
+    on map - threshold instead of its signs. threshold: (in,). multiplier, bias, slope: (out,).
+    """
+
+    name: str
+    stride: int
+    shortcut: bool
+    weight: Array
+    threshold: Array
+    multiplier: Array
+    bias: Array
+    slope: Array
+
+
+@dataclass(frozen=True)
+class GlobalMean:
+    """bias: (channels,), added to each channel's mean."""
+
+    name: str
+    bias: Array
+
+
+@dataclass(frozen=True)
+class Linear:
+    """weight: (out, in); bias: (out,); relu: whether negative outputs become 0."""
+
+    name: str
+    relu: bool
+    weight: Array
+    bias: Array
+
+
+Layer = Convolution | BinaryConvolution | GlobalMean | Linear
+
+
+def fold(backbone: ReActNet) -> tuple[Layer, ...]:
+    """The layers of `backbone` in eval mode, images to features, in the order they run.
+
+    Constants are float64 and not rounded; weights of binary convolutions have the network's type.
+    """
+    layers: list[Layer] = [_stem(backbone)]
+    after = np.zeros(backbone.stem.out_channels)
+    for i, block in enumerate(backbone.blocks):
+        for part in ("spatial", "pointwise"):
+            convolution, norm, activation = (
+                getattr(block, part + suffix) for suffix in ("", "_norm", "_activation")
+            )
+            name = f"blocks.{i}.{part}"
+            layers.append(_binary(name, convolution, norm, activation, after))
+            after = _float64(activation.after)
+    layers.append(GlobalMean("pool", after))
+    if backbone.config.feature_layer:
+        linear = cast(nn.Linear, backbone.feature_layer[0])
+        layers.append(linear_layer("feature_layer", linear.weight, linear.bias, relu=True))
+    return tuple(layers)
+
+
+def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Linear:
+    """weight: (out, in); bias: (out,)."""
+    return Linear(name, relu, _float64(weight), _float64(bias))
+
+
+def _stem(backbone: ReActNet) -> Convolution:
+    gain, offset = _affine(backbone.stem_norm)
+    # As the network divides: its float32 0.229 is not the setting's.
+    mean, std = (_float64(constant).reshape(3) for constant in (backbone.mean, backbone.std))
+    weight = _float64(backbone.stem.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
+    bias = offset - (weight * mean).sum(axis=(1, 2, 3))
+    return Convolution("stem", backbone.stem.stride[0], weight, bias, mean)
+
+
+def _binary(
+    name: str, convolution: BinaryConv2d, norm: nn.BatchNorm2d, activation: RPReLU, after: Array
+) -> BinaryConvolution:
+    """after: (in,), the constant that the map before this layer lacks."""
+    gain, offset = _affine(norm)
+    weight = convolution.weight.detach()
+    if convolution.precision == Precision.BINARY:
+        gain = gain * _float64(weight_scale(weight.double())).reshape(-1)
+        weight = hard_sign(weight)
+    repeat = len(weight) // len(after)
+    return BinaryConvolution(
+        name=name,
+        stride=convolution.stride,
+        shortcut=True,
+        weight=weight.cpu().permute(0, 2, 3, 1).contiguous().numpy(),
+        threshold=-_float64(convolution.sign.shift) - after,
+        multiplier=gain,
+        bias=offset + _float64(activation.before) + np.tile(after, repeat),
+        slope=_float64(activation.slope),
+    )
+
+
+def _affine(norm: nn.BatchNorm2d) -> tuple[Array, Array]:
+    """BN in eval mode as gain · x + offset, each (channels,)."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    gain = _float64(norm.weight) / np.sqrt(_float64(norm.running_var) + norm.eps)
+    return gain, _float64(norm.bias) - gain * _float64(norm.running_mean)
+
+
+def _float64(tensor: Tensor) -> Array:
+    return tensor.detach().to("cpu", torch.float64, copy=True).numpy()

@@ -1,0 +1,251 @@
+"""`burn export OUT.onnx`: a network in float, for other runtimes.
+
+A ReActNet goes out folded (`fold.py`): a constant a channel where the network has BN, scales and
+shifts, as one would write the graph by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.backbones import Backbone
+from burn.backbones.reactnet import ReActNet
+from burn.checkpoint import load_checkpoint
+from burn.deploy.fold import (
+    Array,
+    BinaryConvolution,
+    Convolution,
+    GlobalMean,
+    Layer,
+    Linear,
+    fold,
+)
+from burn.deploy.shared import (
+    LEAST_COSINE,
+    agree,
+    cosines,
+    linear_classifier,
+    require_free,
+    sample_images,
+    views_of,
+)
+from burn.errors import UserError
+from burn.files import write_beside
+from burn.targets.weights import backbone_from
+from burn.types import Precision
+
+_MISSING = "ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"
+
+
+@dataclass(frozen=True)
+class ExportedOnnx:
+    """What was exported.
+
+    bytes: of the file. image_size: side of its images in pixels. outputs: their names. cosine:
+    between its features in ONNX Runtime and the network's, the least of a few images.
+    """
+
+    bytes: int
+    image_size: int
+    outputs: tuple[str, ...]
+    cosine: float
+
+
+def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> ExportedOnnx:
+    """Write the network of a checkpoint as the ONNX file `out` (.onnx, not there yet).
+
+    Input `images`: float32 (batch, 3, size, size) on the scale 0 to 1, any batch; size: image_size,
+    or that of the checkpoint's views. Outputs: `features` (batch, features), and `scores` (batch,
+    classes) where the checkpoint has a linear classifier. The file is run and compared with the
+    network before it gets its name. Raises UserError, and writes nothing, where that fails.
+    """
+    if out.suffix != ".onnx":
+        raise UserError(f"{out}: an ONNX file's name ends in .onnx")
+    require_free(out)
+    if image_size is not None and not 8 <= image_size <= 4096:
+        raise UserError(f"--image-size {image_size} is not in 8 … 4096 pixels")
+    try:
+        import onnx  # noqa: F401 - the exporter's, whose own error comes late
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(_MISSING) from error
+    held = load_checkpoint(checkpoint)
+    backbone = backbone_from(held)
+    size = image_size or backbone.fixed_size or views_of(held).size
+    if backbone.fixed_size not in (None, size):
+        raise UserError(f"--image-size {size}: this network takes {backbone.fixed_size} pixels")
+    classifier = linear_classifier(held, backbone.num_features)
+    network = _Network(backbone, classifier).eval()
+    names = ("features", "scores") if classifier else ("features",)
+    images = sample_images(size).float() / 255
+    cosine = 0.0
+
+    def write(beside: Path) -> None:
+        nonlocal cosine
+        _export(network, images[:2], names, beside, held.origin)
+        cosine = _verify(beside, backbone, classifier, images, held.origin)
+
+    write_beside(out, write)
+    return ExportedOnnx(out.stat().st_size, size, names, round(cosine, 6))
+
+
+class _Network(nn.Module):
+    """images (batch, 3, size, size) -> features, and scores where there is a classifier."""
+
+    def __init__(self, backbone: Backbone, classifier: nn.Linear | None) -> None:
+        super().__init__()
+        folded = isinstance(backbone, ReActNet)
+        self.backbone = _folded(backbone) if folded else _Normalized(backbone)
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = self.backbone(images)
+        if self.classifier is None:
+            return (features,)
+        return features, self.classifier(features)
+
+
+class _Normalized(nn.Module):
+    """A float backbone behind its normalisation, without the latter's change of memory format."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.backbone(images)
+
+
+def _folded(backbone: ReActNet) -> nn.Sequential:
+    signs = backbone.precision != Precision.FLOAT
+    return nn.Sequential(*(_module(layer, signs) for layer in fold(backbone)))
+
+
+def _module(layer: Layer, signs: bool) -> nn.Module:
+    if isinstance(layer, Convolution):
+        return _Stem(layer)
+    if isinstance(layer, BinaryConvolution):
+        return _SignConvolution(layer, signs)
+    if isinstance(layer, GlobalMean):
+        return _Mean(layer)
+    return _Linear(layer)
+
+
+def _buffer(values: Array) -> nn.Parameter:
+    return nn.Parameter(torch.from_numpy(values).float().contiguous(), requires_grad=False)
+
+
+def _map_constant(values: Array) -> nn.Parameter:
+    """(channels,) -> (channels, 1, 1)."""
+    return _buffer(values[:, None, None])
+
+
+class _Stem(nn.Module):
+    """The runtime pads with zeros alone: the colour outside the image is subtracted first."""
+
+    def __init__(self, layer: Convolution) -> None:
+        super().__init__()
+        weight = layer.weight.transpose(0, 3, 1, 2)
+        self.padding_colour = _map_constant(layer.padding)
+        self.weight = _buffer(weight)
+        self.bias = _buffer(layer.bias + (layer.weight * layer.padding).sum(axis=(1, 2, 3)))
+        self.stride, self.padding = layer.stride, weight.shape[-1] // 2
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images - self.padding_colour
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+
+
+class _SignConvolution(nn.Module):
+    """BN and the weights' scale are in the convolution's weight and bias."""
+
+    def __init__(self, layer: BinaryConvolution, signs: bool) -> None:
+        super().__init__()
+        weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
+        self.threshold = _map_constant(layer.threshold)
+        self.weight, self.bias = _buffer(weight), _buffer(layer.bias)
+        self.slope = _map_constant(layer.slope)
+        self.signs = signs
+        self.stride, self.padding = layer.stride, weight.shape[-1] // 2
+        self.repeat = weight.shape[0] // weight.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = torch.where(x >= self.threshold, 1.0, -1.0) if self.signs else x - self.threshold
+        y = F.conv2d(seen, self.weight, self.bias, self.stride, self.padding)
+        if self.stride == 2:
+            x = F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
+        y = y + (torch.cat([x] * self.repeat, dim=1) if self.repeat > 1 else x)
+        return F.prelu(y, self.slope.flatten())
+
+
+class _Mean(nn.Module):
+    def __init__(self, layer: GlobalMean) -> None:
+        super().__init__()
+        self.bias = _buffer(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3)) + self.bias
+
+
+class _Linear(nn.Module):
+    def __init__(self, layer: Linear) -> None:
+        super().__init__()
+        self.weight, self.bias, self.relu = _buffer(layer.weight), _buffer(layer.bias), layer.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight, self.bias)
+        return F.relu(y) if self.relu else y
+
+
+def _export(
+    network: nn.Module, images: Tensor, names: Sequence[str], to: Path, origin: str
+) -> None:
+    try:
+        program = torch.onnx.export(
+            network, (images,), dynamo=True, external_data=False, verbose=False,
+            input_names=["images"], output_names=list(names),
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )  # fmt: skip
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise UserError(f"{origin} cannot be exported to ONNX: {reason}") from error
+    assert program is not None
+    graph = program.model.graph
+    # The exporter notes at each node where in whose folders the code stands: a third of a graph.
+    for value in (*graph, *graph.inputs, *graph.outputs):
+        value.metadata_props.clear()
+    program.save(to, external_data=False)
+
+
+def _verify(
+    file: Path, backbone: Backbone, classifier: nn.Linear | None, images: Tensor, origin: str
+) -> float:
+    """Run the file in ONNX Runtime on two sizes of batches; the least cosine of the features.
+
+    Raises UserError where it is not the network's function.
+    """
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    with torch.inference_mode():
+        features = backbone(images)
+        expected = [features] if classifier is None else [features, classifier(features)]
+    batches = [session.run(None, {"images": part.numpy()}) for part in (images[:1], images[1:])]
+    found = [
+        np.concatenate([np.asarray(x) for x in output]) for output in zip(*batches, strict=True)
+    ]
+    each = [cosines(one.numpy(), other) for one, other in zip(expected, found, strict=True)]
+    if not all(agree(of_output) for of_output in each):
+        raise UserError(
+            f"{origin} cannot be exported: what ONNX Runtime makes of it agrees with the network "
+            f"only to cosine {np.min(each):.6f} (needed: {LEAST_COSINE}); nothing was written"
+        )
+    return float(each[0].min())

@@ -1,0 +1,293 @@
+"""`burn pack`: a trained binary network as one file of bits, docs/pack-format.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from burn.backbones import Backbone
+from burn.backbones.reactnet import ReActNet
+from burn.checkpoint import find_checkpoint, load_checkpoint
+from burn.classifier_file import NAME as CLASSIFIER_NAME
+from burn.classifier_file import Classifier, fingerprint, load_classifier
+from burn.deploy.fold import (
+    Array,
+    BinaryConvolution,
+    Convolution,
+    GlobalMean,
+    Layer,
+    fold,
+    linear_layer,
+)
+from burn.deploy.shared import (
+    LEAST_COSINE,
+    agree,
+    cosines,
+    linear_classifier,
+    require_free,
+    sample_images,
+    views_of,
+)
+from burn.errors import UserError
+from burn.files import write_beside
+from burn.targets.weights import backbone_from
+from burn.types import Checkpoint, Precision
+
+FORMAT = 1
+
+_CLOSE_SCORES = 0.01  # of the range of an image's scores
+_MOST_CHANNELS = 4096
+_LARGEST_SIDE = 4096  # that `image` may name
+_LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed.
+
+    bytes: of the file. float32_bytes: of the network's parameters with the classifier, at 4 bytes
+    each; ratio: of both. cosine: between the file's features and the network's, the least of
+    `images` images. layers, classes: their numbers.
+    """
+
+    bytes: int
+    float32_bytes: int
+    ratio: float
+    cosine: float
+    images: int
+    layers: int
+    classes: int
+
+
+def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
+    """Write the network of a checkpoint as the packed file `out` (.bnn, not there yet).
+
+    head: a classifier that `burn evaluate linear --out DIR` kept (the file or DIR), or a checkpoint
+    or run of burn's with a linear classifier; of the same backbone. The file is run and compared
+    with the network before it gets its name. Raises UserError, and writes nothing, for a network
+    whose weights are not binary, for anything that the format has no place for, and where the
+    two disagree.
+    """
+    if out.suffix != ".bnn":
+        raise UserError(f"{out}: a packed file's name ends in .bnn")
+    require_free(out)
+    file = find_checkpoint(checkpoint)
+    held = load_checkpoint(file)
+    backbone = backbone_from(held)
+    if problem := _unpackable(backbone):
+        raise UserError(f"{held.origin} cannot be packed: {problem}")
+    assert isinstance(backbone, ReActNet)
+    views = views_of(held)
+    classifier = _read_head(head, backbone) if head else None
+    layers = list(fold(backbone))
+    features = layers[-1].name
+    parameters = sum(p.numel() for p in backbone.parameters())
+    if classifier:
+        layers.append(linear_layer("head", classifier.weight, classifier.bias, relu=False))
+        parameters += classifier.weight.numel() + classifier.bias.numel()
+    program: dict[str, Any] = {"format": FORMAT, "features": features}
+    if classifier:
+        program["classes"] = list(classifier.classes)
+    resize = round(views.size * 8 / 7) if views.resize is None else views.resize
+    if resize <= _LARGEST_SIDE:
+        program["image"] = {"resize": resize, "size": views.size}
+    program["origin"] = _origin(held, file)
+    program["layers"], tensors = _encode(layers, held.origin)
+    images = sample_images(min(views.size, _LARGEST_CHECKED))
+    cosine = 0.0
+
+    def write(beside: Path) -> None:
+        nonlocal cosine
+        save_file(tensors, beside, metadata={"bnn": json.dumps(program)})
+        cosine = _verify(beside, backbone, classifier, images, held.origin)
+
+    try:
+        write_beside(out, write)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{out} cannot be written: {error}") from error
+    size = out.stat().st_size
+    return Packed(
+        bytes=size,
+        float32_bytes=4 * parameters,
+        ratio=round(4 * parameters / size, 2),
+        cosine=round(cosine, 6),
+        images=len(images),
+        layers=len(layers),
+        classes=len(classifier.classes) if classifier else 0,
+    )
+
+
+def _unpackable(backbone: Backbone) -> str | None:
+    """Why the format has no place for this network, if it has none."""
+    if not isinstance(backbone, ReActNet):
+        return f"it is a {backbone.config.name}, not a reactnet_a; burn export writes it as ONNX"
+    if backbone.precision == Precision.BINARY_ACTIVATIONS:
+        return (
+            "its weights are not binary: finish stage 2, or import it with --stage 2 if they are "
+            "trained to be"
+        )
+    if backbone.precision == Precision.FLOAT:
+        return "its precision is float: nothing of it is binary; burn export writes it as ONNX"
+    if backbone.num_features > _MOST_CHANNELS:
+        return f"it has {backbone.num_features} channels; the format has {_MOST_CHANNELS} at most"
+    return None
+
+
+def _encode(layers: Sequence[Layer], origin: str) -> tuple[list[dict[str, Any]], dict[str, Array]]:
+    """The program's layers, and its tensors by name.
+
+    Raises UserError where a constant is too large for float32.
+    """
+    described: list[dict[str, Any]] = []
+    tensors: dict[str, Array] = {}
+    before = "image"
+    for layer in layers:
+        settings, constants = _parts(layer)
+        described.append({**settings, "name": layer.name, "input": before})
+        before = layer.name
+        for name, constant in constants.items():
+            with np.errstate(over="ignore"):
+                single = np.ascontiguousarray(constant, dtype=np.float32)
+            if not np.isfinite(single).all():
+                raise UserError(
+                    f"{origin} cannot be packed: {layer.name}.{name} is too large for float32: "
+                    "the batch normalisation there has diverged"
+                )
+            tensors[f"{layer.name}.{name}"] = single
+        if isinstance(layer, BinaryConvolution):
+            bits = np.packbits(layer.weight > 0, axis=-1, bitorder="little")
+            tensors[f"{layer.name}.weight"] = bits
+    return described, tensors
+
+
+def _parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Kind and settings, and the float32 tensors."""
+    if isinstance(layer, Convolution):
+        constants = {"weight": layer.weight, "bias": layer.bias, "padding": layer.padding}
+        return {"kind": "convolution", "stride": layer.stride}, constants
+    if isinstance(layer, BinaryConvolution):
+        names = ("threshold", "multiplier", "bias", "slope")
+        kind = {
+            "kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut
+        }  # fmt: skip
+        return kind, {name: getattr(layer, name) for name in names}
+    if isinstance(layer, GlobalMean):
+        return {"kind": "global_mean"}, {"bias": layer.bias}
+    return {"kind": "linear", "relu": layer.relu}, {"weight": layer.weight, "bias": layer.bias}
+
+
+def _origin(held: Checkpoint, file: Path) -> dict[str, Any]:
+    """For people: which checkpoint, by what recipe. Its texts may be a stranger's."""
+    meta: Mapping[str, Any] = held.meta
+    recipe = meta.get("recipe")
+    name = recipe.get("name") if isinstance(recipe, Mapping) else None
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    about = {
+        "burn": version("burn-ssl"),
+        "recipe": "".join(c for c in name if c.isprintable())[:80] if isinstance(name, str) else "",
+        "sha256": digest,
+    }
+    numbers = {key: meta.get(key) for key in ("stage", "steps")}
+    return about | {key: n for key, n in numbers.items() if isinstance(n, int)}
+
+
+def _read_head(head: Path, backbone: Backbone) -> Classifier:
+    """The classifier that --head means, checked against the backbone."""
+    kept = head / CLASSIFIER_NAME if head.is_dir() else head
+    classifier = load_classifier(kept) if kept.is_file() and kept.suffix == ".safetensors" else None
+    origin = str(kept)
+    if classifier is None:
+        held = load_checkpoint(find_checkpoint(head))
+        origin = held.origin
+        linear = linear_classifier(held, backbone.num_features)
+        if linear is None:
+            raise UserError(
+                f"{origin} has no linear classifier on {backbone.num_features} features: give what "
+                "burn evaluate linear --out DIR keeps"
+            )
+        classes = tuple(str(i) for i in range(linear.out_features))
+        print_of = fingerprint(backbone_from(held))
+        classifier = Classifier(linear.weight, linear.bias, classes, print_of)
+    if classifier.backbone != fingerprint(backbone):
+        raise UserError(f"{origin} was trained on another backbone than the one to pack")
+    if classifier.weight.shape[1] != backbone.num_features:
+        raise UserError(
+            f"{origin} takes {classifier.weight.shape[1]} features, the backbone has "
+            f"{backbone.num_features}"
+        )
+    _check_names(classifier.classes, origin)
+    return classifier
+
+
+def _check_names(classes: Sequence[str], origin: str) -> None:
+    if len(set(classes)) < len(classes) or not all(classes):
+        raise UserError(f"{origin}: names of classes must be distinct and not empty")
+    for name in classes:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"{origin}: the class {name!r} has a name that is not UTF-8") from error
+
+
+def _verify(
+    packed: Path, backbone: Backbone, classifier: Classifier | None, images: Tensor, origin: str
+) -> float:
+    """Run the file and the network on images; the least cosine of their features.
+
+    Raises UserError where they are not the same function.
+    """
+    try:
+        import burn_engine
+    except ImportError as error:
+        raise UserError("packing needs burn-engine: pip install burn-engine") from error
+
+    with warnings.catch_warnings():
+        # Where its compiled core is missing it says that the NumPy reference is slow: as good here.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            model = burn_engine.load(packed, threads=1)
+        except burn_engine.ModelError as error:
+            reason = str(error).removeprefix(f"{packed}: ")
+            raise UserError(f"{origin} cannot be packed: {reason}") from error
+    pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
+    found = np.asarray(model.features(pixels))
+    with torch.inference_mode():
+        expected = backbone(images)
+    each = cosines(found, expected.numpy())
+    cosine = float(each.min())
+    if not agree(each):
+        raise UserError(
+            f"{origin} cannot be packed: the packed network's features agree with its own only to "
+            f"cosine {cosine:.6f} (needed: {LEAST_COSINE}); nothing was written"
+        )
+    if classifier:
+        with torch.inference_mode():
+            scores = expected @ classifier.weight.T + classifier.bias
+        same = _same_top(scores.numpy(), np.asarray(model(pixels)))
+        if not same[each > LEAST_COSINE].all():
+            raise UserError(
+                f"{origin} cannot be packed: the packed network's top class is its own on only "
+                f"{same.sum()} of {len(images)} images (cosine {cosine:.6f}); nothing was written"
+            )
+    return cosine
+
+
+def _same_top(expected: Array, found: Array) -> Array:
+    """For each image whether its top class is the same, or its two best scores are that close."""
+    rows = np.arange(len(expected))
+    lost = expected.max(axis=1) - expected[rows, found.argmax(axis=1)]
+    spread = expected.max(axis=1) - expected.min(axis=1)
+    return lost <= _CLOSE_SCORES * spread

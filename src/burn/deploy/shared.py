@@ -1,0 +1,77 @@
+"""What packing and exporting share: where a checkpoint may go, and how its copy is judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from burn.data.digits import Digits
+from burn.data.views import ViewConfig
+from burn.deploy.fold import Array
+from burn.errors import UserError
+from burn.settings import from_plain
+from burn.targets.heads import classifier_from
+from burn.types import Checkpoint
+
+LEAST_COSINE = 0.999
+_NUM_EACH = 4  # sample images of each kind
+_LEAST_SHARE = 0.75  # of the images
+
+
+def require_free(out: Path) -> None:
+    """Raise UserError where a file cannot be written anew."""
+    if out.exists():
+        raise UserError(f"{out} already exists: remove it, or give another name")
+    if not out.parent.is_dir():
+        raise UserError(f"{out}: there is no such folder")
+
+
+def views_of(checkpoint: Checkpoint) -> ViewConfig:
+    """The views that a checkpoint was trained on."""
+    try:
+        views = from_plain(ViewConfig, checkpoint.meta["views"])
+        views.check()
+    except (KeyError, UserError) as error:
+        raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
+    return views
+
+
+def sample_images(size: int) -> Tensor:
+    """Built-in images to compare two networks on: uint8 (8, 3, size, size)."""
+    digits = Digits("test")
+    images = [digits.read(index).permute(1, 2, 0).numpy() for index in range(_NUM_EACH)]
+    random = np.random.default_rng(0)
+    images += list(random.integers(0, 256, (_NUM_EACH, 8, 8, 3), dtype=np.uint8))
+    enlarged = [cv2.resize(image, (size, size), interpolation=cv2.INTER_CUBIC) for image in images]
+    return torch.from_numpy(np.stack(enlarged)).permute(0, 3, 1, 2).contiguous()
+
+
+def cosines(one: Array, other: Array) -> Array:
+    """Cosines between the rows of two matrices; 1 for two rows of 0, NaN for what is not finite."""
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return np.full(len(one), np.nan)
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    both_zero = ~one.any(axis=1) & ~other.any(axis=1)
+    products = (one * other).sum(axis=1) / np.where(lengths > 0, lengths, 1)
+    return np.where(both_zero, 1.0, products)
+
+
+def agree(found: Array) -> bool:
+    """Whether two networks whose features have these cosines, one an image, are the same.
+
+    Each has its own order of additions. Where an argument of a sign is nearly 0, rounding turns
+    the sign, and all behind it follow: on trained networks and 32-pixel images one cosine of 100
+    falls below 0.999. A wrong constant leaves no image alike.
+    """
+    return bool((found > LEAST_COSINE).mean() >= _LEAST_SHARE)
+
+
+def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | None:
+    """The linear classifier that a checkpoint holds beside its backbone, if it does."""
+    weights = {n: t for n, t in checkpoint.weights.items() if n.startswith("classifier.")}
+    return classifier_from(weights, ["classifier"], num_features)

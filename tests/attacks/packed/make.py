@@ -1,0 +1,445 @@
+"""Writes the malformed packed files of this folder, each a small valid file with one thing wrong.
+
+    python tests/attacks/packed/make.py            (re)write every .bnn file here
+
+A reader refuses all of them (docs/pack-format.md). `valid()` gives the files that they were made
+from; the fuzzer's seeds and the comparison of the two readers begin there.
+"""
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass
+class Packed:
+    """What a packed file is made of; `write` lays it out as the format wants it."""
+
+    program: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """The header's tensors, one behind the other."""
+        entries, begin = {}, 0
+        for name, tensor in self.tensors.items():
+            end = begin + tensor.nbytes
+            dtype = "F32" if tensor.dtype == np.float32 else "U8"
+            entries[name] = {
+                "dtype": dtype,
+                "shape": list(tensor.shape),
+                "data_offsets": [begin, end],
+            }
+            begin = end
+        return entries
+
+    def data(self) -> bytes:
+        return b"".join(tensor.tobytes() for tensor in self.tensors.values())
+
+    def header(self, program: str | None = None) -> dict[str, Any]:
+        text = compact(self.program) if program is None else program
+        return {"__metadata__": {"bnn": text, **self.metadata}, **self.entries()}
+
+    def write(self) -> bytes:
+        return assemble(compact(self.header()), self.data())
+
+    def write_program(self, text: str) -> bytes:
+        """With this text in the program's place."""
+        return assemble(compact(self.header(text)), self.data())
+
+    def layer(self, name: str) -> dict[str, Any]:
+        return next(layer for layer in self.program["layers"] if layer["name"] == name)
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def assemble(header: str, data: bytes) -> bytes:
+    """Length field, header padded to a multiple of 8, data. U+DCxx becomes the byte xx."""
+    text = header.encode(errors="surrogateescape")
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def bits(rng: np.random.Generator, out: int, kernel: int, channels: int) -> np.ndarray:
+    """Random weights (out, kernel, kernel, ceil(channels / 8)), spare bits 0."""
+    signs = rng.integers(0, 2, (out, kernel, kernel, channels), dtype=np.uint8)
+    return np.packbits(signs, axis=-1, bitorder="little")
+
+
+class Builder:
+    """Adds layers one by one, each behind the one before it."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+        self.packed = Packed({"format": 1, "layers": []}, {})
+        self.channels = 3
+
+    def floats(self, *shape: int) -> np.ndarray:
+        return self.rng.normal(size=shape).astype(np.float32)
+
+    def _add(self, kind: str, name: str, fields: dict[str, Any], **tensors: np.ndarray) -> None:
+        layers = self.packed.program["layers"]
+        before = layers[-1]["name"] if layers else "image"
+        layers.append({"kind": kind, "name": name, "input": before, **fields})
+        for field_name, tensor in tensors.items():
+            self.packed.tensors[f"{name}.{field_name}"] = tensor
+
+    def convolution(self, name: str, out: int, kernel: int, stride: int) -> None:
+        self._add(
+            "convolution", name, {"stride": stride},
+            weight=self.floats(out, kernel, kernel, 3), bias=self.floats(out),
+            padding=self.floats(3),
+        )  # fmt: skip
+        self.channels = out
+
+    def binary(self, name: str, out: int, kernel: int, stride: int, shortcut: bool) -> None:
+        self._add(
+            "binary_convolution", name, {"stride": stride, "shortcut": shortcut},
+            threshold=self.floats(self.channels), multiplier=self.floats(out),
+            bias=self.floats(out), slope=self.floats(out),
+            weight=bits(self.rng, out, kernel, self.channels),
+        )  # fmt: skip
+        self.channels = out
+
+    def mean(self, name: str) -> None:
+        self._add("global_mean", name, {}, bias=self.floats(self.channels))
+
+    def linear(self, name: str, out: int, relu: bool) -> None:
+        self._add(
+            "linear", name, {"relu": relu},
+            weight=self.floats(out, self.channels), bias=self.floats(out),
+        )  # fmt: skip
+        self.channels = out
+
+    def finish(self, features: str, **more: Any) -> Packed:
+        self.packed.program.update(features=features, **more)
+        # Bytes behind floats, so that every float stays aligned.
+        tensors = self.packed.tensors
+        self.packed.tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].itemsize))
+        return self.packed
+
+
+def classifier() -> Packed:
+    builder = Builder(1)
+    builder.convolution("stem", 4, 3, 2)
+    builder.binary("b.1", 4, 3, 1, True)
+    builder.binary("b.2", 8, 1, 2, True)
+    builder.mean("mean")
+    builder.linear("top", 3, False)
+    image = {"resize": 40, "size": 32}
+    return builder.finish("mean", classes=["cat", "dog", "gnu"], image=image, origin={"run": "x"})
+
+
+def features_only() -> Packed:
+    builder = Builder(2)
+    builder.convolution("stem", 2, 1, 1)
+    builder.binary("block", 9, 3, 2, False)
+    builder.mean("mean")
+    return builder.finish("mean")
+
+
+def projected() -> Packed:
+    builder = Builder(3)
+    builder.convolution("stem", 1, 7, 2)
+    builder.binary("block", 16, 1, 1, True)
+    builder.mean("mean")
+    builder.linear("fc1", 5, True)
+    builder.linear("fc2", 4, False)
+    builder.linear("top", 1, False)
+    return builder.finish("fc2", classes=["é"])
+
+
+def many_channels() -> Packed:
+    builder = Builder(4)
+    builder.convolution("a", 10, 5, 1)
+    builder.binary("b", 20, 3, 2, True)
+    builder.binary("c", 3, 1, 1, False)
+    builder.mean("d")
+    builder.linear("e", 2, True)
+    return builder.finish("e")
+
+
+def valid() -> dict[str, Packed]:
+    """Small valid files, between them every kind and every optional key."""
+    makers = (classifier, features_only, projected, many_channels)
+    return {make.__name__: make() for make in makers}
+
+
+# ---- The malformed files: one function each, of the file's name
+
+Attack = Callable[[], bytes]
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(make: Attack) -> Attack:
+    ATTACKS[make.__name__] = make
+    return make
+
+
+def changed(change: Callable[[Packed], Any]) -> bytes:
+    packed = features_only()
+    change(packed)
+    return packed.write()
+
+
+def changed_header(change: Callable[[dict[str, Any]], Any]) -> bytes:
+    packed = features_only()
+    header = packed.header()
+    change(header)
+    return assemble(compact(header), packed.data())
+
+
+def with_length(length: int) -> bytes:
+    return struct.pack("<Q", length) + features_only().write()[8:]
+
+
+def with_program(old: str, new: str) -> bytes:
+    packed = features_only()
+    text = compact(packed.program)
+    assert text.count(old) == 1, old
+    return packed.write_program(text.replace(old, new))
+
+
+@attack
+def truncated_in_length() -> bytes:
+    return features_only().write()[:7]
+
+
+@attack
+def truncated_in_header() -> bytes:
+    return features_only().write()[:100]
+
+
+@attack
+def truncated_in_data() -> bytes:
+    return features_only().write()[:-1]
+
+
+@attack
+def bytes_behind_data() -> bytes:
+    return features_only().write() + b"\0"
+
+
+@attack
+def header_length_zero() -> bytes:
+    return with_length(0)
+
+
+@attack
+def header_length_wraps() -> bytes:
+    return with_length(2**64 - 8)
+
+
+@attack
+def header_length_beyond_end() -> bytes:
+    return with_length(10_000_000)
+
+
+@attack
+def header_not_utf8() -> bytes:
+    packed = features_only()
+    header = compact(packed.header()).replace("stem", "st\udcc0\udc80", 1)  # an overlong NUL
+    return assemble(header, packed.data())
+
+
+@attack
+def header_byte_order_mark() -> bytes:
+    packed = features_only()
+    return assemble("\ufeff" + compact(packed.header()), packed.data())
+
+
+@attack
+def header_nan_literal() -> bytes:
+    packed = features_only()
+    return assemble(compact(packed.header())[:-1] + ',"x":NaN}', packed.data())
+
+
+@attack
+def header_nested_deeply() -> bytes:
+    return assemble('{"x":' + "[" * 3000, b"")
+
+
+@attack
+def origin_nested_17_levels() -> bytes:
+    # The program is level 1, origin 2.
+    return with_program('"format":1', '"format":1,"origin":{"x":' + "[" * 15 + "]" * 15 + "}")
+
+
+@attack
+def key_twice() -> bytes:
+    return with_program('"format":1', '"format":2,"form\\u0061t":1')
+
+
+@attack
+def tensor_twice() -> bytes:
+    packed = features_only()
+    header = compact(packed.header())
+    entry = compact({"mean.bias": packed.entries()["mean.bias"]})[1:-1]
+    return assemble(f"{header[:-1]},{entry}}}", packed.data())
+
+
+@attack
+def half_a_surrogate_pair() -> bytes:
+    return with_program('"format":1', '"format":1,"origin":{"x":"\\ud800"}')
+
+
+@attack
+def shape_product_overflows() -> bytes:
+    def change(header: dict[str, Any]) -> None:  # 2^32 * 2^32 * 9 is 0 modulo 2^64
+        header["mean.bias"]["shape"] = [2**32, 2**32, 9]
+
+    return changed_header(change)
+
+
+@attack
+def shape_beyond_64_bits() -> bytes:
+    return changed_header(lambda header: header["mean.bias"].update(shape=[2**64 + 9]))
+
+
+@attack
+def shape_negative() -> bytes:
+    return changed_header(lambda header: header["mean.bias"].update(shape=[-3, -3]))
+
+
+@attack
+def offsets_overlap() -> bytes:
+    return changed_header(lambda header: header["mean.bias"].update(data_offsets=[0, 36]))
+
+
+@attack
+def offsets_wrap() -> bytes:
+    ends = [2**64 - 36, 2**64 - 1]
+    return changed_header(lambda header: header["mean.bias"].update(data_offsets=ends))
+
+
+@attack
+def gap_between_tensors() -> bytes:
+    packed = features_only()
+    header = packed.header()
+    for entry in list(header.values())[2:]:
+        entry["data_offsets"] = [offset + 4 for offset in entry["data_offsets"]]
+    data = packed.data()
+    first = packed.entries()["stem.weight"]["data_offsets"][1]
+    return assemble(compact(header), data[:first] + bytes(4) + data[first:])
+
+
+@attack
+def floats_not_aligned() -> bytes:
+    packed = features_only()
+    weight = packed.tensors.pop("block.weight")[:, :1, :1]
+    packed.tensors = {"block.weight": weight, **packed.tensors}  # 9 bytes, then floats
+    return packed.write()
+
+
+@attack
+def dtype_unknown() -> bytes:
+    return changed_header(lambda header: header["mean.bias"].update(dtype="I32"))
+
+
+@attack
+def tensor_entry_unknown_key() -> bytes:
+    return changed_header(lambda header: header["mean.bias"].update(device="cpu"))
+
+
+@attack
+def tensor_missing() -> bytes:
+    return changed(lambda packed: packed.tensors.pop("mean.bias"))
+
+
+@attack
+def tensor_extra() -> bytes:
+    return changed(lambda packed: packed.tensors.update(more=np.zeros(1, np.uint8)))
+
+
+@attack
+def shape_against_program() -> bytes:
+    threshold = np.zeros(3, np.float32)
+    return changed(lambda packed: packed.tensors.update({"block.threshold": threshold}))
+
+
+@attack
+def constant_nan() -> bytes:
+    def change(packed: Packed) -> None:
+        packed.tensors["block.slope"][8] = np.nan
+
+    return changed(change)
+
+
+@attack
+def spare_bit_set() -> bytes:
+    def change(packed: Packed) -> None:
+        packed.tensors["block.weight"][8, 2, 2, 0] |= 4  # two channels: bits 0 and 1
+
+    return changed(change)
+
+
+@attack
+def format_unknown() -> bytes:
+    return changed(lambda packed: packed.program.update(format=2))
+
+
+@attack
+def format_float() -> bytes:
+    return changed(lambda packed: packed.program.update(format=1.0))
+
+
+@attack
+def bool_as_integer() -> bytes:
+    return changed(lambda packed: packed.layer("stem").update(stride=True))
+
+
+@attack
+def integer_as_bool() -> bytes:
+    return changed(lambda packed: packed.layer("block").update(shortcut=0))
+
+
+@attack
+def layer_unknown_key() -> bytes:
+    return changed(lambda packed: packed.layer("block").update(dilation=1))
+
+
+@attack
+def cycle() -> bytes:
+    return changed(lambda packed: packed.layer("block").update(input="mean"))
+
+
+@attack
+def own_input() -> bytes:
+    return changed(lambda packed: packed.layer("block").update(input="block"))
+
+
+@attack
+def shortcut_no_multiple() -> bytes:
+    return changed(lambda packed: packed.layer("block").update(shortcut=True))
+
+
+@attack
+def classes_too_many() -> bytes:
+    packed = classifier()
+    packed.program["classes"].append("emu")
+    return packed.write()
+
+
+@attack
+def metadata_not_strings() -> bytes:
+    return changed(lambda packed: packed.metadata.update(epochs=100))
+
+
+def main() -> None:
+    for old in FOLDER.glob("*.bnn"):
+        old.unlink()
+    for name, make in ATTACKS.items():
+        (FOLDER / f"{name}.bnn").write_bytes(make())
+
+
+if __name__ == "__main__":
+    main()

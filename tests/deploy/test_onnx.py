@@ -1,0 +1,185 @@
+"""ONNX files in ONNX Runtime against the network; every sign has its +1 at 0 there too."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from samples import NETWORKS, save
+
+from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.cli import main
+from burn.deploy import onnx as room
+from burn.deploy.onnx import export_onnx
+from burn.deploy.shared import agree, cosines
+from burn.errors import UserError
+from burn.types import Precision
+from networks import randomize, tiny_reactnet
+
+
+def network(precision: Precision = Precision.BINARY, **settings: Any) -> Backbone:
+    return randomize(tiny_reactnet(precision, **settings)).eval()
+
+
+def session(file: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+
+
+def assert_same_features(file: Path, backbone: Backbone, size: int) -> None:
+    """On two sizes of batches that neither the export nor its own check has seen."""
+    opened = session(file)
+    images = torch.rand(8, 3, size, size)
+    with torch.no_grad():
+        expected = backbone(images).numpy()
+    for count in (3, 8):
+        (found,) = opened.run(["features"], {"images": images[:count].numpy()})
+        assert agree(cosines(expected[:count], np.asarray(found)))
+
+
+@pytest.mark.parametrize("name", ["all strides 2, odd maps", "9 channels"])
+def test_a_binary_network(name: str, tmp_path: Path):
+    settings, size = NETWORKS[name]
+    backbone = network(**settings)
+    file = save(tmp_path / "n.safetensors", backbone, size=size)
+    done = export_onnx(file, tmp_path / "n.onnx")
+    assert (done.image_size, done.outputs) == (size, ("features",))
+    assert done.bytes == (tmp_path / "n.onnx").stat().st_size
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["n.json", "n.onnx", "n.safetensors"]
+    assert_same_features(tmp_path / "n.onnx", backbone, size)
+
+
+def test_a_feature_layer_and_a_classifier(tmp_path: Path):
+    backbone = network(feature_layer=True, mean=(0.1, 0.5, 0.9), std=(0.5, 0.1, 0.3))
+    heads = {"classifier.weight": torch.randn(5, 256), "classifier.bias": torch.randn(5)}
+    file = save(tmp_path / "n.safetensors", backbone, heads=heads)
+    assert export_onnx(file, tmp_path / "n.onnx").outputs == ("features", "scores")
+    assert_same_features(tmp_path / "n.onnx", backbone, 32)
+    images = torch.rand(2, 3, 32, 32)
+    features, scores = session(tmp_path / "n.onnx").run(None, {"images": images.numpy()})
+    expected = np.asarray(features) @ heads["classifier.weight"].numpy().T
+    np.testing.assert_allclose(
+        np.asarray(scores), expected + heads["classifier.bias"].numpy(), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("precision", [Precision.FLOAT, Precision.BINARY_ACTIVATIONS])
+def test_the_stages_before(precision: Precision, tmp_path: Path):
+    backbone = network(precision)
+    file = save(tmp_path / "n.safetensors", backbone)
+    export_onnx(file, tmp_path / "n.onnx")
+    assert_same_features(tmp_path / "n.onnx", backbone, 32)
+
+
+def test_a_float_network(tmp_path: Path):
+    backbone = randomize(build_backbone(BackboneConfig("resnet10t", 0.125), Precision.FLOAT)).eval()
+    file = save(tmp_path / "n.safetensors", backbone)
+    assert export_onnx(file, tmp_path / "n.onnx", image_size=48).image_size == 48
+    assert_same_features(tmp_path / "n.onnx", backbone, 48)
+    operations = {node.op_type for node in onnx.load(tmp_path / "n.onnx").graph.node}
+    assert not operations & {"Transpose", "Cast", "Identity"}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of `network()`."""
+    folder = tmp_path_factory.mktemp("onnx")
+    export_onnx(save(folder / "n.safetensors", network()), folder / "n.onnx")
+    return folder / "n.onnx"
+
+
+def test_the_graph_is_as_by_hand_and_as_large_as_its_weights(plain: Path):
+    graph = onnx.load(plain).graph
+    operations = [node.op_type for node in graph.node]
+    assert operations.count("Conv") == 27
+    assert operations.count("Where") == operations.count("GreaterOrEqual") == 26
+    assert operations.count("PRelu") == 26
+    assert len(operations) == 142
+    others = {"Conv", "Where", "GreaterOrEqual", "PRelu", "Add", "Concat", "AveragePool"}
+    assert set(operations) == others | {"Sub", "ReduceMean"}
+    float32 = 4 * sum(p.numel() for p in network().parameters())
+    assert 0.98 * float32 < plain.stat().st_size < 1.02 * float32
+    assert str(Path(room.__file__).parent).encode() not in plain.read_bytes()
+    batch, *image = graph.input[0].type.tensor_type.shape.dim
+    assert batch.dim_param
+    assert [d.dim_value for d in image] == [3, 32, 32]
+
+
+def test_an_argument_of_zero_is_plus_one(tmp_path: Path):
+    """Numbers that binary fractions hold: a sum that is exactly at the threshold."""
+    layer = room.BinaryConvolution(
+        "x", 1, True, np.ones((1, 1, 1, 1)), np.array([0.75]), np.ones(1), np.zeros(1), np.ones(1)
+    )
+    convolution = torch.nn.Sequential(room._module(layer, signs=True)).eval()
+    images = torch.tensor([0.75, 0.75 - 2**-20]).view(2, 1, 1, 1)
+    room._export(convolution, images, ["features"], tmp_path / "n.onnx", "n")
+    (found,) = session(tmp_path / "n.onnx").run(None, {"images": images.numpy()})
+    assert (np.asarray(found) - images.numpy()).flatten().tolist() == [1, -1]
+
+
+# --- Refusals: one line, and nothing written. ---
+
+
+def refused(words: str, file: Path, out: Path, **options: Any) -> None:
+    before = sorted(file.parent.rglob("*"))
+    with pytest.raises(UserError, match=words) as caught:
+        export_onnx(file, out, **options)
+    assert "\n" not in str(caught.value)
+    assert sorted(file.parent.rglob("*")) == before
+
+
+def test_where_an_export_may_not_go(tmp_path: Path):
+    file = save(tmp_path / "n.safetensors", network())
+    (tmp_path / "there.onnx").touch()
+    refused("already exists: remove it", file, tmp_path / "there.onnx")
+    refused("no such folder", file, tmp_path / "nowhere" / "n.onnx")
+    refused(r"ends in \.onnx", file, tmp_path / "n.pb")
+    refused(r"--image-size 7 is not in 8", file, tmp_path / "n.onnx", image_size=7)
+    refused("no checkpoint at", tmp_path / "none", tmp_path / "n.onnx")
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_packages_that_are_missing(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    file = save(tmp_path / "n.safetensors", network())
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["export", str(file), str(tmp_path / "n.onnx")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "pip install 'burn-ssl[onnx]'" in error
+
+
+def test_what_the_exporter_cannot_do_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(dim=(2, 3)) if x.sum() > 0 else x.amax(dim=(2, 3))
+
+    monkeypatch.setattr(room._Mean, "forward", forward)
+    file = save(tmp_path / "n.safetensors", network())
+    refused("cannot be exported to ONNX: ", file, tmp_path / "n.onnx")
+
+
+def test_what_computes_something_else_is_not_kept(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = save(tmp_path / "n.safetensors", network(seed=1))
+    monkeypatch.setattr(room, "_export", lambda *given: shutil.copy(plain, given[3]))
+    refused("agrees with the network only to cosine ", file, tmp_path / "n.onnx")
+
+
+def test_the_command_says_little(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    file = save(tmp_path / "n.safetensors", network())
+    out = tmp_path / "n.onnx"
+    assert main(["export", str(file), str(out)]) == 0
+    captured = capfd.readouterr()
+    assert captured.err == ""
+    lines = captured.out.splitlines()
+    assert len(lines) == 4
+    assert lines[0] == f"{out.stat().st_size:,} bytes, images of 32 × 32 pixels"
+    assert lines[-1] == f"-> {out}"
