@@ -1,4 +1,5 @@
 // The C interface: every exception ends here and becomes a message.
+#include <cstring>
 #include <new>
 #include <string>
 
@@ -43,8 +44,8 @@ const burn::Layer *layer_at(const burn_model *model, int layer) {
     return &model->program().layers[static_cast<size_t>(layer)];
 }
 
-int resolved(const burn_model &model, int layer) {
-    return layer == -1 ? model.num_layers() - 1 : layer;
+int resolved(const burn_model *model, int layer) {
+    return layer == -1 ? given(model, "model").num_layers() - 1 : layer;
 }
 
 }  // namespace
@@ -123,7 +124,7 @@ int burn_output_shape(const burn_model *model, int height, int width, int layer,
                       int *out_width, int *out_channels) {
     return guarded([&] {
         const burn::Shape shape =
-            given(model, "model").output_shape(height, width, resolved(*model, layer));
+            given(model, "model").output_shape(height, width, resolved(model, layer));
         if (out_height) *out_height = shape.height;
         if (out_width) *out_width = shape.width;
         if (out_channels) *out_channels = shape.channels;
@@ -135,7 +136,7 @@ int burn_plan_create(const burn_model *model, int height, int width, int threads
     return guarded([&] {
         given(plan, "plan");
         *plan = new burn_plan(given(model, "model"), height, width, threads,
-                              resolved(*model, layer));
+                              resolved(model, layer));
     });
 }
 
@@ -146,7 +147,12 @@ size_t burn_plan_bytes(const burn_plan *plan) { return plan ? plan->num_bytes() 
 int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count, float *outputs) {
     return guarded([&] {
         given(plan, "plan");
-        if (type != BURN_UINT8 && type != BURN_FLOAT32) throw burn::Error("type is no burn_pixels");
+        unsigned number = 0;  // in C++ it is undefined to look at an enum that is none of its values
+        static_assert(sizeof number == sizeof type);
+        std::memcpy(&number, &type, sizeof type);
+        if (number != BURN_UINT8 && number != BURN_FLOAT32) {
+            throw burn::Error("type is no burn_pixels");
+        }
         if (count == 0) return;
         if (!images || !outputs) throw burn::Error("images or outputs is null");
         plan->run(images, type == BURN_UINT8 ? burn::Pixels::uint8 : burn::Pixels::float32, count,

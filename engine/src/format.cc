@@ -158,13 +158,11 @@ Shell open_shell(const uint8_t *bytes, size_t size) {
     return {std::string(text, text + length), text + length, behind - length};
 }
 
-// The number of bytes, or nothing where it is more than 64 bits can say.
+// The number of bytes, or nothing where it is more than 64 bits can say. No size is 0.
 std::optional<uint64_t> byte_count(const Tensor &tensor) {
     uint64_t count = tensor.is_float ? sizeof(float) : 1;
     for (const uint64_t length : tensor.shape) {
-        if (length != 0 && count > std::numeric_limits<uint64_t>::max() / length) {
-            return std::nullopt;
-        }
+        if (count > std::numeric_limits<uint64_t>::max() / length) return std::nullopt;
         count *= length;
     }
     return count;
@@ -194,7 +192,10 @@ Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_si
         fields.fail("dtype", fields.need("dtype", Type::string), "\"F32\" or \"U8\"");
     }
     tensor.is_float = dtype == "F32";
-    tensor.shape = read_integers(fields, "shape", 4);  // no layer has a tensor of more dimensions
+    tensor.shape = read_integers(fields, "shape", 4);
+    if (tensor.shape.empty() || std::count(tensor.shape.begin(), tensor.shape.end(), 0u) != 0) {
+        fields.fail("'shape' is " + shape_text(tensor.shape) + ", needs 1 to 4 sizes of at least 1");
+    }
     const Shape offsets = read_integers(fields, "data_offsets", 2);
     if (offsets.size() != 2) fields.fail("'data_offsets' needs two integers");
     tensor.begin = offsets[0];
@@ -524,6 +525,12 @@ std::vector<Layer> read_layers(const Fields &program, Data &data) {
     return layers;
 }
 
+bool has_control_character(std::string_view text) {
+    return std::any_of(text.begin(), text.end(), [](char c) {
+        return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    });
+}
+
 std::vector<std::string> read_classes(const Fields &program, const Layer &last) {
     if (!program.find("classes")) return {};
     const Value array = program.need("classes", Type::array);
@@ -540,6 +547,9 @@ std::vector<std::string> read_classes(const Fields &program, const Layer &last) 
             program.fail("classes[" + number_text(classes.size()) + "] needs to be a string");
         }
         classes.push_back(value.string());
+        if (has_control_character(classes.back())) {
+            program.fail("class " + quoted(classes.back()) + " has a control character");
+        }
     }
     std::vector<std::string_view> sorted(classes.begin(), classes.end());
     std::sort(sorted.begin(), sorted.end());

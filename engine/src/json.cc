@@ -1,6 +1,8 @@
 #include "json.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -30,6 +32,26 @@ size_t utf8_length(std::string_view text, size_t i) {
     if (first == 0xF0 && second < 0x90) return 0;  // overlong
     if (first == 0xF4 && second > 0x8F) return 0;  // too large
     return length;
+}
+
+// Whether a number, of 100 characters at most, is finite as a double. Without a decimal point, so
+// that strtod does not ask the locale what one looks like.
+bool is_finite(std::string_view number) {
+    const size_t e = number.find_first_of("eE");
+    if (e == std::string_view::npos) return true;  // 100 digits: less than 1e100
+    std::string digits;
+    int exponent = 0;
+    for (size_t i = e + 1; i < number.size(); ++i) {
+        if (is_digit(number[i])) exponent = std::min(exponent * 10 + (number[i] - '0'), 10'000);
+    }
+    if (number[e + 1] == '-') exponent = -exponent;
+    const size_t point = number.substr(0, e).find('.');
+    for (size_t i = 0; i < e; ++i) {
+        if (is_digit(number[i])) digits += number[i];
+    }
+    if (point != std::string_view::npos) exponent -= static_cast<int>(e - point - 1);
+    digits += 'e' + std::to_string(exponent);
+    return std::isfinite(std::strtod(digits.c_str(), nullptr));
 }
 
 void append_utf8(std::string &out, uint32_t code) {
@@ -199,6 +221,9 @@ private:
             digits();
         }
         close_node(node);
+        const size_t begin = (*nodes_)[node].begin;
+        if (at_ - begin > max_number) fail("a number of more than 100 characters");
+        if (!is_finite(text_.substr(begin, at_ - begin))) fail("a number that is not finite");
     }
 
     void digits() {

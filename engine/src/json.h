@@ -1,4 +1,5 @@
-// A small JSON reader for hostile input: strict RFC 8259, depth and duplicates checked.
+// A small JSON reader for hostile input: strict RFC 8259, with depth, duplicates and numbers checked
+// as docs/pack-format.md has it.
 //
 // It keeps the text and one 16-byte node for each value. A tree of std::string and std::vector
 // would turn a header of 10 MB into a gigabyte, and the engine runs on small computers.
@@ -16,6 +17,7 @@ namespace burn::json {
 enum class Type : uint32_t { null, boolean, number, string, array, object };
 
 constexpr int max_depth = 16;
+constexpr size_t max_number = 100;  // characters
 
 class Document;
 struct Member;

@@ -8,6 +8,8 @@ namespace burn {
 
 namespace {
 
+size_t to_size(int n) { return static_cast<size_t>(n); }
+
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 // How a tier pads: channels to whole groups, words to whole groups too, since a group's signs are
@@ -198,29 +200,52 @@ Shape Model::output_shape(int height, int width, int layer) const {
 }
 
 // What one step leaves for the next: values, and operands of the binary convolution that reads them.
+// A map inside a phase exists once for each thread, and of its values only the last few rows.
 struct Plan::Map {
     int height = 0, width = 0, pitch = 0;
-    std::shared_ptr<Aligned> values;  // [height][width][pitch]
-    int kernel = 0;                   // of its reader; 0: none
+    int kept_rows = 0;  // row y stands at y mod kept_rows
+    int kernel = 0;     // of its reader; 0: none
     int words = 0;
     const float *threshold = nullptr;  // of its reader
     ptrdiff_t operand_pixel = 0, operand_row = 0;
-    Aligned operands;  // with kernel / 2 rows and pixels around
+    struct Memory {
+        std::shared_ptr<Aligned> values;  // [kept_rows][width][pitch]
+        Aligned operands;                 // with kernel / 2 rows and pixels around
+    };
+    std::vector<Memory> memory;  // one, or one for each thread
 
-    float *row(int y) const {
-        return values->as<float>() + static_cast<ptrdiff_t>(y) * width * pitch;
+    const Memory &of(int thread) const {
+        return memory.size() == 1 ? memory[0] : memory[to_size(thread)];
     }
-    uint8_t *operands_at(int padded_row) const {
-        return operands.as<uint8_t>() + padded_row * operand_row;
+    float *row(int thread, int y) const {
+        return of(thread).values->as<float>() +
+               static_cast<ptrdiff_t>(y % kept_rows) * width * pitch;
+    }
+    uint8_t *operands_at(int thread, int padded_row) const {
+        return of(thread).operands.as<uint8_t>() + padded_row * operand_row;
     }
 };
 
 // Layers that run together, block of rows by block of rows: the first convolution, or a binary one
-// with the 1 × 1 ones behind it, which need no neighbours.
+// with the 1 × 1 ones behind it, which need no neighbours. Step i writes map i and reads map i - 1.
 struct Plan::Step {
     int first = 0, last = 0;  // layers
+    int kernel = 1, stride = 1;  // of the first
     int rows_at_once = 1;
     std::vector<uint8_t> row_class, column_class;  // of the first layer's pixels
+
+    // The rows that output rows [begin, end) need: as many as the kernel and the shortcut see.
+    int first_needed(int begin) const { return std::max(0, begin * stride - kernel / 2); }
+    int end_needed(int end, int height) const {
+        return std::min(height, (end - 1) * stride + std::max(kernel / 2, stride - 1) + 1);
+    }
+};
+
+// Steps between two meetings of the threads. A thread works on a band of the last step's rows and
+// has the steps before it make the rows it needs, a few at a time, so that they are still in its
+// cache when they are read; rows at the edge of two bands are made twice.
+struct Plan::Phase {
+    size_t first = 0, last = 0;  // steps
 };
 
 // What one thread needs inside a step, for a block of rows.
@@ -229,12 +254,15 @@ struct Plan::Scratch {
     Aligned operands;   // of the layer that reads them
     Aligned signs;
     Aligned shortcut;
-    Aligned image;      // rows of the image as floats
+    Aligned image;          // rows of the image as floats
+    int next_image_row = 0;  // the first that is not there yet
+    std::vector<int> next_row;  // of each step
 };
 
 namespace {
 
-size_t to_size(int n) { return static_cast<size_t>(n); }
+// Above this a map's values leave the cache before they are read.
+constexpr size_t kLargeMap = 256 * 1024;
 
 std::vector<uint8_t> classes(int size, int input_size, int kernel, int stride, Outside first,
                              Outside last) {
@@ -265,6 +293,16 @@ void clear_padding(uint32_t *signs, int words, int pitch, int pixels) {
     }
 }
 
+int checked_threads(int threads) {
+    if (threads < 1 || threads > kMaxThreads) {
+        throw Error("threads: " + std::to_string(threads) + " is not in 1 to " +
+                    std::to_string(kMaxThreads));
+    }
+    return threads;
+}
+
+void grow(size_t &size, size_t to) { size = std::max(size, to); }
+
 }  // namespace
 
 Plan::~Plan() = default;
@@ -274,96 +312,160 @@ Plan::Plan(const Model &model, int height, int width, int threads, int layer)
       last_layer_(layer),
       input_{height, width, 3},
       shape_(model.output_shape(height, width, layer)),
-      workers_((threads < 1 || threads > kMaxThreads)
-                   ? throw Error("threads: " + std::to_string(threads) + " is not in 1 to " +
-                                 std::to_string(kMaxThreads))
-                   : threads) {
-    const auto &layers = model.program().layers;
-    const Tier &tier = model.tier();
-    size_t values[2] = {}, scratch_values[2] = {}, operands = 0, signs = 0, shortcut = 0;
-    Shape shape{height, width, 3};
-    size_t image = 0, vector = 0;
-    for (int i = 0; i <= layer;) {
+      workers_(checked_threads(threads)) {
+    make_steps();
+    make_phases();
+    make_maps();
+    make_scratch();
+}
+
+void Plan::make_steps() {
+    const auto &layers = model_.program().layers;
+    Shape shape = input_;
+    for (int i = 0; i <= last_layer_;) {
         const Layer &first = layers[to_size(i)];
-        if (first.kind == Kind::global_mean || first.kind == Kind::linear) {
-            vector = std::max({vector, to_size(round_up(first.in_channels, kLanes)),
-                               to_size(round_up(first.out_channels, kLanes))});
-            ++i;
-            continue;
-        }
+        if (first.kind == Kind::global_mean || first.kind == Kind::linear) break;
         Step step;
         step.first = step.last = i;
+        step.kernel = first.kernel;
+        step.stride = first.stride;
         const Shape before = shape;
         shape.height = (shape.height + first.stride - 1) / first.stride;
         shape.width = (shape.width + first.stride - 1) / first.stride;
         if (first.kind == Kind::binary_convolution) {
-            while (step.last < layer) {
+            while (step.last < last_layer_) {
                 const Layer &next = layers[to_size(step.last + 1)];
                 if (next.kind != Kind::binary_convolution || next.kernel != 1 || next.stride != 1) {
                     break;
                 }
                 ++step.last;
             }
-            step.row_class = classes(shape.height, before.height, first.kernel, first.stride, kTop,
-                                     kBottom);
-            step.column_class = classes(shape.width, before.width, first.kernel, first.stride,
-                                        kLeft, kRight);
+            step.row_class =
+                classes(shape.height, before.height, first.kernel, first.stride, kTop, kBottom);
+            step.column_class =
+                classes(shape.width, before.width, first.kernel, first.stride, kLeft, kRight);
             // Enough pixels to use a group's weights several times while they are near.
             step.rows_at_once = std::clamp(56 / shape.width, 1, shape.height);
-            no_class_.resize(std::max({no_class_.size(), to_size(shape.width),
-                                       to_size(step.rows_at_once)}));
-        } else {
-            image = to_size(first.kernel) *
-                    to_size(3 * (std::max(before.width, (shape.width - 1) * first.stride + 1) +
-                                 first.kernel));
-        }
-        for (int at = step.first; at <= step.last; ++at) {
-            const Layer &one = layers[to_size(at)];
-            const int pixels = step.rows_at_once * shape.width;
-            const int words = words_of(tier, one.out_channels);
-            const int pitch = pitch_of(tier, one.out_channels);
-            signs = std::max(signs, to_size(pixels) * to_size(words));
-            if (at < step.last) {
-                auto &most = scratch_values[(at - step.first) % 2];
-                most = std::max(most, to_size(pixels) * to_size(pitch));
-                operands = std::max(operands, to_size(pixels) * tier.operand_bytes(1, words));
-            }
-            if (one.kind == Kind::binary_convolution && one.shortcut && !shortcut_in_place(one)) {
-                shortcut = std::max(
-                    shortcut, to_size(pixels) * to_size(std::max(pitch, pitch_of(tier, one.in_channels))));
-            }
         }
         Map map;
         map.height = shape.height;
         map.width = shape.width;
-        map.pitch = pitch_of(tier, layers[to_size(step.last)].out_channels);
-        if (step.last < layer && layers[to_size(step.last + 1)].kind == Kind::binary_convolution) {
-            const Layer &reader = layers[to_size(step.last + 1)];
-            map.kernel = reader.kernel;
-            map.words = words_of(tier, reader.in_channels);
-            map.threshold = model.ready(step.last + 1).threshold.as<float>();
-            map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_bytes(map.kernel, map.words));
-            const int border = 2 * (map.kernel / 2);
-            map.operand_row = map.operand_pixel * (map.width + border);
-            map.operands = Aligned(to_size(map.height + border) * static_cast<size_t>(map.operand_row));
-        }
-        auto &most = values[maps_.size() % 2];
-        most = std::max(most, to_size(map.height) * to_size(map.width) * to_size(map.pitch));
+        map.pitch = pitch_of(model_.tier(), layers[to_size(step.last)].out_channels);
         maps_.push_back(std::move(map));
         i = step.last + 1;
         steps_.push_back(std::move(step));
     }
+}
+
+void Plan::make_phases() {
+    Phase phase;
+    for (size_t i = 1; i < steps_.size(); ++i) {
+        const Map &between = maps_[i - 1];
+        const Step &reader = steps_[i];
+        const Layer &layer = model_.program().layers[to_size(reader.first)];
+        const size_t bytes = to_size(between.height) * to_size(between.width) *
+                             to_size(between.pitch) * sizeof(float);
+        // A shortcut that is read in place over several rows needs them side by side.
+        const bool rows_apart = reader.rows_at_once == 1 || !shortcut_in_place(layer);
+        // Every further 3 × 3 convolution adds rows at the edges of bands.
+        if (bytes > kLargeMap && rows_apart && i - phase.first < 3) {
+            phase.last = i;
+        } else {
+            phases_.push_back(phase);
+            phase.first = phase.last = i;
+        }
+    }
+    phases_.push_back(phase);
+}
+
+void Plan::make_maps() {
+    const auto &layers = model_.program().layers;
+    const Tier &tier = model_.tier();
+    const int threads = workers_.size();
+    size_t whole[2] = {};  // values of the maps between phases, in turn
+    for (size_t p = 0; p < phases_.size(); ++p) {
+        for (size_t i = phases_[p].first; i <= phases_[p].last; ++i) {
+            Map &map = maps_[i];
+            const Step &step = steps_[i];
+            const bool inside = i < phases_[p].last;
+            map.kept_rows = map.height;
+            if (inside) {
+                const Step &reader = steps_[i + 1];
+                const int needed = reader.rows_at_once * reader.stride + 2 + step.rows_at_once;
+                map.kept_rows = std::min(map.height, needed);
+            }
+            const size_t values = to_size(map.kept_rows) * to_size(map.width) * to_size(map.pitch);
+            if (!inside) grow(whole[p % 2], values);
+            size_t operands = 0;
+            if (step.last < last_layer_ &&
+                layers[to_size(step.last + 1)].kind == Kind::binary_convolution) {
+                const Layer &reader = layers[to_size(step.last + 1)];
+                map.kernel = reader.kernel;
+                map.words = words_of(tier, reader.in_channels);
+                map.threshold = model_.ready(step.last + 1).threshold.as<float>();
+                const size_t row = tier.operand_row(map.width, map.kernel, map.words);
+                map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(map.words));
+                map.operand_row = static_cast<ptrdiff_t>(row);
+                operands = to_size(map.height + map.kernel / 2 * 2) * row;
+            }
+            for (int thread = 0; thread < (inside ? threads : 1); ++thread) {
+                Map::Memory memory;
+                if (inside) memory.values = std::make_shared<Aligned>(values * sizeof(float));
+                memory.operands = Aligned(operands);
+                map.memory.push_back(std::move(memory));
+            }
+        }
+    }
     const std::shared_ptr<Aligned> turns[2] = {
-        std::make_shared<Aligned>(values[0] * sizeof(float)),
-        std::make_shared<Aligned>(values[1] * sizeof(float))};
-    for (size_t i = 0; i < maps_.size(); ++i) maps_[i].values = turns[i % 2];
-    for (int thread = 0; thread < threads; ++thread) {
+        std::make_shared<Aligned>(whole[0] * sizeof(float)),
+        std::make_shared<Aligned>(whole[1] * sizeof(float))};
+    for (size_t p = 0; p < phases_.size(); ++p) {
+        maps_[phases_[p].last].memory[0].values = turns[p % 2];
+    }
+}
+
+void Plan::make_scratch() {
+    const auto &layers = model_.program().layers;
+    const Tier &tier = model_.tier();
+    size_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+        const Step &step = steps_[i];
+        const size_t pixels = to_size(step.rows_at_once) * to_size(maps_[i].width);
+        grow(most_pixels, pixels);
+        for (int at = step.first; at <= step.last; ++at) {
+            const Layer &layer = layers[to_size(at)];
+            const size_t words = to_size(words_of(tier, layer.out_channels));
+            const size_t pitch = to_size(pitch_of(tier, layer.out_channels));
+            grow(signs, pixels * words);
+            if (at < step.last) {
+                grow(values[(at - step.first) % 2], pixels * pitch);
+                grow(operands, to_size(step.rows_at_once) *
+                                   tier.operand_row(maps_[i].width, 1, static_cast<int>(words)));
+            }
+            if (layer.kind == Kind::binary_convolution && layer.shortcut &&
+                !shortcut_in_place(layer)) {
+                const size_t in_pitch = to_size(pitch_of(tier, layer.in_channels));
+                grow(shortcut, pixels * std::max(pitch, in_pitch));
+            }
+        }
+    }
+    for (int i = steps_.back().last; i <= last_layer_; ++i) {
+        const Layer &layer = layers[to_size(i)];
+        grow(vector, to_size(round_up(layer.in_channels, kLanes)));
+        grow(vector, to_size(round_up(layer.out_channels, kLanes)));
+    }
+    const Layer &stem = layers[0];
+    const int image_width = std::max(input_.width, (maps_[0].width - 1) * stem.stride + 1);
+    const size_t image = to_size(stem.kernel) * to_size(3 * (image_width + stem.kernel));
+    no_class_.resize(most_pixels);
+    for (int thread = 0; thread < workers_.size(); ++thread) {
         Scratch scratch;
-        for (int i = 0; i < 2; ++i) scratch.values[i] = Aligned(scratch_values[i] * sizeof(float));
+        for (int i = 0; i < 2; ++i) scratch.values[i] = Aligned(values[i] * sizeof(float));
         scratch.operands = Aligned(operands);
         scratch.signs = Aligned(signs * sizeof(uint32_t));
         scratch.shortcut = Aligned(shortcut * sizeof(float));
         scratch.image = Aligned(image * sizeof(float));
+        scratch.next_row.resize(steps_.size());
         scratch_.push_back(std::move(scratch));
     }
     for (auto &one : vectors_) one = Aligned(vector * sizeof(float));
@@ -371,8 +473,15 @@ Plan::Plan(const Model &model, int height, int width, int threads, int layer)
 
 size_t Plan::num_bytes() const {
     size_t total = vectors_[0].bytes() + vectors_[1].bytes();
-    for (size_t i = 0; i < maps_.size(); ++i) {
-        total += maps_[i].operands.bytes() + (i < 2 ? maps_[i].values->bytes() : 0);
+    std::vector<const Aligned *> seen;
+    for (const Map &map : maps_) {
+        for (const Map::Memory &memory : map.memory) {
+            total += memory.operands.bytes();
+            const Aligned *values = memory.values.get();
+            if (std::find(seen.begin(), seen.end(), values) != seen.end()) continue;
+            total += values->bytes();
+            seen.push_back(values);
+        }
     }
     for (const auto &s : scratch_) {
         total += s.values[0].bytes() + s.values[1].bytes() + s.operands.bytes() + s.signs.bytes() +
@@ -382,17 +491,14 @@ size_t Plan::num_bytes() const {
 }
 
 void Plan::run(const void *images, Pixels type, size_t count, float *outputs) {
-    const Shape input = input_;
-    const size_t bytes = to_size(input.height) * to_size(input.width) * 3 *
+    const size_t bytes = to_size(input_.height) * to_size(input_.width) * 3 *
                          (type == Pixels::uint8 ? 1 : sizeof(float));
     const size_t floats = to_size(shape_.height) * to_size(shape_.width) * to_size(shape_.channels);
     workers_.run([&](int thread) {
         for (size_t i = 0; i < count; ++i) {
-            const uint8_t *image = static_cast<const uint8_t *>(images) + i * bytes;
-            run_stem(image, type, thread);
-            workers_.meet();
-            for (size_t step = 1; step < steps_.size(); ++step) {
-                run_binary(step, thread);
+            const Input image{static_cast<const uint8_t *>(images) + i * bytes, type};
+            for (const Phase &phase : phases_) {
+                run_phase(phase, image, thread);
                 workers_.meet();
             }
             if (thread == 0) finish(outputs + i * floats);
@@ -401,163 +507,196 @@ void Plan::run(const void *images, Pixels type, size_t count, float *outputs) {
     });
 }
 
-void Plan::run_stem(const uint8_t *image, Pixels type, int thread) {
+void Plan::run_phase(const Phase &phase, const Input &image, int thread) {
+    Scratch &scratch = scratch_[to_size(thread)];
+    const int height = maps_[phase.last].height;
+    const int end = height * (thread + 1) / workers_.size();
+    int begin = height * thread / workers_.size();
+    if (begin == end) return;
+    for (size_t step = phase.last + 1; step-- > phase.first;) {
+        scratch.next_row[step] = begin;
+        begin = steps_[step].first_needed(begin);
+    }
+    if (phase.first == 0) {
+        const Layer &stem = model_.program().layers[0];
+        scratch.next_image_row = scratch.next_row[0] * stem.stride - stem.kernel / 2;
+    }
+    make_rows(phase, phase.last, end, image, thread);
+}
+
+// Rows of a step's output up to `end`, those of the steps before it as they are needed.
+void Plan::make_rows(const Phase &phase, size_t step, int end, const Input &image, int thread) {
+    int &next = scratch_[to_size(thread)].next_row[step];
+    while (next < end) {
+        const int rows = std::min(steps_[step].rows_at_once, end - next);
+        if (step > phase.first) {
+            const int needed = steps_[step].end_needed(next + rows, maps_[step - 1].height);
+            make_rows(phase, step - 1, needed, image, thread);
+        }
+        if (step == 0) {
+            for (int y = next; y < next + rows; ++y) run_stem(image, y, thread);
+        } else {
+            run_binary(step, next, rows, thread);
+        }
+        next += rows;
+    }
+}
+
+// One row of the first convolution.
+void Plan::run_stem(const Input &image, int y, int thread) {
     const Layer &layer = model_.program().layers[0];
     const Model::Ready &ready = model_.ready(0);
     const Tier &tier = model_.tier();
     const Map &out = maps_[0];
     Scratch &scratch = scratch_[to_size(thread)];
     const int border = layer.kernel / 2;
-    const int width = input_.width;
-    const ptrdiff_t pitch = static_cast<ptrdiff_t>(scratch.image.bytes() / sizeof(float)) /
-                            layer.kernel;
+    const ptrdiff_t pitch =
+        static_cast<ptrdiff_t>(scratch.image.bytes() / sizeof(float)) / layer.kernel / 3 * 3;
     auto fill = [&](float *to, ptrdiff_t pixels) {
         for (ptrdiff_t x = 0; x < pixels; ++x) std::copy_n(layer.padding.data(), 3, to + 3 * x);
     };
-    // Input row y stands in place y mod kernel (rows above the image count from -border).
-    auto place = [&](int y) {
-        return scratch.image.as<float>() + (y + border) % layer.kernel * pitch;
+    // The image's row stands in place row mod kernel; rows above it count from -border.
+    auto place = [&](int row) {
+        return scratch.image.as<float>() + (row + border) % layer.kernel * pitch;
     };
-    auto prepare = [&](int y) {
-        float *to = place(y);
-        if (y < 0 || y >= input_.height) {
+    auto prepare = [&](int row) {
+        float *to = place(row);
+        if (row < 0 || row >= input_.height) {
             fill(to, pitch / 3);
             return;
         }
         fill(to, border);
         float *pixels = to + 3 * border;
-        const size_t count = to_size(width) * 3;
-        if (type == Pixels::uint8) {
-            tier.to_unit(image + to_size(y) * count, count, pixels);
+        const size_t count = to_size(input_.width) * 3;
+        if (image.type == Pixels::uint8) {
+            tier.to_unit(image.bytes + to_size(row) * count, count, pixels);
         } else {
-            std::memcpy(pixels, image + to_size(y) * count * sizeof(float), count * sizeof(float));
+            std::memcpy(pixels, image.bytes + to_size(row) * count * sizeof(float),
+                        count * sizeof(float));
         }
-        fill(pixels + count, pitch / 3 - border - width);
+        fill(pixels + count, pitch / 3 - border - input_.width);
     };
-    const int begin = out.height * thread / workers_.size();
-    const int end = out.height * (thread + 1) / workers_.size();
-    int next = begin * layer.stride - border;  // the first row that is not there yet
-    for (int y = begin; y < end; ++y) {
-        const int first = y * layer.stride - border;
-        for (next = std::max(next, first); next < first + layer.kernel; ++next) prepare(next);
-        const float *rows[7];
-        for (int k = 0; k < layer.kernel; ++k) rows[k] = place(first + k);
-        StemRows r;
-        r.kernel = layer.kernel;
-        r.stride = layer.stride;
-        r.width = out.width;
-        r.num_groups = ready.out_pitch / kLanes;
-        r.weights = ready.weights.as<float>();
-        r.bias = ready.bias.as<float>();
-        r.input = rows;
-        r.out = out.row(y);
-        r.out_pixel = out.pitch;
-        if (out.kernel) {
-            r.next_threshold = out.threshold;
-            r.signs = scratch.signs.as<uint32_t>();
-            r.sign_words = out.words;
-        }
-        clear_padding(r.signs, r.sign_words, ready.out_pitch, out.width);
-        tier.stem_row(r);
-        if (out.kernel) {
-            tier.expand(r.signs, out.width, out.kernel, out.words,
-                        out.operands_at(y + out.kernel / 2));
-        }
+    const int first = y * layer.stride - border;
+    int &next = scratch.next_image_row;
+    for (next = std::max(next, first); next < first + layer.kernel; ++next) prepare(next);
+    const float *rows[7];
+    for (int k = 0; k < layer.kernel; ++k) rows[k] = place(first + k);
+    StemRows r;
+    r.kernel = layer.kernel;
+    r.stride = layer.stride;
+    r.width = out.width;
+    r.num_groups = ready.out_pitch / kLanes;
+    r.weights = ready.weights.as<float>();
+    r.bias = ready.bias.as<float>();
+    r.input = rows;
+    r.out = out.row(thread, y);
+    r.out_pixel = out.pitch;
+    if (out.kernel) {
+        r.next_threshold = out.threshold;
+        r.signs = scratch.signs.as<uint32_t>();
+        r.sign_words = out.words;
+    }
+    clear_padding(r.signs, r.sign_words, ready.out_pitch, out.width);
+    tier.stem_row(r);
+    if (out.kernel) {
+        tier.expand(r.signs, out.width, out.kernel, out.words,
+                    out.operands_at(thread, y + out.kernel / 2));
     }
 }
 
 // Rows of a layer's shortcut that cannot be read in place: means of 2 × 2, channels repeated.
-void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Map &in, int begin,
-                            int rows, int width, BinaryRows &r, Scratch &scratch) const {
-    const Tier &tier = model_.tier();
+// row(y): values of the layer's input.
+template <class Row>
+void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in,
+                            int begin, int width, const Row &row, BinaryRows &r,
+                            Scratch &scratch) const {
     const bool repeat = layer.in_channels != layer.out_channels && layer.in_channels % kLanes != 0;
     const ptrdiff_t pitch = repeat ? ready.out_pitch : ready.in_pitch;
     float *to = scratch.shortcut.as<float>();
-    for (int row = 0; row < rows; ++row) {
-        float *at = to + row * width * pitch;
-        const int y = (begin + row) * layer.stride;
-        const float *from = r.shortcut + row * r.shortcut_row;
+    for (int i = 0; i < r.num_rows; ++i) {
+        float *at = to + i * width * pitch;
+        const int y = (begin + i) * layer.stride;
+        const float *from = row(y);
         if (layer.stride == 2) {
-            const float *below = y + 1 < in.height ? from + in.width * in.pitch : nullptr;
-            tier.mean_row(from, below, in.width, ready.in_pitch, at);
+            const float *below = y + 1 < in.height ? row(y + 1) : nullptr;
+            model_.tier().mean_row(from, below, in.width, ready.in_pitch, at);
             from = at;
         }
         if (!repeat) continue;
         for (int x = width - 1; x >= 0; --x) {  // from the back: the means stand where it writes
-            const float *pixel = from + static_cast<ptrdiff_t>(x) * ready.in_pitch;
-            float values[4096];
-            std::copy_n(pixel, layer.in_channels, values);
+            float values[kLanes * 256];
+            std::copy_n(from + static_cast<ptrdiff_t>(x) * ready.in_pitch, layer.in_channels,
+                        values);
             for (int o = 0; o < layer.out_channels; ++o) {
                 at[x * pitch + o] = values[o % layer.in_channels];
             }
         }
     }
     r.shortcut = to;
-    r.shortcut_channels = static_cast<int>(repeat ? pitch : in_place_channels(layer, ready));
+    r.shortcut_channels = repeat ? ready.out_pitch : in_place_channels(layer, ready);
     r.shortcut_pixel = pitch;
     r.shortcut_row = width * pitch;
 }
 
-void Plan::run_binary(size_t index, int thread) {
+// A block of rows of a step, layer by layer.
+void Plan::run_binary(size_t index, int y, int rows, int thread) {
     const Step &step = steps_[index];
     const Map &in = maps_[index - 1], &out = maps_[index];
     const Tier &tier = model_.tier();
     Scratch &scratch = scratch_[to_size(thread)];
-    const int begin = out.height * thread / workers_.size();
-    const int end = out.height * (thread + 1) / workers_.size();
-    for (int y = begin; y < end; y += step.rows_at_once) {
-        const int rows = std::min(step.rows_at_once, end - y);
-        for (int at = step.first; at <= step.last; ++at) {
-            const Layer &layer = model_.program().layers[to_size(at)];
-            const Model::Ready &ready = model_.ready(at);
-            BinaryRows r;
-            r.layer = &ready.binary;
-            r.num_rows = rows;
-            r.width = out.width;
-            if (at == step.first) {
-                r.operands = in.operands_at(y * layer.stride);
-                r.operand_pixel = in.operand_pixel;
-                r.operand_row = in.operand_row;
-                r.row_class = step.row_class.data() + y;
-                r.column_class = step.column_class.data();
-                r.shortcut = in.row(y * layer.stride);
-                r.shortcut_row = static_cast<ptrdiff_t>(layer.stride) * in.width * in.pitch;
-            } else {
-                r.operands = scratch.operands.as<uint8_t>();
-                r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_bytes(1, ready.in_words));
-                r.operand_row = r.operand_pixel * out.width;
-                r.row_class = r.column_class = no_class_.data();
-                r.shortcut = scratch.values[(at - step.first + 1) % 2].as<float>();
-                r.shortcut_row = static_cast<ptrdiff_t>(out.width) * ready.in_pitch;
-            }
+    for (int at = step.first; at <= step.last; ++at) {
+        const Layer &layer = model_.program().layers[to_size(at)];
+        const Model::Ready &ready = model_.ready(at);
+        const float *before = scratch.values[(at - step.first + 1) % 2].as<float>();
+        const ptrdiff_t before_row = static_cast<ptrdiff_t>(out.width) * ready.in_pitch;
+        BinaryRows r;
+        r.layer = &ready.binary;
+        r.num_rows = rows;
+        r.width = out.width;
+        if (at == step.first) {
+            r.operands = in.operands_at(thread, y * layer.stride);
+            r.operand_pixel = in.operand_pixel;
+            r.operand_row = in.operand_row;
+            r.row_class = step.row_class.data() + y;
+            r.column_class = step.column_class.data();
+        } else {
+            r.operands = scratch.operands.as<uint8_t>();
+            r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(ready.in_words));
+            r.operand_row =
+                static_cast<ptrdiff_t>(tier.operand_row(out.width, 1, ready.in_words));
+            r.row_class = r.column_class = no_class_.data();
+        }
+        if (layer.shortcut && shortcut_in_place(layer)) {
+            r.shortcut = at == step.first ? in.row(thread, y) : before;
+            r.shortcut_row = before_row;
             r.shortcut_pixel = ready.in_pitch;
             r.shortcut_channels = in_place_channels(layer, ready);
-            if (!layer.shortcut) {
-                r.shortcut = nullptr;
-            } else if (!shortcut_in_place(layer)) {
-                prepare_shortcut(layer, ready, in, y, rows, out.width, r, scratch);
-            }
-            r.out_row = static_cast<ptrdiff_t>(out.width) * ready.out_pitch;
-            const bool last = at == step.last;
-            r.out = last ? out.row(y) : scratch.values[(at - step.first) % 2].as<float>();
-            const int kernel = last ? out.kernel : 1;
-            if (kernel) {
-                r.next_threshold = last ? out.threshold : model_.ready(at + 1).threshold.as<float>();
-                r.signs = scratch.signs.as<uint32_t>();
-                r.sign_words = last ? out.words : model_.ready(at + 1).in_words;
-            }
-            clear_padding(r.signs, r.sign_words, ready.out_pitch, rows * out.width);
-            tier.binary_rows(r);
-            if (!kernel) continue;
-            for (int row = 0; row < rows; ++row) {
-                const uint32_t *signs =
-                    r.signs + static_cast<ptrdiff_t>(row) * out.width * r.sign_words;
-                uint8_t *to =
-                    last ? out.operands_at(y + row + kernel / 2)
-                         : scratch.operands.as<uint8_t>() +
-                               to_size(row) * to_size(out.width) * tier.operand_bytes(1, r.sign_words);
-                tier.expand(signs, out.width, kernel, r.sign_words, to);
-            }
+        } else if (layer.shortcut && at == step.first) {
+            prepare_shortcut(layer, ready, {in.height, in.width, 0}, y, out.width,
+                             [&](int row) { return in.row(thread, row); }, r, scratch);
+        } else if (layer.shortcut) {
+            prepare_shortcut(layer, ready, {rows, out.width, 0}, 0, out.width,
+                             [&](int row) { return before + row * before_row; }, r, scratch);
+        }
+        const bool last = at == step.last;
+        r.out = last ? out.row(thread, y) : scratch.values[(at - step.first) % 2].as<float>();
+        r.out_row = static_cast<ptrdiff_t>(out.width) * ready.out_pitch;
+        const int kernel = last ? out.kernel : 1;  // of the reader
+        if (kernel) {
+            r.next_threshold = last ? out.threshold : model_.ready(at + 1).threshold.as<float>();
+            r.signs = scratch.signs.as<uint32_t>();
+            r.sign_words = last ? out.words : model_.ready(at + 1).in_words;
+        }
+        clear_padding(r.signs, r.sign_words, ready.out_pitch, rows * out.width);
+        tier.binary_rows(r);
+        if (!kernel) continue;
+        for (int row = 0; row < rows; ++row) {
+            const uint32_t *signs =
+                r.signs + static_cast<ptrdiff_t>(row) * out.width * r.sign_words;
+            uint8_t *to = last ? out.operands_at(thread, y + row + kernel / 2)
+                               : scratch.operands.as<uint8_t>() +
+                                     to_size(row) * tier.operand_row(out.width, 1, r.sign_words);
+            tier.expand(signs, out.width, kernel, r.sign_words, to);
         }
     }
 }
@@ -570,7 +709,7 @@ void Plan::finish(float *output) {
     const int channels = layers[to_size(at)].out_channels;
     if (at == last_layer_) {
         for (int i = 0; i < pixels; ++i) {
-            std::copy_n(map.row(0) + static_cast<ptrdiff_t>(i) * map.pitch, channels,
+            std::copy_n(map.row(0, 0) + static_cast<ptrdiff_t>(i) * map.pitch, channels,
                         output + static_cast<ptrdiff_t>(i) * channels);
         }
         return;
@@ -581,7 +720,7 @@ void Plan::finish(float *output) {
     for (int y = 0; y < map.height; ++y) {  // row by row: long sums of floats lose digits
         std::fill_n(other, channels, 0.0f);
         for (int x = 0; x < map.width; ++x) {
-            const float *pixel = map.row(y) + static_cast<ptrdiff_t>(x) * map.pitch;
+            const float *pixel = map.row(0, y) + static_cast<ptrdiff_t>(x) * map.pitch;
             for (int c = 0; c < channels; ++c) other[c] += pixel[c];
         }
         for (int c = 0; c < channels; ++c) vector[c] += other[c];

@@ -64,19 +64,32 @@ class Plan {
   private:
     struct Map;
     struct Step;
+    struct Phase;
     struct Scratch;
+    struct Input {
+        const uint8_t *bytes;
+        Pixels type;
+    };
 
-    void run_stem(const uint8_t *image, Pixels type, int thread);
-    void run_binary(size_t step, int thread);
-    void prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Map &in, int begin,
-                          int rows, int width, BinaryRows &r, Scratch &scratch) const;
+    void make_steps();
+    void make_phases();
+    void make_maps();
+    void make_scratch();
+    void run_phase(const Phase &phase, const Input &image, int thread);
+    void make_rows(const Phase &phase, size_t step, int end, const Input &image, int thread);
+    void run_stem(const Input &image, int y, int thread);
+    void run_binary(size_t step, int y, int rows, int thread);
+    template <class Row>
+    void prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in, int begin,
+                          int width, const Row &row, BinaryRows &r, Scratch &scratch) const;
     void finish(float *output);
 
     const Model &model_;
     int last_layer_;
     Shape input_, shape_;
-    std::vector<Map> maps_;  // what a step reads and what it writes
     std::vector<Step> steps_;
+    std::vector<Map> maps_;  // what each step writes
+    std::vector<Phase> phases_;
     std::vector<Scratch> scratch_;
     std::vector<uint8_t> no_class_;  // position classes of kernels without a border
     Aligned vectors_[2];

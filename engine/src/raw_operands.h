@@ -8,7 +8,11 @@
 namespace burn {
 namespace {
 
-size_t operand_bytes(int, int words) { return static_cast<size_t>(words) * 4; }
+size_t operand_pixel(int words) { return static_cast<size_t>(words) * 4; }
+
+size_t operand_row(int width, int kernel, int words) {
+    return static_cast<size_t>(width + kernel / 2 * 2) * operand_pixel(words);
+}
 
 void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
     const size_t border = static_cast<size_t>(kernel / 2 * words) * 4;

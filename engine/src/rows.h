@@ -49,34 +49,36 @@ BURN_INLINE void tile(const BinaryRows &r,
         r.operands + row * layer.stride * r.operand_row + x * layer.stride * r.operand_pixel,
         layer.stride * r.operand_pixel, r.operand_row, weights, layer.kernel, layer.in_words,
         counts);
+    // Copies: a store of floats could change what r points to, as far as the compiler knows.
+    const uint8_t *column_class = r.column_class + x;
     const float *bias = layer.bias + r.row_class[row] * out_channels + channel;
+    const ptrdiff_t shortcut_pixel = r.shortcut_pixel;
     const float *shortcut =
-        has_shortcut ? r.shortcut + row * r.shortcut_row + x * r.shortcut_pixel : nullptr;
+        has_shortcut ? r.shortcut + row * r.shortcut_row + x * shortcut_pixel : nullptr;
     float *out = r.out + row * r.out_row + x * out_channels + channel;
+    const ptrdiff_t sign_pixel = 2 * r.sign_words;
     uint16_t *signs = nullptr;
     if (has_signs) {
-        signs = reinterpret_cast<uint16_t *>(
-                    r.signs + (static_cast<ptrdiff_t>(row) * r.width + x) * r.sign_words) +
-                channel / kLanes;
+        signs = reinterpret_cast<uint16_t *>(r.signs) +
+                (static_cast<ptrdiff_t>(row) * r.width + x) * sign_pixel + channel / kLanes;
     }
 #pragma GCC unroll 32
     for (int p = 0; p < P; ++p) {
-        const float *pixel_bias = bias + r.column_class[x + p] * out_channels;
+        const float *pixel_bias = bias + column_class[p] * out_channels;
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
             Floats y = Kernel::multiply_add(counts[p * kVectors + v], constants.multiplier[v],
                                             Kernel::load(pixel_bias + v * kLanes));
             if (has_shortcut) {
-                const float *at = shortcut + p * r.shortcut_pixel + constants.shortcut[v];
-                y = Kernel::add(y, Kernel::load(at));
+                y = Kernel::add(y, Kernel::load(shortcut + constants.shortcut[v]));
             }
             const Floats z = Kernel::leaky(y, constants.slope[v]);
-            Kernel::store(out + p * out_channels + v * kLanes, z);
-            if (has_signs) {
-                signs[static_cast<ptrdiff_t>(p) * 2 * r.sign_words + v] =
-                    Kernel::at_least(z, constants.threshold[v]);
-            }
+            Kernel::store(out + v * kLanes, z);
+            if (has_signs) signs[v] = Kernel::at_least(z, constants.threshold[v]);
         }
+        shortcut += shortcut_pixel;
+        out += out_channels;
+        signs += sign_pixel;
     }
 }
 
@@ -157,12 +159,14 @@ inline void stem_tile(const StemRows &r, int group, int x) {
     }
     const Floats threshold =
         r.next_threshold ? Kernel::load(r.next_threshold + group * kLanes) : Kernel::all(0);
+    float *out = r.out + x * r.out_pixel + group * kLanes;
+    const ptrdiff_t out_pixel = r.out_pixel, sign_pixel = 2 * r.sign_words;
+    uint16_t *signs = reinterpret_cast<uint16_t *>(r.signs);
+    if (signs) signs += x * sign_pixel + group;
+#pragma GCC unroll 32
     for (int p = 0; p < P; ++p) {
-        Kernel::store(r.out + (x + p) * r.out_pixel + group * kLanes, sum[p]);
-        if (r.signs) {
-            reinterpret_cast<uint16_t *>(r.signs + static_cast<ptrdiff_t>(x + p) * r.sign_words)[
-                group] = Kernel::at_least(sum[p], threshold);
-        }
+        Kernel::store(out + p * out_pixel, sum[p]);
+        if (signs) signs[p * sign_pixel] = Kernel::at_least(sum[p], threshold);
     }
 }
 

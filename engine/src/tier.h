@@ -78,9 +78,10 @@ struct Tier {
     size_t (*weight_bytes)(int out_channels, int kernel, int words);
     void (*lay_out)(const uint32_t *bits, int out_channels, int kernel, int words, void *weights);
 
-    // Bytes of a pixel's operands, and a row of signs made into operands of the convolution that
-    // reads it: [pixel][words] -> kernel / 2 border pixels of zero bits, the row, as many again.
-    size_t (*operand_bytes)(int kernel, int words);
+    // Operands of the convolution that reads them: bytes from one pixel to the next, bytes of a row,
+    // and the row itself from signs [pixel][words], with kernel / 2 pixels of zero bits on each side.
+    size_t (*operand_pixel)(int words);
+    size_t (*operand_row)(int width, int kernel, int words);
     void (*expand)(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands);
 
     void (*binary_rows)(const BinaryRows &);

@@ -79,7 +79,7 @@ extern const Tier tier_avx2;
 const Tier tier_avx2 = {
     "avx2",        supported, Kernel::group, byte_weights_size<Kernel::group>,
     lay_out_bytes<Kernel::group>,
-    operand_bytes, expand,    binary_rows<Kernel>, stem_row<Kernel>,
+    operand_pixel, operand_row, expand, binary_rows<Kernel>, stem_row<Kernel>,
     mean_row<Kernel>, to_unit, linear<Kernel>,
 };
 

@@ -13,7 +13,7 @@ struct Avx512Bw : FloatsAvx512 {
     static constexpr int group = 64;
     static constexpr int groups = 2;
     static constexpr int tile = 7;
-    static constexpr int stem_tile = 14;
+    static constexpr int stem_tile = 7;
 
     static Vector zero() { return _mm512_setzero_si512(); }
     static Vector load_weights(const uint8_t *from) { return _mm512_load_si512(from); }
@@ -47,7 +47,7 @@ extern const Tier tier_avx512_bw;
 const Tier tier_avx512_bw = {
     "avx512-bw",   supported, Kernel::group, byte_weights_size<Kernel::group>,
     lay_out_bytes<Kernel::group>,
-    operand_bytes, expand,    binary_rows<Kernel>, stem_row<Kernel>,
+    operand_pixel, operand_row, expand, binary_rows<Kernel>, stem_row<Kernel>,
     mean_row<Kernel>, to_unit, linear<Kernel>,
 };
 

@@ -17,7 +17,7 @@ struct Vpopcnt : FloatsAvx512 {
     static constexpr int group = 16;
     static constexpr int groups = 1;
     static constexpr int tile = 7;
-    static constexpr int stem_tile = 14;
+    static constexpr int stem_tile = 7;
 
     static size_t group_bytes(int kernel, int words) {
         return static_cast<size_t>(kernel) * static_cast<size_t>(kernel * words) * 64;
@@ -29,6 +29,9 @@ struct Vpopcnt : FloatsAvx512 {
         const uint32_t *a, ptrdiff_t step, ptrdiff_t second, ptrdiff_t third, const __m512i *w,
         __m512i *ones, __m512i *twos) {
         const __m512i w1 = w[0], w12 = w[1], w3 = w[2];
+        for (int i = 0; i < 3; ++i) {
+            _mm_prefetch(reinterpret_cast<const char *>(w + 24 + i), _MM_HINT_T0);
+        }
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) {
             const uint32_t *at = a + p * step;
@@ -52,10 +55,11 @@ struct Vpopcnt : FloatsAvx512 {
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) ones[p] = twos[p] = _mm512_setzero_si512();
         if (kernel == 3) {
+            const ptrdiff_t differences = row_step / 8;  // they are the second half of a row
             for (int row = 0; row < 3; ++row) {
                 const uint32_t *a = reinterpret_cast<const uint32_t *>(operands + row * row_step);
                 for (int word = 0; word < words; ++word, w += 3) {
-                    add_triple<P>(a + word, step, words, 4 * words, w, ones, twos);
+                    add_triple<P>(a + word, step, differences, 2 * words, w, ones, twos);
                 }
             }
         } else {
@@ -120,30 +124,30 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
     }
 }
 
-size_t operand_bytes(int kernel, int words) {
-    return static_cast<size_t>(words) * (kernel == 3 ? 8 : 4);
+size_t operand_pixel(int words) { return static_cast<size_t>(words) * 4; }
+
+size_t operand_row(int width, int kernel, int words) {
+    return static_cast<size_t>(kernel == 3 ? 2 * (width + 2) : width) * operand_pixel(words);
 }
 
-// For a 3 × 3 kernel each pixel has its words and their xor with the next pixel's; for a 1 × 1
-// kernel the second of three words is replaced by its xor with the first.
+// For a 3 × 3 kernel the row with its border, then its xor with itself one pixel further; for a
+// 1 × 1 kernel the second of three words is replaced by its xor with the first.
 void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
     uint32_t *to = reinterpret_cast<uint32_t *>(operands);
-    const ptrdiff_t n = words;
+    const ptrdiff_t size = static_cast<ptrdiff_t>(width) * words;
     if (kernel == 1) {
-        std::memcpy(to, signs, static_cast<size_t>(width * n) * 4);
-        for (int x = 0; x < width; ++x, to += n) {
+        std::memcpy(to, signs, static_cast<size_t>(size) * 4);
+        for (int x = 0; x < width; ++x, to += words) {
             for (int word = 0; word + 3 <= words; word += 3) to[word + 1] ^= to[word];
         }
         return;
     }
-    for (int x = -1; x <= width; ++x, to += 2 * n) {
-        for (int word = 0; word < words; ++word) {
-            const uint32_t here = x >= 0 && x < width ? signs[x * n + word] : 0;
-            const uint32_t next = x + 1 < width ? signs[(x + 1) * n + word] : 0;
-            to[word] = here;
-            to[n + word] = here ^ next;
-        }
-    }
+    const size_t border = static_cast<size_t>(words) * 4;
+    std::memset(to, 0, border);
+    std::memcpy(to + words, signs, static_cast<size_t>(size) * 4);
+    std::memset(to + words + size, 0, border);
+    uint32_t *differences = to + size + 2 * words;
+    for (ptrdiff_t i = 0; i < size + words; ++i) differences[i] = to[i] ^ to[i + words];
 }
 
 }  // namespace
@@ -151,7 +155,7 @@ void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *op
 extern const Tier tier_avx512_vpopcnt;
 const Tier tier_avx512_vpopcnt = {
     "avx512-vpopcnt", supported, Vpopcnt::group, weight_bytes, lay_out,
-    operand_bytes,    expand,    binary_rows<Vpopcnt>, stem_row<Vpopcnt>,
+    operand_pixel, operand_row, expand, binary_rows<Vpopcnt>, stem_row<Vpopcnt>,
     mean_row<Vpopcnt>, to_unit, linear<Vpopcnt>,
 };
 

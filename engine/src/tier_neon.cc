@@ -113,7 +113,7 @@ extern const Tier tier_neon;
 const Tier tier_neon = {
     "neon",        supported, Neon::group, byte_weights_size<Neon::group>,
     lay_out_bytes<Neon::group>,
-    operand_bytes, expand,    binary_rows<Neon>, stem_row<Neon>,
+    operand_pixel, operand_row, expand, binary_rows<Neon>, stem_row<Neon>,
     mean_row<Neon>, to_unit, linear<Neon>,
 };
 

@@ -88,7 +88,7 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 extern const Tier tier_portable;
 const Tier tier_portable = {
     "portable",    supported, Portable::group, weight_bytes, lay_out,
-    operand_bytes, expand,    binary_rows<Portable>, stem_row<Portable>,
+    operand_pixel, operand_row, expand, binary_rows<Portable>, stem_row<Portable>,
     mean_row<Portable>, to_unit, linear<Portable>,
 };
 
