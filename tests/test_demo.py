@@ -21,9 +21,14 @@ def test_demo_leaves_runs_results_and_pictures(
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len({row["model"] for row in rows}) == 5
     assert len(rows) == 15  # kNN top-1, linear top-1 and top-5
-    for name in ("teacher/stage1.safetensors", "student/stage2.safetensors", "demo.svg"):
+    kept = ("teacher/stage1.safetensors", "student/stage2.safetensors", "student.bnn", "demo.svg")
+    for name in kept:
         assert (out / name).is_file()
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
+    run = json.loads((out / "packed.json").read_text())["run"]
+    assert [name.split()[0] for name in run["packages"]] == ["burn-engine", "numpy"]
+    assert run["images"] == 360
+    assert run["same_class"] >= 356
     before = (out / "student" / "stage2.safetensors").stat().st_mtime_ns
     assert main(["demo", "--out", str(out), "--device", "cpu", "--json"]) == 0
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
