@@ -6,7 +6,7 @@ ReActNet-A without classifier at 224×224, packed; the same network as float32 O
 torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. All are
 run in turn in one process, some calls a turn after an uncounted one; a turn's value is the median
 of its calls, and a ratio is the median of the turns' ratios. Weights are random: time does not
-depend on them. Wants `burn-ssl[onnx]` and a C++ compiler (for the ceiling), and nothing else running.
+depend on them. Wants `burn-ssl[onnx]` and a C++ compiler (for the ceiling); nothing else may run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import numpy as np
 import onnxruntime
 import torch
 import torchvision
-from burn_engine.model import isas
 
 import burn_engine
 from burn.backbones import Backbone, BackboneConfig, build_backbone
@@ -40,6 +39,7 @@ from burn.data.views import ViewConfig
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import pack
 from burn.types import Precision
+from burn_engine.model import isas
 
 SIDE = 224
 # ReActNet-A's binary multiply-adds for one image; `burn info reactnet_a` counts them.
@@ -91,13 +91,13 @@ def onnx_run(file: Path, images: np.ndarray, threads: int) -> Run:
     """A call of ONNX Runtime, by its default options but for the number of threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(
-        str(file), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, {"images": images})
 
 
-def contenders(backbone: Backbone, files: dict[str, Path], batch: int, threads: int) -> dict[str, Run]:
+def contenders(
+    backbone: Backbone, files: dict[str, Path], batch: int, threads: int
+) -> dict[str, Run]:
     """What is timed at a number of images and of threads, by name."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (batch, SIDE, SIDE, 3), np.uint8)
@@ -121,19 +121,18 @@ def contenders(backbone: Backbone, files: dict[str, Path], batch: int, threads: 
     return runs
 
 
-def time_in_turn(runs: dict[str, Run], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each, one value a round."""
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            time.sleep(0.03)  # the last one's threads stop spinning
+def one_round(runs: dict[str, Run]) -> dict[str, float]:
+    """Milliseconds of each: the median of its calls, of which the first is not counted."""
+    taken = {}
+    for name, run in runs.items():
+        time.sleep(0.03)  # the last one's threads stop spinning
+        run()
+        calls = []
+        while len(calls) < 3 or sum(calls) < 0.15:
+            began = time.perf_counter()
             run()
-            calls = []
-            while len(calls) < 3 or sum(calls) < 0.15:
-                began = time.perf_counter()
-                run()
-                calls.append(time.perf_counter() - began)
-            taken[name].append(1e3 * statistics.median(calls))
+            calls.append(time.perf_counter() - began)
+        taken[name] = 1e3 * statistics.median(calls)
     return taken
 
 
@@ -186,7 +185,7 @@ for _ in range(9):
     if len(times) == 1:
         for _ in range(3): model(images)
         after = kib("VmRSS")
-print(json.dumps({"load_ms": 1e3 * sorted(times)[4], "first_load_ms": 1e3 * times[0], "growth_mb": (after - before) / 1024}))
+print(json.dumps({"load_ms": 1e3 * sorted(times)[4], "growth_mb": (after - before) / 1024}))
 """
 
 
@@ -205,18 +204,13 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     best, times = isas()[0], {}
     settings = [(1, 1), (1, 2), (8, 1), (8, 2)]
     runs = {s: contenders(backbone, files, *s) for s in settings}
-    # What is compared with another is timed beside it: one and two threads, batch 1 and 8.
     single = {f"{name}, batch {b}, {t} threads": run
               for (b, t), made in runs.items() for name, run in made.items()}  # fmt: skip
     ceilings: list[float] = []
-
-    def one_round() -> None:
-        ceilings.append(ceiling())
-        for name, values in time_in_turn(single, 1).items():
-            times.setdefault(name, []).extend(values)
-
     for _ in range(rounds):
-        one_round()
+        ceilings.append(ceiling())
+        for name, milliseconds in one_round(single).items():
+            times.setdefault(name, []).append(milliseconds)
 
     def of(name: str, batch: int = 1, threads: int = 1) -> list[float]:
         return times[f"{name}, batch {batch}, {threads} threads"]
@@ -261,7 +255,8 @@ def processor() -> str:
     """Its name, as far as the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        named = (line for line in lines if line.startswith("model name"))
+        return next(named).split(":", 1)[1].strip()
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -280,7 +275,8 @@ def main() -> None:
     for part in ("machine", "ratios", "milliseconds"):
         print(part)
         for name, value in found[part].items():
-            print(f"  {name:52} {value:.3f}" if isinstance(value, float) else f"  {name:52} {value}")
+            shown = f"{value:.3f}" if isinstance(value, float) else value
+            print(f"  {name:52} {shown}")
     for name in ("load_ms", "memory_beyond_file_mb", "file_bytes"):
         print(f"{name:54} {found[name]:.1f}")
 

@@ -1,0 +1,127 @@
+"""Whether a packed classifier decides as its network does, on real images.
+
+    python benchmarks/agreement.py CHECKPOINT CLASSIFIER PACKED IMAGES [--limit 5000] [--json]
+
+CHECKPOINT is a run folder or checkpoint of burn's, CLASSIFIER the classifier.safetensors that
+`burn evaluate linear --out` kept, PACKED the file that `burn pack` made of both, IMAGES a source
+with labels. Prints how often both give the same class, how alike the features are, and of each
+image the first layer where a sign differs: how near to zero its argument is there. Beside it, how
+alike the network's own features are in float32 and float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import burn_engine
+from burn.classifier_file import load_classifier
+from burn.data.loader import plain_batches
+from burn.data.sources import open_source
+from burn.evaluation.subject import load_model
+from burn.layers import BinaryConv2d
+from burn_engine.format import BinaryConvolution, read_program
+
+
+def arguments_of_signs(backbone: torch.nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Features, and for every binary convolution x + shift, (batch, channels, height, width)."""
+    seen: list[Tensor] = []
+
+    def keep(module: BinaryConv2d, inputs: tuple[Tensor, ...]) -> None:
+        seen.append(inputs[0] + module.sign.shift.view(1, -1, 1, 1))
+
+    layers = [module for module in backbone.modules() if isinstance(module, BinaryConv2d)]
+    handles = [layer.register_forward_pre_hook(keep) for layer in layers]
+    try:
+        with torch.inference_mode():
+            return backbone(images), seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def compare(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything that is printed."""
+    _, backbone, views = load_model(options.checkpoint, fresh=False, seed=0)
+    classifier = load_classifier(Path(options.classifier))
+    assert classifier is not None, options.classifier
+    model = burn_engine.load(options.packed)
+    program = read_program(options.packed)
+    binary = [
+        (program.layers[i - 1].name, layer.threshold)
+        for i, layer in enumerate(program.layers)
+        if isinstance(layer, BinaryConvolution)
+    ]
+    source = open_source(options.images, "test")
+    assert source.labels is not None
+    precise = copy.deepcopy(backbone).double()
+    same = right = right_packed = flipped = total = 0
+    cosines, own_cosines, nearest = [], [], []
+    indices = list(range(min(options.limit, len(source))))
+    for batch in plain_batches(source, views, 100, 0, indices):
+        images = batch.views[0]
+        pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
+        features, arguments = arguments_of_signs(backbone, images)
+        with torch.inference_mode():
+            expected = (features @ classifier.weight.T + classifier.bias).argmax(1).numpy()
+        found = model(pixels).argmax(axis=1)
+        with torch.inference_mode():
+            own_cosines.extend(F.cosine_similarity(precise(images), features.double()).tolist())
+        ours = torch.from_numpy(model.features(pixels)).double()
+        cosines.extend(F.cosine_similarity(ours, features.double()).tolist())
+        labels = source.labels[batch.indices.numpy()]
+        total += len(labels)
+        same += int((found == expected).sum())
+        right += int((expected == labels).sum())
+        right_packed += int((found == labels).sum())
+        undecided = np.ones(len(labels), bool)
+        for (name, threshold), z in zip(binary, arguments, strict=True):
+            signs = torch.from_numpy(model.layer(pixels, name) >= threshold).permute(0, 3, 1, 2)
+            differs = signs != (z >= 0)
+            for image in np.flatnonzero(undecided):
+                if differs[image].any():
+                    undecided[image] = False
+                    flipped += 1
+                    nearest.append(float(z[image][differs[image]].abs().max()))
+    return {
+        "images": total,
+        "same_class": same / total,
+        "accuracy": right / total,
+        "packed_accuracy": right_packed / total,
+        "least_cosine": float(np.min(cosines)),
+        "cosine_above_0.999": float((np.array(cosines) > 0.999).mean()),
+        "float64_least_cosine": float(np.min(own_cosines)),
+        "float64_cosine_above_0.999": float((np.array(own_cosines) > 0.999).mean()),
+        "images_with_a_flipped_sign": flipped / total,
+        "largest_argument_of_a_first_flip": max(nearest, default=0.0),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkpoint")
+    parser.add_argument("classifier")
+    parser.add_argument("packed")
+    parser.add_argument("images")
+    parser.add_argument("--limit", type=int, default=5000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found = compare(options)
+    if options.json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        print(f"{name:36} {value:.6g}")
+
+
+if __name__ == "__main__":
+    main()
