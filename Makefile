@@ -1,6 +1,8 @@
 # `make demo`, `make test` and `make check` set up .venv by themselves and use it again.
 PYTHON ?= python3
 BIN := .venv/bin
+ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
+	engine/CMakeLists.txt engine/pyproject.toml
 
 .PHONY: demo test check clean
 
@@ -8,7 +10,7 @@ demo: .venv/ready
 	$(BIN)/burn demo
 
 test: .venv/ready
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -16,11 +18,18 @@ check: .venv/ready
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-.venv/ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "burn needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv .venv
+# The engine first: burn-ssl needs it, and takes it from here, built from its sources.
+.venv/ready: pyproject.toml | .venv/engine
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+.venv/engine: $(ENGINE) | .venv/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check ./engine
+	touch $@
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "burn needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+
 clean:
-	rm -rf .venv dist .ruff_cache
+	rm -rf .venv dist build engine/build .ruff_cache

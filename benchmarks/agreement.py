@@ -107,7 +107,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkpoint")
     parser.add_argument("classifier")
     parser.add_argument("packed")

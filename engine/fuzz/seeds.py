@@ -19,7 +19,7 @@ def main() -> None:
     for name, packed in make.valid().items():
         (folder / f"{name}.bnn").write_bytes(packed.write())
     packed = make.projected()
-    escaped = make.compact(packed.program).replace("é", r"\ud83d\ude00\u00e9\n")
+    escaped = make.compact(packed.program).replace("é", r"\ud83d\ude00\u00e9")
     (folder / "escapes.bnn").write_bytes(packed.write_program(escaped))
     for path in ATTACKS.glob("*.bnn"):
         shutil.copy(path, folder)

@@ -527,8 +527,10 @@ void Plan::run_phase(const Phase &phase, const Input &image, int thread) {
 // Rows of a step's output up to `end`, those of the steps before it as they are needed.
 void Plan::make_rows(const Phase &phase, size_t step, int end, const Input &image, int thread) {
     int &next = scratch_[to_size(thread)].next_row[step];
+    const int kept = maps_[step].kept_rows;
     while (next < end) {
-        const int rows = std::min(steps_[step].rows_at_once, end - next);
+        // A block of rows lies side by side: it ends where the kept rows begin again.
+        const int rows = std::min({steps_[step].rows_at_once, end - next, kept - next % kept});
         if (step > phase.first) {
             const int needed = steps_[step].end_needed(next + rows, maps_[step - 1].height);
             make_rows(phase, step - 1, needed, image, thread);

@@ -82,7 +82,8 @@ struct TableKernel : Isa {
                     Vector low[G], high[G];
 #pragma GCC unroll 4
                     for (int g = 0; g < G; ++g) {
-                        const Vector w = Isa::load_weights(weights + g * next_group);
+                        const Vector w =
+                            Isa::load_weights(weights + static_cast<size_t>(g) * next_group);
                         low[g] = Isa::low(w);
                         high[g] = Isa::high(w);
                     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import packed
 import pytest
+
+import packed
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ class Packed:
 
     def header(self):
         """The header, and the data; F32 tensors first, so that they are aligned."""
-        header = {"__metadata__": {"bnn": json.dumps(self.program)}}
+        header: dict[str, Any] = {"__metadata__": {"bnn": json.dumps(self.program)}}
         data = b""
         for name, array in sorted(self.tensors.items(), key=lambda item: item[1].dtype != "<f4"):
             begin = len(data)

@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 
 import numpy as np
-import packed
 import pytest
+
+import packed
 from burn_engine import ModelError
-from burn_engine.format import ImageSize, parse_program, read_program
+from burn_engine.format import Convolution, ImageSize, parse_program, read_program
 
 
 def refuses(data, message):
@@ -68,7 +69,10 @@ def good():
         (packed.raw('{"a": NaN}', b""), "NaN is not finite"),
         (packed.raw('{"a": -Infinity}', b""), "-Infinity is not finite"),
         (packed.raw('{"a": 1e999}', b""), "'1e999' is not finite"),
-        (packed.raw('{"a": ' + "9" * 5000 + "}", b""), "not JSON"),
+        (packed.raw('{"a": -1.7976931348623159e308}', b""), "9e308' is not finite"),
+        (packed.raw('{"a": ' + "9" * 5000 + "}", b""), "has more than 100 characters"),
+        (packed.raw('{"a": ' + "9" * 101 + "}", b""), "has more than 100 characters"),
+        (packed.raw('{"a": -0.' + "0" * 98 + "}", b""), "has more than 100 characters"),
         (packed.raw('{"a": "\\ud800"}', b""), "lone surrogate"),
         (packed.raw('{"\\udc00": 1}', b""), "lone surrogate"),
         (packed.raw('{"a": ["\\udc00\\ud800"]}', b""), "lone surrogate"),
@@ -98,6 +102,26 @@ def test_brackets_in_strings_are_not_nesting_and_16_levels_are_read():
     parse_program(network.to_bytes())
     network.program["origin"]["b"] = [deep]
     refuses(network.to_bytes(), "program: nested deeper than 16")
+
+
+def test_numbers_up_to_the_largest_are_read():
+    program = packed.random_network().program
+    numbers = ["9" * 100, "0." + "0" * 92 + "1e401", "1.7976931348623158e308", "0e9999", "1e-9999"]
+    program["origin"] = {"a": 0}
+    text = json.dumps(program).replace('{"a": 0}', f'{{"a": [{", ".join(numbers)}]}}')
+    header, data = packed.random_network().header()
+    header["__metadata__"]["bnn"] = text
+    origin = parse_program(packed.raw(header, data)).origin
+    assert origin is not None
+    assert len(origin["a"]) == len(numbers)
+
+
+def test_another_format_is_refused_before_all_other_rules():
+    network = packed.random_network()
+    network.program = {"format": 2, "new": None}
+    header, data = network.header()
+    header["stem.bias"]["dtype"] = "I64"
+    refuses(packed.raw(header, data), "program: format 2; this reader knows format 1")
 
 
 def test_other_metadata_and_the_order_of_the_header_do_not_matter():
@@ -352,6 +376,10 @@ def rename(network):
         (top("classes", list("abca")), "two classes have the same name"),
         (top("classes", ["a", "b", "c", ""]), "class '' is not a non-empty string"),
         (top("classes", ["a", "b", "c", 1]), "class 1 is not a non-empty string"),
+        (top("classes", ["a", "b", "c", "d\t"]), "class 'd\\t' has a control character"),
+        (top("classes", ["a", "b", "c", "\x00"]), "has a control character"),
+        (top("classes", ["a", "b", "c", "\x1f"]), "has a control character"),
+        (top("classes", ["a", "b", "c", "\x7f"]), "has a control character"),
         (top("image", None), "program: image: None is not an object"),
         (top("image", [256, 224]), "is not an object"),
         (top("image", {"size": 8}), "image: resize is missing"),
@@ -451,10 +479,11 @@ def test_files(tmp_path):
     with pytest.raises(ModelError, match=r"1073741825 bytes long; .* at most 1073741824"):
         read_program(path)
     path.write_bytes(packed.random_network().to_bytes())
-    program = read_program(path)
-    before = program.layers[0].weight.copy()
+    stem = read_program(path).layers[0]
+    assert isinstance(stem, Convolution)
+    before = stem.weight.copy()
     path.write_bytes(b"")
-    np.testing.assert_array_equal(program.layers[0].weight, before)
+    np.testing.assert_array_equal(stem.weight, before)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import packed
 import pytest
+
+import packed
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_input
 

@@ -8,8 +8,9 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import packed
 import pytest
+
+import packed
 from burn_engine import ModelError, load, reference
 from burn_engine import model as model_module
 from burn_engine.format import parse_program
@@ -30,6 +31,7 @@ def test_attributes(write, isa):
         "classifier",
     )
     assert model.image == (20, 16)
+    assert model.image is not None
     assert model.image.resize == 20
     assert model.origin == {"recipe": "test"}
     assert (model.backend, model.isa) == (
@@ -261,8 +263,7 @@ class FakeModel:
 @pytest.fixture
 def fake_core(monkeypatch):
     core = types.ModuleType("burn_engine._core")
-    core.Model = FakeModel
-    core.supported_isas = lambda: ["best", "portable"]
+    vars(core).update(Model=FakeModel, supported_isas=lambda: ["best", "portable"])
     monkeypatch.setitem(sys.modules, "burn_engine._core", core)
     FakePlan.made = 0
 
@@ -297,6 +298,7 @@ def test_plans_are_used_again_and_few_are_kept(write, monkeypatch):
     assert FakePlan.made == len(model.layers)
     for height in range(1, 30):
         model(packed.random_images(shape=(1, height, 5, 3)))
+    assert isinstance(model._backend, model_module._Native)
     kept = model._backend._free
     assert len(kept) == model_module._KEPT_PLANS
     assert kept[0][0] == (29, 5, 7)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import packed
 import pytest
+
+import packed
 from burn_engine import load, reference
 from burn_engine.format import BinaryConvolution, GlobalMean, parse_program
 

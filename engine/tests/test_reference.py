@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import packed
 import pytest
+
+import packed
 from burn_engine import reference
 from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, parse_program
 
@@ -96,6 +97,7 @@ def test_the_binary_sum_is_exact_at_the_widest():
 
 def test_the_threshold_itself_is_plus_one():
     program = parse_program(packed.random_network(**packed.NETWORKS["one"]).to_bytes())
+    assert isinstance(program.layers[1], BinaryConvolution)
     layer = dataclasses.replace(program.layers[1], shortcut=False)
     x = layer.threshold.reshape(1, 1, 1, 1)
     below = np.nextafter(x, np.float32(-np.inf))

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import burn_engine
 import numpy as np
 import pytest
 import torch
@@ -22,6 +21,7 @@ from interpreter import read, run
 from samples import NETWORKS, save
 from torch import Tensor
 
+import burn_engine
 from burn.backbones import Backbone, BackboneConfig, build_backbone
 from burn.backbones.reactnet import ReActNet
 from burn.classifier_file import Classifier, fingerprint, save_classifier

@@ -175,8 +175,9 @@ def parse_program(data: bytes) -> Program:
             raise ModelError(f"header: __metadata__ {short(key)} is {short(value)}, not a string")
     if "bnn" not in metadata:
         raise ModelError("header: __metadata__ has no 'bnn', so this is no packed network")
-    tensors = _Tensors(data, start, header)
-    return _parse_program(parse_json(metadata["bnn"], "program"), tensors)
+    program = parse_json(metadata["bnn"], "program")
+    _check_format(program)  # first: another format may have other keys, and other tensors too
+    return _parse_program(program, _Tensors(data, start, header))
 
 
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -293,12 +294,15 @@ def _parse_entry(name: str, value: Any) -> _Entry:
     return _Entry(dtype, tuple(shape), begin, end)
 
 
-def _parse_program(program: Any, tensors: _Tensors) -> Program:
+def _check_format(program: Any) -> None:
     if not isinstance(program, dict):
         raise ModelError("program: not an object")
     found = program.get("format")
-    if not _is_int(found, FORMAT, FORMAT):  # first: another format may have other keys
+    if not _is_int(found, FORMAT, FORMAT):
         raise ModelError(f"program: format {short(found)}; this reader knows format {FORMAT}")
+
+
+def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
     optional = {"classes", "image", "origin"}
     _check_keys(program, "program", {"format", "layers", "features"}, optional)
     described = program["layers"]
@@ -339,6 +343,8 @@ def _parse_classes(classes: Any, layers: list[Layer]) -> tuple[str, ...]:
     for name in classes:
         if not isinstance(name, str) or not name:
             raise ModelError(f"program: class {short(name)} is not a non-empty string")
+        if _CONTROL.search(name):
+            raise ModelError(f"program: class {short(name)} has a control character")
     if len(classes) != layers[-1].channels:
         raise ModelError(
             f"program: {len(classes)} classes, but {layers[-1].name!r} has "
@@ -360,6 +366,7 @@ def _parse_image(image: Any) -> ImageSize:
     return ImageSize(resize, size)
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,100}")
 _FIELDS: dict[str, set[str]] = {
     "convolution": {"stride"},

@@ -258,7 +258,7 @@ def _choose(isa: str | None) -> tuple[Any, str]:
         warnings.warn(
             "burn-engine runs its NumPy reference, which is slow, because the compiled core is "
             f"missing ({reason}). Install a C++ compiler and reinstall: "
-            "pip install --force-reinstall --no-binary burn-engine burn-engine",
+            "pip install --force-reinstall --no-cache-dir --no-binary burn-engine burn-engine",
             RuntimeWarning,
             stacklevel=4,
         )

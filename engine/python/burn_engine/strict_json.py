@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from burn_engine.errors import ModelError
 
 MAX_DEPTH = 16
+MAX_NUMBER = 100  # characters
 
 # A string (closed or not), or a bracket outside strings. Possessive, so that the time is linear.
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
@@ -20,12 +21,17 @@ def parse_json(text: str, what: str) -> Any:
     """Parse JSON text; `what` names it in errors.
 
     Raises ModelError for what is not JSON, nested deeper than 16 levels, a key that stands twice in
-    an object, numbers that are not finite and strings that are not Unicode text (lone surrogates).
+    an object, numbers that are not finite as float64 or have more than 100 characters, and strings
+    that are not Unicode text (lone surrogates).
     """
     try:
         _check_depth(text)  # before the parser recurses
         value = json.loads(
-            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant
+            text,
+            object_pairs_hook=_object,
+            parse_float=_finite,
+            parse_int=_integer,
+            parse_constant=_no_constant,
         )
         json.dumps(value, ensure_ascii=False).encode()
     except ModelError as error:
@@ -68,7 +74,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _integer(text: str) -> int:
+    _check_length(text)
+    return int(text)
+
+
+def _check_length(number: str) -> None:
+    if len(number) > MAX_NUMBER:
+        raise ModelError(f"the number {short(number)} has more than {MAX_NUMBER} characters")
+
+
 def _finite(text: str) -> float:
+    _check_length(text)
     number = float(text)
     if not math.isfinite(number):
         raise ModelError(f"the number {short(text)} is not finite")

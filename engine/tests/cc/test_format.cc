@@ -266,11 +266,15 @@ void test_other_valid() {
     });
     accepted_file("other metadata", [](File &f) { f.more_metadata = R"(,"format":"pt")"; });
     accepted_file("escapes", [](File &file) {
-        replace(file.program, "cat", R"(\u0063\ud83d\ude00\n)");
+        replace(file.program, "cat", R"(\u0063\ud83d\ude00)");
+        replace(file.program, R"("from")", R"("fr\u006fm\n")");
         replace(file.program, R"("relu":true)", R"("r\u0065lu":true)");
     });
     accepted_file("odd numbers where nobody reads them", [](File &file) {
-        replace(file.program, "1.5", "1e999, -0, -0.0E-7, 99999999999999999999999");
+        replace(file.program, "1.5",
+                "-0, -0.0E-7, 99999999999999999999999, 0e99999999999, 1e-99999999999, "
+                "1.7976931348623158e308, -17976931348623158E+292, " +
+                    std::string(100, '9') + ", 0." + std::string(92, '0') + "1e401");
     });
     accepted_file("depth 16", [](File &file) {
         replace(file.program, R"(null)", std::string(13, '[') + std::string(13, ']'));
@@ -342,7 +346,9 @@ void test_tensors() {
     shape("needs integers", "[18446744073709551616]");
     shape("no more than 4 integers", "[1,1,1,1,3]");
     shape("F32 of shape [4] needs 16", "[4]");
-    shape("needs 4", "[]");
+    shape("'shape' is [], needs 1 to 4 sizes of at least 1", "[]");
+    shape("'shape' is [3, 0], needs 1 to 4 sizes of at least 1", "[3,0]");
+    shape("needs an array", "null");
     shape("more bytes than 64 bits can count", "[4611686018427387904]");
     shape("more bytes than 64 bits can count", "[4294967296,4294967296,3]");
     shape("more bytes than 64 bits can count", "[3,6148914691236517206]");
@@ -372,7 +378,7 @@ void test_tensors() {
     refused("extra", "tensor 'zzz': belongs to no layer", [](File &file) {
         file.tensors.push_back({"zzz", "U8", {1}, "x"});
     });
-    refused("extra and empty", "tensor 'zzz': belongs to no layer", [](File &file) {
+    refused("extra and empty", "'shape' is [7, 0], needs 1 to 4 sizes", [](File &file) {
         file.tensors.push_back({"zzz", "F32", {7, 0}, ""});
     });
     refused("twice", "key 'stem.bias' stands twice",
@@ -414,6 +420,7 @@ void test_program() {
                     R"("features":"mean")");
     refused_program("needs 'top', the last layer", R"("classes":["cat","dög"],)", "");
     refused_program("needs an object", R"("origin":{"from":[1.5,null,"x"]})", R"("origin":"me")");
+    refused_program("needs an object", R"("origin":{"from":[1.5,null,"x"]})", R"("origin":null)");
     const auto classes = [](const std::string &reason, const std::string &changed) {
         refused_program(reason, R"(["cat","dög"])", changed);
     };
@@ -424,6 +431,12 @@ void test_program() {
     classes("empty", R"(["cat",""])");
     classes("classes[1] needs to be a string", R"(["cat",2])");
     classes("needs an array", "null");
+    classes("class 'a?b' has a control character", R"(["cat","a\tb"])");
+    classes("has a control character", R"(["cat","\u0000"])");
+    classes("has a control character", R"(["cat","\u001f"])");
+    classes("has a control character", "[\"cat\",\"a\x7f\"]");
+    accepted_file("characters at the border of control characters",
+                  [](File &file) { replace(file.program, "dög", " ~\u0080"); });
     classes("needs an array", R"({"cat":"dog"})");
     const auto image = [](const std::string &reason, const std::string &changed) {
         refused_program(reason, R"({"resize":8,"size":7})", changed);
@@ -541,7 +554,7 @@ void test_shapes() {
     reshaped("stem.weight", {3, 3, 3, 4}, "has shape [3, 3, 3, 4]");
     reshaped("stem.weight", {3, 9}, "has shape [3, 9]");
     reshaped("stem.weight", {3, 9, 9, 3}, "has shape [3, 9, 9, 3]");
-    reshaped("stem.weight", {0, 3, 3, 3}, "has shape [0, 3, 3, 3]");
+    reshaped("stem.weight", {0, 3, 3, 3}, "'shape' is [0, 3, 3, 3], needs 1 to 4 sizes");
     reshaped("stem.weight", {4097, 1, 1, 3}, "has shape [4097, 1, 1, 3]");
     reshaped("stem.padding", {4}, "stem.padding has shape [4], needs [3]");
     reshaped("stem.bias", {6}, "stem.bias has shape [6], needs [3]");
@@ -553,11 +566,11 @@ void test_shapes() {
     reshaped("b.1.weight", {9, 3, 3, 1}, "b.1.multiplier has shape [6], needs [9]");
     reshaped("b.1.weight", {4098, 1, 1, 1}, "has shape [4098, 1, 1, 1]");
     reshaped("b.2.multiplier", {5}, "b.2.multiplier has shape [5], needs [6]");
-    reshaped("b.2.bias", {}, "b.2.bias has shape [], needs [6]");
+    reshaped("b.2.bias", {}, "'shape' is [], needs 1 to 4 sizes");
     reshaped("b.2.slope", {1}, "b.2.slope has shape [1], needs [6]");
     reshaped("mean.bias", {7}, "mean.bias has shape [7], needs [6]");
     reshaped("fc.weight", {4, 7}, "needs [out, 6] with out in 1 to 1000000");
-    reshaped("fc.weight", {0, 6}, "has shape [0, 6]");
+    reshaped("fc.weight", {0, 6}, "'shape' is [0, 6], needs 1 to 4 sizes");
     reshaped("fc.weight", {24}, "has shape [24]");
     reshaped("fc.bias", {5}, "fc.bias has shape [5], needs [4]");
     reshaped("fc.weight", {1000001, 6}, "has shape [1000001, 6]");
@@ -636,6 +649,13 @@ void test_json() {
     json("expected a digit", "1.");
     json("expected a digit", "1e+");
     json("expected a digit", "-");
+    json("more than 100 characters", std::string(101, '9'));
+    json("more than 100 characters", "-0." + std::string(98, '0'));
+    json("more than 100 characters", "[1e" + std::string(1'000'000, '0') + "]");
+    json("not finite", "1e309");
+    json("not finite", "[-1.7976931348623159e308]");
+    json("not finite", "1E+99999999999999999999999999");
+    json("not finite", "0." + std::string(90, '0') + "1e400");
     json("expected a value", "+1");
     json("expected a value", ".5");
     json("expected a value", "tru");

@@ -254,6 +254,7 @@ void check_chains(const char *isa) {
     }
     // Maps so large that steps run in one phase, each thread on its band of rows.
     for (const int threads : {1, 2, 5}) {
+        if (is_short && threads != 2) continue;
         burn::Program program;
         program.layers = {stem(16, 3, 1),
                           binary(16, 16, 3, 1, true, false), binary(16, 32, 1, 1, true, false),
@@ -261,6 +262,11 @@ void check_chains(const char *isa) {
                           binary(96, 96, 3, 1, true, false), binary(96, 96, 1, 1, true, false),
                           binary(96, 96, 1, 2, true, false), binary(96, 32, 3, 1, false, false)};
         check_maps(program, isa, random_image(71, 83), threads, false);
+        // ... and of several rows a block.
+        program.layers = {stem(48, 3, 2),
+                          binary(48, 144, 1, 1, true, false), binary(144, 144, 3, 1, true, false),
+                          binary(144, 48, 3, 2, false, false), binary(48, 32, 1, 1, false, false)};
+        check_maps(program, isa, random_image(53, 45), threads, false);
     }
     for (const int kernel : {1, 3, 5, 7}) {
         for (const int stride : {1, 2}) {

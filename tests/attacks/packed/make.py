@@ -434,6 +434,62 @@ def metadata_not_strings() -> bytes:
     return changed(lambda packed: packed.metadata.update(epochs=100))
 
 
+@attack
+def classes_null() -> bytes:
+    return changed(lambda packed: packed.program.update(classes=None))
+
+
+@attack
+def image_null() -> bytes:
+    return changed(lambda packed: packed.program.update(image=None))
+
+
+@attack
+def origin_null() -> bytes:
+    return changed(lambda packed: packed.program.update(origin=None))
+
+
+@attack
+def class_commands_the_terminal() -> bytes:
+    packed = classifier()
+    packed.program["classes"][1] = "\x1b[2Jdog"
+    return packed.write()
+
+
+@attack
+def class_with_delete() -> bytes:
+    packed = classifier()
+    packed.program["classes"][1] = "dog\x7f"
+    return packed.write()
+
+
+@attack
+def number_of_101_characters() -> bytes:
+    return with_program('"format":1', '"format":1,"origin":{"x":' + "9" * 101 + "}")
+
+
+@attack
+def number_of_100_001_characters() -> bytes:
+    return with_program('"format":1', '"format":1,"origin":{"x":1' + "0" * 100_000 + "}")
+
+
+@attack
+def number_not_finite() -> bytes:
+    return with_program('"format":1', '"format":1,"origin":{"x":1.7976931348623159e308}')
+
+
+@attack
+def shape_empty() -> bytes:
+    packed = features_only()
+    packed.tensors["more"] = np.zeros((), np.uint8)
+    return packed.write()
+
+
+@attack
+def shape_with_zero() -> bytes:
+    return changed(lambda packed: packed.tensors.update(more=np.zeros((2, 0), np.uint8)))
+
+
 def main() -> None:
     for old in FOLDER.glob("*.bnn"):
         old.unlink()
