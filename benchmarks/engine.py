@@ -1,6 +1,6 @@
 """How fast packed networks run: against ONNX Runtime, PyTorch and the processor's own ceiling.
 
-    python benchmarks/engine.py [--rounds 15] [--json]
+    python benchmarks/engine.py [--rounds 15] [--json] [--picture FILE]
 
 ReActNet-A without classifier at 224×224, packed; the same network as float32 ONNX (`burn export`);
 torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. All are
@@ -31,6 +31,7 @@ import numpy as np
 import onnxruntime
 import torch
 import torchvision
+from matplotlib.figure import Figure
 
 import burn_engine
 from burn.backbones import Backbone, BackboneConfig, build_backbone
@@ -261,14 +262,46 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
+_NAMES = {
+    "burn-engine {isa}": "ReActNet-A, burn-engine",
+    "burn-engine avx2": "ReActNet-A, burn-engine, AVX2",
+    "onnxruntime mobilenet_v2": "MobileNetV2, ONNX Runtime",
+    "onnxruntime resnet18": "ResNet-18, ONNX Runtime",
+    "onnxruntime reactnet": "ReActNet-A, ONNX Runtime",
+    "pytorch reactnet": "ReActNet-A, PyTorch",
+}
+
+
+def draw(found: dict[str, Any], file: Path) -> None:
+    """Milliseconds of one 224×224 image on one thread, as bars."""
+    bars = {}
+    for name, shown in _NAMES.items():
+        key = name.format(isa=found["machine"]["isa"]) + ", batch 1, 1 threads"
+        if key in found["milliseconds"]:
+            bars[shown] = found["milliseconds"][key]
+    figure = Figure(figsize=(7, 0.42 * len(bars) + 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    colours = ["#c8553d" if "burn-engine" in name else "#8d99ae" for name in bars]
+    drawn = axes.barh(list(bars), list(bars.values()), color=colours)
+    axes.bar_label(drawn, labels=[f" {value:.1f}" for value in bars.values()])
+    axes.margins(x=0.12)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(f"milliseconds an image, 224×224, one thread, {found['machine']['processor']}")
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--picture", type=Path, help="draw milliseconds of one image, .svg or .png")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.rounds)
+    if options.picture:
+        draw(found, options.picture)
     if options.json:
         print(json.dumps(found, indent=2))
         return

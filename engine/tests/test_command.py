@@ -134,6 +134,7 @@ def test_info(run, write):
 
 def test_bench(run, write):
     path = write()
+    assert "16 × 16 pixels" in run("bench", path, "--seconds", 0)  # what the model is made for
     text = run("bench", path, "--size", 8, "--seconds", 0)
     assert "ms per image (median of 3 runs; p10 " in text
     assert "8 × 8 pixels, batch 1, threads 1, NumPy reference" in text

@@ -111,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
     bench.add_argument(
-        "--size", type=_at_least_1, default=224, help="side of the images in pixels (default: 224)"
+        "--size",
+        type=_at_least_1,
+        help="side of the images in pixels (default: what the model is made for, or 224)",
     )
     bench.add_argument(
         "--batch", type=_at_least_1, default=1, help="images in one call (default: 1)"
@@ -284,9 +286,10 @@ def _print_info(facts: dict[str, Any]) -> None:
 def _bench(options: argparse.Namespace) -> None:
     with _warnings_as_lines():
         model = load(options.model, options.threads, options.isa)
+    size = options.size or (model.image.size if model.image else 224)
+    check_size(size, size)
     random = np.random.default_rng(0)
-    shape = (options.batch, options.size, options.size, 3)
-    check_size(options.size, options.size)
+    shape = (options.batch, size, size, 3)
     images = random.integers(0, 256, shape, dtype=np.uint8)
     model(images)  # takes the memory, and warms the caches
     milliseconds: list[float] = []
@@ -297,7 +300,7 @@ def _bench(options: argparse.Namespace) -> None:
         milliseconds.append((time.perf_counter() - start) * 1000 / options.batch)
     low, median, high = (float(p) for p in np.percentile(milliseconds, (10, 50, 90)))
     facts = {
-        "size": options.size,
+        "size": size,
         "batch": options.batch,
         "threads": options.threads,
         "backend": model.backend,
@@ -315,6 +318,6 @@ def _bench(options: argparse.Namespace) -> None:
         f"p90 {high:.3f})"
     )
     print(
-        f"{options.size} × {options.size} pixels, batch {options.batch}, threads "
+        f"{size} × {size} pixels, batch {options.batch}, threads "
         f"{options.threads}, {model.isa or 'NumPy reference'}"
     )
