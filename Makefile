@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
-	engine/CMakeLists.txt engine/pyproject.toml
+	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
 
 .PHONY: demo test check clean
 

@@ -5,8 +5,8 @@
 CHECKPOINT is a run folder or checkpoint of burn's, CLASSIFIER the classifier.safetensors that
 `burn evaluate linear --out` kept, PACKED the file that `burn pack` made of both, IMAGES a source
 with labels. Prints how often both give the same class, how alike the features are, and of each
-image the first layer where a sign differs: how near to zero its argument is there. Beside it, how
-alike the network's own features are in float32 and float64.
+image the first layer where a sign differs: how far from zero the farthest such argument is there.
+Beside it, how alike the network's own features are in float32 and float64.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     assert source.labels is not None
     precise = copy.deepcopy(backbone).double()
     same = right = right_packed = flipped = total = 0
-    cosines, own_cosines, nearest = [], [], []
+    cosines, own_cosines, largest = [], [], []
     indices = list(range(min(options.limit, len(source))))
     for batch in plain_batches(source, views, 100, 0, indices):
         images = batch.views[0]
@@ -90,7 +90,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
                 if differs[image].any():
                     undecided[image] = False
                     flipped += 1
-                    nearest.append(float(z[image][differs[image]].abs().max()))
+                    largest.append(float(z[image][differs[image]].abs().max()))
     return {
         "images": total,
         "same_class": same / total,
@@ -101,7 +101,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "float64_least_cosine": float(np.min(own_cosines)),
         "float64_cosine_above_0.999": float((np.array(own_cosines) > 0.999).mean()),
         "images_with_a_flipped_sign": flipped / total,
-        "largest_argument_of_a_first_flip": max(nearest, default=0.0),
+        "largest_argument_of_a_first_flip": max(largest, default=0.0),
     }
 
 

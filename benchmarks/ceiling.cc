@@ -36,17 +36,7 @@ struct Vector {
 };
 constexpr int kWords = 4;
 #else
-#define METHOD "64-bit popcnt"
-struct Vector {
-    uint64_t v;
-    static Vector zero() { return {0}; }
-    static Vector load(const uint32_t *from) { return {*reinterpret_cast<const uint64_t *>(from)}; }
-    Vector plus_difference(Vector w, uint32_t a) const {
-        return {v + static_cast<uint64_t>(__builtin_popcountll(w.v ^ (a * 0x100000001ull)))};
-    }
-    void store(uint32_t *to) const { *reinterpret_cast<uint64_t *>(to) = v; }
-};
-constexpr int kWords = 2;
+#error "no ceiling is known for this processor"
 #endif
 
 namespace {

@@ -1,7 +1,7 @@
 # For 64-bit ARM with Debian's cross compiler; tests run in an emulator where there is one.
 #
 #     apt-get install g++-aarch64-linux-gnu qemu-user-static
-#     cmake -S engine -B build/arm --toolchain engine/cmake/aarch64-linux-gnu.cmake
+#     cmake -S engine -B build/arm --toolchain "$PWD"/engine/cmake/aarch64-linux-gnu.cmake
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -57,6 +57,11 @@ BURN_API int burn_find_layer(const burn_model *model, const char *name);
 /* Index of the layer whose output is the features. */
 BURN_API int burn_features_layer(const burn_model *model);
 
+/* How a photograph becomes an input: its short side is resized to so many pixels (bicubic) and the
+ * centre square of so many cut out. 0 where the file does not say. */
+BURN_API int burn_image_resize(const burn_model *model);
+BURN_API int burn_image_size(const burn_model *model);
+
 /* Number of classes (0: the model has no classifier) and the name of one ("" past the end). */
 BURN_API int burn_num_classes(const burn_model *model);
 BURN_API const char *burn_class_name(const burn_model *model, int index);

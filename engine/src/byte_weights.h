@@ -8,7 +8,7 @@ namespace {
 
 template <int group>
 size_t byte_weights_size(int out_channels, int kernel, int words) {
-    return static_cast<size_t>(out_channels / group) * group *
+    return static_cast<size_t>(out_channels) *
            static_cast<size_t>(kernel * kernel) * static_cast<size_t>(words) * 4;
 }
 

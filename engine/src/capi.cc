@@ -1,10 +1,11 @@
 // The C interface: every exception ends here and becomes a message.
 #include <cstring>
+#include <cstring>
 #include <new>
 #include <string>
 
 #include "../include/burn_engine.h"
-#include "model.h"
+#include "plan.h"
 
 struct burn_model : burn::Model {
     using Model::Model;
@@ -17,6 +18,13 @@ namespace {
 
 thread_local std::string last_error;
 
+void set_last_error(const char *reason) {
+    try {
+        last_error = reason;
+    } catch (...) {  // no memory for the message: it stays empty
+    }
+}
+
 template <class Action>
 int guarded(Action action) {
     try {
@@ -24,11 +32,11 @@ int guarded(Action action) {
         action();
         return 0;
     } catch (const std::bad_alloc &) {
-        last_error = "out of memory";
+        set_last_error("out of memory");
     } catch (const std::exception &error) {
-        last_error = error.what();
+        set_last_error(error.what());
     } catch (...) {
-        last_error = "unknown error";
+        set_last_error("unknown error");
     }
     return 1;
 }
@@ -57,16 +65,20 @@ const char *burn_last_error(void) { return last_error.c_str(); }
 const char *burn_version(void) { return BURN_ENGINE_VERSION; }
 
 const char *burn_supported_isas(void) {
-    static const std::string names = [] {
-        int count = 0;
-        const burn::Tier *const *all = burn::tiers(&count);
-        std::string list;
-        for (int i = 0; i < count; ++i) {
-            if (all[i]->supported()) list += (list.empty() ? "" : " ") + std::string(all[i]->name);
+    struct Names {
+        char text[160] = "";
+        Names() {
+            int count = 0;
+            const burn::Tier *const *all = burn::tiers(&count);
+            for (int i = 0; i < count; ++i) {
+                if (!all[i]->supported()) continue;
+                if (*text) std::strcat(text, " ");
+                std::strcat(text, all[i]->name);
+            }
         }
-        return list;
-    }();
-    return names.c_str();
+    };
+    static const Names names;
+    return names.text;
 }
 
 int burn_load(const char *path, const char *isa, burn_model **model) {
@@ -111,6 +123,10 @@ int burn_find_layer(const burn_model *model, const char *name) {
 
 int burn_features_layer(const burn_model *model) { return model ? model->program().features : -1; }
 
+int burn_image_resize(const burn_model *model) { return model ? model->program().image_resize : 0; }
+
+int burn_image_size(const burn_model *model) { return model ? model->program().image_size : 0; }
+
 int burn_num_classes(const burn_model *model) {
     return model ? static_cast<int>(model->program().classes.size()) : 0;
 }
@@ -151,7 +167,7 @@ int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count
         static_assert(sizeof number == sizeof type);
         std::memcpy(&number, &type, sizeof type);
         if (number != BURN_UINT8 && number != BURN_FLOAT32) {
-            throw burn::Error("type is no burn_pixels");
+            throw burn::Error("type is not a burn_pixels value");
         }
         if (count == 0) return;
         if (!images || !outputs) throw burn::Error("images or outputs is null");

@@ -570,20 +570,21 @@ int read_features(const Fields &program, const std::vector<Layer> &layers, bool 
     return static_cast<int>(index);
 }
 
-void check_image(const Fields &program) {
-    const std::optional<Value> image = program.find("image");
+void read_image(const Fields &fields, Program &program) {
+    const std::optional<Value> image = fields.find("image");
     if (!image) return;
-    const Fields fields(*image, "program: 'image'");
-    fields.only({"resize", "size"});
-    const uint64_t resize = fields.integer("resize", 1, max_image_size);
-    fields.integer("size", 1, resize);
+    const Fields sizes(*image, "program: 'image'");
+    sizes.only({"resize", "size"});
+    const uint64_t resize = sizes.integer("resize", 1, max_image_size);
+    program.image_resize = static_cast<int>(resize);
+    program.image_size = static_cast<int>(sizes.integer("size", 1, resize));
 }
 
 Program read_program(const Fields &fields, Data &data) {
     fields.only({"format", "layers", "features", "classes", "image", "origin"});
     if (fields.find("origin")) fields.need("origin", Type::object);
-    check_image(fields);
     Program program;
+    read_image(fields, program);
     program.layers = read_layers(fields, data);
     program.classes = read_classes(fields, program.layers.back());
     program.features = read_features(fields, program.layers, !program.classes.empty());

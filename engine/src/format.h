@@ -41,6 +41,7 @@ struct Program {
     std::vector<Layer> layers;
     std::vector<std::string> classes;  // empty: no classifier
     int features = 0;                  // index of the layer whose output is the features
+    int image_resize = 0, image_size = 0;  // how a photograph becomes an input; 0: not said
 };
 
 // Throws Error for a file that breaks any rule of the format.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "byte_weights.h"
+#include "operands.h"
 #include "rows.h"
 
 namespace burn {
@@ -26,14 +27,8 @@ struct Tables {
 constexpr Tables kTables;
 
 // An operand is where four activations' table begins: two bytes for each eight channels.
-size_t operand_pixel(int words) { return static_cast<size_t>(words) * 8; }
-
-size_t operand_row(int width, int kernel, int words) {
-    return static_cast<size_t>(width + kernel / 2 * 2) * operand_pixel(words);
-}
-
-void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
-    const size_t border = static_cast<size_t>(kernel / 2 * words) * 8;
+void expand_to_tables(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
+    const size_t border = static_cast<size_t>(kernel / 2) * operand_pixel<8>(words);
     const size_t num_bytes = static_cast<size_t>(width) * static_cast<size_t>(words) * 4;
     const uint8_t *bytes = reinterpret_cast<const uint8_t *>(signs);
     std::memset(operands, 0, border);
@@ -54,7 +49,7 @@ struct TableKernel : Isa {
     static constexpr int group = Isa::group;
 
     static size_t group_bytes(int kernel, int words) {
-        return static_cast<size_t>(kernel * kernel) * static_cast<size_t>(words) * 4 * group;
+        return byte_weights_size<group>(group, kernel, words);
     }
 
     // A table once loaded serves all G groups.

@@ -47,7 +47,7 @@ struct BinaryRows {
     float *out = nullptr;                // [row][x][out], out_row floats from one row to the next
     ptrdiff_t out_row = 0;
     // Signs for the next layer: a bit where the output is at least the threshold. Null: none.
-    const float *next_threshold = nullptr;  // [out], infinite in padded channels
+    const float *next_threshold = nullptr;  // [out], NaN in padded channels: never reached
     uint32_t *signs = nullptr;              // [row][x][sign_words]
     int sign_words = 0;
 };

@@ -79,7 +79,8 @@ extern const Tier tier_avx2;
 const Tier tier_avx2 = {
     "avx2",        supported, Kernel::group, byte_weights_size<Kernel::group>,
     lay_out_bytes<Kernel::group>,
-    operand_pixel, operand_row, expand, binary_rows<Kernel>, stem_row<Kernel>,
+    operand_pixel<8>, operand_row<8>, expand_to_tables,
+    binary_rows<Kernel>, stem_row<Kernel>,
     mean_row<Kernel>, to_unit, linear<Kernel>,
 };
 

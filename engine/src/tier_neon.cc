@@ -2,7 +2,7 @@
 #include <arm_neon.h>
 
 #include "byte_weights.h"
-#include "raw_operands.h"
+#include "operands.h"
 #include "rows.h"
 
 namespace burn {
@@ -15,7 +15,7 @@ struct Neon {
     static constexpr int stem_tile = 4;
 
     static size_t group_bytes(int kernel, int words) {
-        return static_cast<size_t>(kernel * kernel) * static_cast<size_t>(words) * 4 * group;
+        return byte_weights_size<group>(group, kernel, words);
     }
 
     struct Floats {
@@ -113,7 +113,8 @@ extern const Tier tier_neon;
 const Tier tier_neon = {
     "neon",        supported, Neon::group, byte_weights_size<Neon::group>,
     lay_out_bytes<Neon::group>,
-    operand_pixel, operand_row, expand, binary_rows<Neon>, stem_row<Neon>,
+    operand_pixel<4>, operand_row<4>, expand_plain,
+    binary_rows<Neon>, stem_row<Neon>,
     mean_row<Neon>, to_unit, linear<Neon>,
 };
 

@@ -1,5 +1,5 @@
 // Plain C++, for every processor: one output channel × 32 input channels at a time.
-#include "raw_operands.h"
+#include "operands.h"
 #include "rows.h"
 
 namespace burn {
@@ -88,7 +88,8 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 extern const Tier tier_portable;
 const Tier tier_portable = {
     "portable",    supported, Portable::group, weight_bytes, lay_out,
-    operand_pixel, operand_row, expand, binary_rows<Portable>, stem_row<Portable>,
+    operand_pixel<4>, operand_row<4>, expand_plain,
+    binary_rows<Portable>, stem_row<Portable>,
     mean_row<Portable>, to_unit, linear<Portable>,
 };
 

@@ -2,7 +2,12 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "format.h"
 
@@ -20,84 +25,124 @@ void pause() {
 #endif
 }
 
+// Where a number of threads meet. They spin for some microseconds and then sleep: pure spinning
+// starves itself for milliseconds where a processor is taken away.
+class Barrier {
+  public:
+    explicit Barrier(int threads) : threads_(threads) {}
+
+    void wait() {
+        const unsigned round = round_.load(std::memory_order_acquire);
+        if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
+            arrived_.store(0, std::memory_order_relaxed);
+            {
+                std::lock_guard<std::mutex> lock(mutex_);
+                round_.store(round + 1, std::memory_order_release);
+            }
+            moved_.notify_all();
+            return;
+        }
+        const auto until = std::chrono::steady_clock::now() + kSpin;
+        do {
+            for (int i = 0; i < 32; ++i) {
+                if (round_.load(std::memory_order_acquire) != round) return;
+                pause();
+            }
+        } while (std::chrono::steady_clock::now() < until);
+        std::unique_lock<std::mutex> lock(mutex_);
+        moved_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != round; });
+    }
+
+  private:
+    const int threads_;
+    std::atomic<int> arrived_{0};
+    std::atomic<unsigned> round_{0};
+    std::mutex mutex_;
+    std::condition_variable moved_;
+};
+
 }  // namespace
 
-void Barrier::wait() {
-    const unsigned round = round_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-        arrived_.store(0, std::memory_order_relaxed);
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            round_.store(round + 1, std::memory_order_release);
-        }
-        moved_.notify_all();
-        return;
-    }
-    const auto until = std::chrono::steady_clock::now() + kSpin;
-    do {
-        for (int i = 0; i < 32; ++i) {
-            if (round_.load(std::memory_order_acquire) != round) return;
-            pause();
-        }
-    } while (std::chrono::steady_clock::now() < until);
-    std::unique_lock<std::mutex> lock(mutex_);
-    moved_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != round; });
-}
+struct Workers::State {
+    explicit State(int size) : barrier(size) {}
 
-Workers::Workers(int size) : size_(size), process_(getpid()), barrier_(size) {
-    threads_.reserve(static_cast<size_t>(size - 1));
+    void work(int thread) {
+        unsigned seen = 0;
+        while (true) {
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                begun.wait(lock, [&] { return ending || generation != seen; });
+                if (ending) return;
+                seen = generation;
+            }
+            (*task)(thread);
+            barrier.wait();
+        }
+    }
+
+    void end() {
+        {
+            std::lock_guard<std::mutex> lock(mutex);
+            ending = true;
+        }
+        begun.notify_all();
+        for (auto &thread : threads) thread.join();
+    }
+
+    Barrier barrier;
+    std::mutex mutex;
+    std::condition_variable begun;
+    unsigned generation = 0;
+    bool ending = false;
+    const std::function<void(int)> *task = nullptr;
+    std::vector<std::thread> threads;
+};
+
+Workers::Workers(int size) : size_(size), process_(getpid()) {
+    if (size == 1) return;
+    state_ = std::make_unique<State>(size);
+    State *state = state_.get();
+    state->threads.reserve(static_cast<size_t>(size - 1));
     try {
         for (int thread = 1; thread < size; ++thread) {
-            threads_.emplace_back([this, thread] { work(thread); });
+            state->threads.emplace_back([state, thread] { state->work(thread); });
         }
     } catch (...) {  // the system has no more threads: end those there are
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            ending_ = true;
-        }
-        begun_.notify_all();
-        for (auto &thread : threads_) thread.join();
+        state->end();
         throw;
     }
 }
 
 Workers::~Workers() {
-    {
-        std::lock_guard<std::mutex> lock(mutex_);
-        ending_ = true;
+    if (!state_) return;
+    if (getpid() == process_) {
+        state_->end();
+    } else {
+        // The threads stayed in the parent: nothing can be waited for, not even by the destructors
+        // of what they wait on.
+        static_cast<void>(state_.release());
     }
-    begun_.notify_all();
-    for (auto &thread : threads_) thread.join();
 }
 
 void Workers::run(const std::function<void(int)> &task) {
-    if (size_ > 1) {
+    if (state_) {
         if (getpid() != process_) {
-            throw Error("the process was forked and left the threads behind: load the model anew");
+            throw Error("this process was forked and has none of the model's threads: load the "
+                        "model anew");
         }
         {
-            std::lock_guard<std::mutex> lock(mutex_);
-            task_ = &task;
-            ++generation_;
+            std::lock_guard<std::mutex> lock(state_->mutex);
+            state_->task = &task;
+            ++state_->generation;
         }
-        begun_.notify_all();
+        state_->begun.notify_all();
     }
     task(0);
     meet();
 }
 
-void Workers::work(int thread) {
-    unsigned seen = 0;
-    while (true) {
-        {
-            std::unique_lock<std::mutex> lock(mutex_);
-            begun_.wait(lock, [&] { return ending_ || generation_ != seen; });
-            if (ending_) return;
-            seen = generation_;
-        }
-        (*task_)(thread);
-        meet();
-    }
+void Workers::meet() {
+    if (state_) state_->barrier.wait();
 }
 
 }  // namespace burn

@@ -1,29 +1,10 @@
 // Threads that do one thing together and wait for each other.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
+#include <memory>
 
 namespace burn {
-
-// Where a number of threads meet. They spin for some microseconds and then sleep: pure spinning
-// starves itself for milliseconds where a processor is taken away.
-class Barrier {
-  public:
-    explicit Barrier(int threads) : threads_(threads) {}
-    void wait();
-
-  private:
-    const int threads_;
-    std::atomic<int> arrived_{0};
-    std::atomic<unsigned> round_{0};
-    std::mutex mutex_;
-    std::condition_variable moved_;
-};
 
 // A caller and size - 1 threads of its own, asleep between two runs.
 class Workers {
@@ -40,20 +21,14 @@ class Workers {
     void run(const std::function<void(int)> &task);
 
     // Inside a task: wait for the others.
-    void meet() { if (size_ > 1) barrier_.wait(); }
+    void meet();
 
   private:
-    void work(int thread);
+    struct State;
 
     const int size_;
     const long process_;
-    Barrier barrier_;
-    std::mutex mutex_;
-    std::condition_variable begun_;
-    unsigned generation_ = 0;
-    bool ending_ = false;
-    const std::function<void(int)> *task_ = nullptr;
-    std::vector<std::thread> threads_;
+    std::unique_ptr<State> state_;  // null for a single thread
 };
 
 }  // namespace burn

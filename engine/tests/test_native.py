@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -80,3 +82,21 @@ def test_the_core_refuses_what_the_reader_refuses():
         _core.Model(b"12345678", None)
     with pytest.raises(ValueError, match="sse9"):
         _core.Model(packed.random_network().to_bytes(), "sse9")
+
+
+def test_a_forked_process_runs_the_model_with_threads_of_its_own(tmp_path):
+    path = tmp_path / "model.bnn"
+    path.write_bytes(packed.random_network(seed=3).to_bytes())
+    program = """
+import os, sys
+import numpy as np
+import burn_engine
+model = burn_engine.load(sys.argv[1], threads=2)
+images = np.arange(20 * 20 * 3, dtype=np.uint8).reshape(20, 20, 3)
+before = model(images)
+child = os.fork()
+if child == 0:
+    os._exit(0 if (model(images) == before).all() else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)

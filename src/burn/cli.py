@@ -456,7 +456,7 @@ def _pack(arguments: list[str], console: Console) -> None:
     )
     print(
         f"run and compared on {done.images} images: least cosine of the features {done.cosine:.6f}"
-        + (f", same top class of {done.classes}" if done.classes else "")
+        + (f", same class for {done.same_class} of them" if done.classes else "")
     )
     print(f"-> {options.out}")
     print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from burn_engine.errors import ModelError
-from burn_engine.model import Model, load
+from burn_engine.model import Model, isas, load
 
 try:
     __version__ = version("burn-engine")
 except PackageNotFoundError:  # run from a source tree
     __version__ = "0+unknown"
 
-__all__ = ["Model", "ModelError", "__version__", "load"]
+__all__ = ["Model", "ModelError", "__version__", "isas", "load"]

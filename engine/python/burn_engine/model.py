@@ -32,6 +32,7 @@ MAX_SIDE = 16_384
 MAX_PIXELS = 2**26
 
 _KEPT_PLANS = 8
+_KEPT_THREADS = 64
 _KEPT_BYTES = 2**29
 
 
@@ -210,12 +211,18 @@ class _Native:
         self._model = model
         self._gives_vectors = [isinstance(one, GlobalMean | Linear) for one in program.layers]
         self._threads = threads
+        self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._free: list[tuple[tuple[int, int, int], _core.Plan]] = []  # last used first
 
     def run(self, images: NDArray[Any], layer: int) -> Floats:
         count, height, width, _ = images.shape
         key = (height, width, layer)
+        if os.getpid() != self._process:  # forked: the plans' threads stayed behind
+            self._forget_plans()
         plan = self._take(key)
         if plan is None:
             plan = self._model.plan(height, width, self._threads, layer)
@@ -234,7 +241,7 @@ class _Native:
     def _give_back(self, key: tuple[int, int, int], plan: _core.Plan) -> None:
         with self._lock:
             self._free.insert(0, (key, plan))
-            del self._free[_KEPT_PLANS:]
+            del self._free[max(1, min(_KEPT_PLANS, _KEPT_THREADS // self._threads)) :]
             while len(self._free) > 1 and sum(p.num_bytes for _, p in self._free) > _KEPT_BYTES:
                 self._free.pop()
 

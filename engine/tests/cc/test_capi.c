@@ -82,6 +82,7 @@ static void test_nothing(void) {
     CHECK(strcmp(burn_layer_kind(NULL, 0), "") == 0);
     CHECK(burn_find_layer(NULL, "stem") == -1);
     CHECK(burn_features_layer(NULL) == -1);
+    CHECK(burn_image_resize(NULL) == 0 && burn_image_size(NULL) == 0);
     CHECK(burn_num_classes(NULL) == 0);
     CHECK(strcmp(burn_class_name(NULL, 0), "") == 0);
     CHECK(burn_plan_bytes(NULL) == 0);
@@ -105,6 +106,7 @@ static void test_description(const burn_model *model, const burn_model *without)
     CHECK(burn_find_layer(model, "none") == -1);
     CHECK(burn_find_layer(model, NULL) == -1);
     CHECK(burn_features_layer(model) == 6);
+    CHECK(burn_image_resize(model) >= burn_image_size(model) && burn_image_size(model) > 0);
     CHECK(burn_num_classes(model) == CLASSES);
     CHECK(strcmp(burn_class_name(model, 2), "class 2") == 0);
     CHECK(strcmp(burn_class_name(model, 3), "") == 0);

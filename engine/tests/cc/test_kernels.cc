@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../../src/model.h"
+#include "../../src/plan.h"
 
 namespace {
 

@@ -59,7 +59,8 @@ class Packed:
 
     bytes: of the file. float32_bytes: of the network's parameters with the classifier, at 4 bytes
     each; ratio: of both. cosine: between the file's features and the network's, the least of
-    `images` images. layers, classes: their numbers.
+    `images` images. same_class: to how many of them both give the same top class. layers, classes:
+    their numbers.
     """
 
     bytes: int
@@ -67,6 +68,7 @@ class Packed:
     ratio: float
     cosine: float
     images: int
+    same_class: int
     layers: int
     classes: int
 
@@ -106,12 +108,12 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
     program["origin"] = _origin(held, file)
     program["layers"], tensors = _encode(layers, held.origin)
     images = sample_images(min(views.size, _LARGEST_CHECKED))
-    cosine = 0.0
+    cosine, same_class = 0.0, 0
 
     def write(beside: Path) -> None:
-        nonlocal cosine
+        nonlocal cosine, same_class
         save_file(tensors, beside, metadata={"bnn": json.dumps(program)})
-        cosine = _verify(beside, backbone, classifier, images, held.origin)
+        cosine, same_class = _verify(beside, backbone, classifier, images, held.origin)
 
     try:
         write_beside(out, write)
@@ -124,6 +126,7 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
         ratio=round(4 * parameters / size, 2),
         cosine=round(cosine, 6),
         images=len(images),
+        same_class=same_class,
         layers=len(layers),
         classes=len(classifier.classes) if classifier else 0,
     )
@@ -236,6 +239,8 @@ def _check_names(classes: Sequence[str], origin: str) -> None:
     if len(set(classes)) < len(classes) or not all(classes):
         raise UserError(f"{origin}: names of classes must be distinct and not empty")
     for name in classes:
+        if any(ord(c) < 32 or ord(c) == 127 for c in name):
+            raise UserError(f"{origin}: the class {name!r} has a name with control characters")
         try:
             name.encode()
         except UnicodeEncodeError as error:
@@ -244,8 +249,8 @@ def _check_names(classes: Sequence[str], origin: str) -> None:
 
 def _verify(
     packed: Path, backbone: Backbone, classifier: Classifier | None, images: Tensor, origin: str
-) -> float:
-    """Run the file and the network on images; the least cosine of their features.
+) -> tuple[float, int]:
+    """Run the file and the network on images: least cosine of their features, same top classes.
 
     Raises UserError where they are not the same function.
     """
@@ -273,16 +278,19 @@ def _verify(
             f"{origin} cannot be packed: the packed network's features agree with its own only to "
             f"cosine {cosine:.6f} (needed: {LEAST_COSINE}); nothing was written"
         )
+    same_class = 0
     if classifier:
         with torch.inference_mode():
-            scores = expected @ classifier.weight.T + classifier.bias
-        same = _same_top(scores.numpy(), np.asarray(model(pixels)))
+            scores = (expected @ classifier.weight.T + classifier.bias).numpy()
+        packed_scores = np.asarray(model(pixels))
+        same_class = int((scores.argmax(axis=1) == packed_scores.argmax(axis=1)).sum())
+        same = _same_top(scores, packed_scores)
         if not same[each > LEAST_COSINE].all():
             raise UserError(
                 f"{origin} cannot be packed: the packed network's top class is its own on only "
                 f"{same.sum()} of {len(images)} images (cosine {cosine:.6f}); nothing was written"
             )
-    return cosine
+    return cosine, same_class
 
 
 def _same_top(expected: Array, found: Array) -> Array:

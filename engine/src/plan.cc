@@ -1,0 +1,556 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace burn {
+
+// What one step leaves for the next: values, and operands of the binary convolution that reads them.
+// A map inside a phase exists once for each thread, and of its values only the last few rows.
+struct Plan::Map {
+    int height = 0, width = 0, pitch = 0;
+    int kept_rows = 0;  // row y stands at y mod kept_rows
+    int kernel = 0;     // of its reader; 0: none
+    int words = 0;
+    const float *threshold = nullptr;  // of its reader
+    ptrdiff_t operand_pixel = 0, operand_row = 0;
+    struct Memory {
+        std::shared_ptr<Aligned> values;  // [kept_rows][width][pitch]
+        Aligned operands;                 // with kernel / 2 rows and pixels around
+    };
+    std::vector<Memory> memory;  // one, or one for each thread
+
+    const Memory &of(int thread) const {
+        return memory.size() == 1 ? memory[0] : memory[to_size(thread)];
+    }
+    float *row(int thread, int y) const {
+        return of(thread).values->as<float>() +
+               static_cast<ptrdiff_t>(y % kept_rows) * width * pitch;
+    }
+    uint8_t *operands_at(int thread, int padded_row) const {
+        return of(thread).operands.as<uint8_t>() + padded_row * operand_row;
+    }
+};
+
+// Layers that run together, block of rows by block of rows: the first convolution, or a binary one
+// with the 1 × 1 ones behind it, which need no neighbours. Step i writes map i and reads map i - 1.
+struct Plan::Step {
+    int first = 0, last = 0;  // layers
+    int kernel = 1, stride = 1;  // of the first
+    int rows_at_once = 1;
+    std::vector<uint8_t> row_class, column_class;  // of the first layer's pixels
+
+    // The rows that output rows [begin, end) need: as many as the kernel and the shortcut see.
+    int first_needed(int begin) const { return std::max(0, begin * stride - kernel / 2); }
+    int end_needed(int end, int height) const {
+        return std::min(height, (end - 1) * stride + std::max(kernel / 2, stride - 1) + 1);
+    }
+};
+
+// Steps between two meetings of the threads. A thread works on a band of the last step's rows and
+// has the steps before it make the rows it needs, a few at a time, so that they are still in its
+// cache when they are read; rows at the edge of two bands are made twice.
+struct Plan::Phase {
+    size_t first = 0, last = 0;  // steps
+};
+
+// What one thread needs inside a step, for a block of rows.
+struct Plan::Scratch {
+    Aligned values[2];  // outputs of all layers but the last, in turn
+    Aligned operands;   // of the layer that reads them
+    Aligned signs;
+    Aligned shortcut;
+    Aligned image;          // rows of the image as floats
+    int next_image_row = 0;  // the first that is not there yet
+    std::vector<int> next_row;  // of each step
+};
+
+namespace {
+
+// Above this a map's values leave the cache before they are read.
+constexpr size_t kLargeMap = 256 * 1024;
+
+std::vector<uint8_t> classes(int size, int input_size, int kernel, int stride, Outside first,
+                             Outside last) {
+    std::vector<uint8_t> all(to_size(size));
+    if (kernel == 1) return all;
+    for (int i = 0; i < size; ++i) {
+        if (i * stride < 1) all[to_size(i)] |= static_cast<uint8_t>(first);
+        if (i * stride + 1 >= input_size) all[to_size(i)] |= static_cast<uint8_t>(last);
+    }
+    return all;
+}
+
+// Whether o mod in can be read in place of a prepared shortcut.
+bool shortcut_in_place(const Layer &layer) {
+    return layer.stride == 1 &&
+           (layer.in_channels == layer.out_channels || layer.in_channels % kLanes == 0);
+}
+
+// Channels of a shortcut's pixels, after which they begin again.
+int in_place_channels(const Layer &layer, const Model::Ready &ready) {
+    return layer.in_channels == layer.out_channels ? ready.in_pitch : layer.in_channels;
+}
+
+// Signs are written in groups of channels, which may leave half of a last word untouched.
+void clear_padding(uint32_t *signs, int words, int pitch, int pixels) {
+    if (signs && pitch % 32 != 0) {
+        std::fill_n(signs, static_cast<ptrdiff_t>(pixels) * words, 0u);
+    }
+}
+
+int checked_threads(int threads) {
+    if (threads < 1 || threads > kMaxThreads) {
+        throw Error("threads: " + std::to_string(threads) + " is not in 1 to " +
+                    std::to_string(kMaxThreads));
+    }
+    return threads;
+}
+
+void grow(size_t &size, size_t to) { size = std::max(size, to); }
+
+}  // namespace
+
+Plan::~Plan() = default;
+
+Plan::Plan(const Model &model, int height, int width, int threads, int layer)
+    : model_(model),
+      last_layer_(layer),
+      input_{height, width, 3},
+      shape_(model.output_shape(height, width, layer)),
+      workers_(checked_threads(threads)) {
+    make_steps();
+    make_phases();
+    make_maps();
+    make_scratch();
+}
+
+void Plan::make_steps() {
+    const auto &layers = model_.program().layers;
+    Shape shape = input_;
+    for (int i = 0; i <= last_layer_;) {
+        const Layer &first = layers[to_size(i)];
+        if (first.kind == Kind::global_mean || first.kind == Kind::linear) break;
+        Step step;
+        step.first = step.last = i;
+        step.kernel = first.kernel;
+        step.stride = first.stride;
+        const Shape before = shape;
+        shape.height = (shape.height + first.stride - 1) / first.stride;
+        shape.width = (shape.width + first.stride - 1) / first.stride;
+        if (first.kind == Kind::binary_convolution) {
+            while (step.last < last_layer_) {
+                const Layer &next = layers[to_size(step.last + 1)];
+                if (next.kind != Kind::binary_convolution || next.kernel != 1 || next.stride != 1) {
+                    break;
+                }
+                ++step.last;
+            }
+            step.row_class =
+                classes(shape.height, before.height, first.kernel, first.stride, kTop, kBottom);
+            step.column_class =
+                classes(shape.width, before.width, first.kernel, first.stride, kLeft, kRight);
+            // Enough pixels to use a group's weights several times while they are near.
+            step.rows_at_once = std::clamp(56 / shape.width, 1, shape.height);
+        }
+        Map map;
+        map.height = shape.height;
+        map.width = shape.width;
+        map.pitch = pitch_of(model_.tier(), layers[to_size(step.last)].out_channels);
+        maps_.push_back(std::move(map));
+        i = step.last + 1;
+        steps_.push_back(std::move(step));
+    }
+}
+
+void Plan::make_phases() {
+    Phase phase;
+    for (size_t i = 1; i < steps_.size(); ++i) {
+        const Map &between = maps_[i - 1];
+        const Step &reader = steps_[i];
+        const Layer &layer = model_.program().layers[to_size(reader.first)];
+        const size_t bytes = to_size(between.height) * to_size(between.width) *
+                             to_size(between.pitch) * sizeof(float);
+        // A shortcut that is read in place over several rows needs them side by side.
+        const bool rows_apart = reader.rows_at_once == 1 || !shortcut_in_place(layer);
+        // Every further 3 × 3 convolution adds rows at the edges of bands.
+        if (bytes > kLargeMap && rows_apart && i - phase.first < 3) {
+            phase.last = i;
+        } else {
+            phases_.push_back(phase);
+            phase.first = phase.last = i;
+        }
+    }
+    phases_.push_back(phase);
+}
+
+void Plan::make_maps() {
+    const auto &layers = model_.program().layers;
+    const Tier &tier = model_.tier();
+    const int threads = workers_.size();
+    size_t whole[2] = {};  // values of the maps between phases, in turn
+    for (size_t p = 0; p < phases_.size(); ++p) {
+        for (size_t i = phases_[p].first; i <= phases_[p].last; ++i) {
+            Map &map = maps_[i];
+            const Step &step = steps_[i];
+            const bool inside = i < phases_[p].last;
+            map.kept_rows = map.height;
+            if (inside) {
+                const Step &reader = steps_[i + 1];
+                // From the first row of the reader's shortcut to the last that its kernel sees.
+                const int needed = (reader.rows_at_once - 1) * reader.stride +
+                                   std::max(reader.kernel / 2, reader.stride - 1) + 1;
+                map.kept_rows = std::min(map.height, needed);
+            }
+            const size_t values = to_size(map.kept_rows) * to_size(map.width) * to_size(map.pitch);
+            if (!inside) grow(whole[p % 2], values);
+            size_t operands = 0;
+            if (step.last < last_layer_ &&
+                layers[to_size(step.last + 1)].kind == Kind::binary_convolution) {
+                const Layer &reader = layers[to_size(step.last + 1)];
+                map.kernel = reader.kernel;
+                map.words = words_of(tier, reader.in_channels);
+                map.threshold = model_.ready(step.last + 1).threshold.as<float>();
+                const size_t row = tier.operand_row(map.width, map.kernel, map.words);
+                map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(map.words));
+                map.operand_row = static_cast<ptrdiff_t>(row);
+                operands = to_size(map.height + map.kernel / 2 * 2) * row;
+            }
+            for (int thread = 0; thread < (inside ? threads : 1); ++thread) {
+                Map::Memory memory;
+                if (inside) memory.values = std::make_shared<Aligned>(values * sizeof(float));
+                memory.operands = Aligned(operands);
+                map.memory.push_back(std::move(memory));
+            }
+        }
+    }
+    const std::shared_ptr<Aligned> turns[2] = {
+        std::make_shared<Aligned>(whole[0] * sizeof(float)),
+        std::make_shared<Aligned>(whole[1] * sizeof(float))};
+    for (size_t p = 0; p < phases_.size(); ++p) {
+        maps_[phases_[p].last].memory[0].values = turns[p % 2];
+    }
+}
+
+void Plan::make_scratch() {
+    const auto &layers = model_.program().layers;
+    const Tier &tier = model_.tier();
+    size_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+        const Step &step = steps_[i];
+        const size_t pixels = to_size(step.rows_at_once) * to_size(maps_[i].width);
+        grow(most_pixels, pixels);
+        for (int at = step.first; at <= step.last; ++at) {
+            const Layer &layer = layers[to_size(at)];
+            const size_t words = to_size(words_of(tier, layer.out_channels));
+            const size_t pitch = to_size(pitch_of(tier, layer.out_channels));
+            grow(signs, pixels * words);
+            if (at < step.last) {
+                grow(values[(at - step.first) % 2], pixels * pitch);
+                grow(operands, to_size(step.rows_at_once) *
+                                   tier.operand_row(maps_[i].width, 1, static_cast<int>(words)));
+            }
+            if (layer.kind == Kind::binary_convolution && layer.shortcut &&
+                !shortcut_in_place(layer)) {
+                const size_t in_pitch = to_size(pitch_of(tier, layer.in_channels));
+                grow(shortcut, pixels * std::max(pitch, in_pitch));
+            }
+        }
+    }
+    for (int i = steps_.back().last; i <= last_layer_; ++i) {
+        const Layer &layer = layers[to_size(i)];
+        grow(vector, to_size(round_up(layer.in_channels, kLanes)));
+        grow(vector, to_size(round_up(layer.out_channels, kLanes)));
+    }
+    const Layer &stem = layers[0];
+    const int image_width = std::max(input_.width, (maps_[0].width - 1) * stem.stride + 1);
+    const size_t image = to_size(stem.kernel) * to_size(3 * (image_width + stem.kernel));
+    no_class_.resize(most_pixels);
+    for (int thread = 0; thread < workers_.size(); ++thread) {
+        Scratch scratch;
+        for (int i = 0; i < 2; ++i) scratch.values[i] = Aligned(values[i] * sizeof(float));
+        scratch.operands = Aligned(operands);
+        scratch.signs = Aligned(signs * sizeof(uint32_t));
+        scratch.shortcut = Aligned(shortcut * sizeof(float));
+        scratch.image = Aligned(image * sizeof(float));
+        scratch.next_row.resize(steps_.size());
+        scratch_.push_back(std::move(scratch));
+    }
+    for (auto &one : vectors_) one = Aligned(vector * sizeof(float));
+}
+
+size_t Plan::num_bytes() const {
+    size_t total = vectors_[0].bytes() + vectors_[1].bytes();
+    std::vector<const Aligned *> seen;
+    for (const Map &map : maps_) {
+        for (const Map::Memory &memory : map.memory) {
+            total += memory.operands.bytes();
+            const Aligned *values = memory.values.get();
+            if (std::find(seen.begin(), seen.end(), values) != seen.end()) continue;
+            total += values->bytes();
+            seen.push_back(values);
+        }
+    }
+    for (const auto &s : scratch_) {
+        total += s.values[0].bytes() + s.values[1].bytes() + s.operands.bytes() + s.signs.bytes() +
+                 s.shortcut.bytes() + s.image.bytes();
+    }
+    return total;
+}
+
+void Plan::run(const void *images, Pixels type, size_t count, float *outputs) {
+    const size_t bytes = to_size(input_.height) * to_size(input_.width) * 3 *
+                         (type == Pixels::uint8 ? 1 : sizeof(float));
+    const size_t floats = to_size(shape_.height) * to_size(shape_.width) * to_size(shape_.channels);
+    workers_.run([&](int thread) {
+        for (size_t i = 0; i < count; ++i) {
+            const Input image{static_cast<const uint8_t *>(images) + i * bytes, type};
+            for (const Phase &phase : phases_) {
+                run_phase(phase, image, thread);
+                workers_.meet();
+            }
+            if (thread == 0) finish(outputs + i * floats);
+            workers_.meet();
+        }
+    });
+}
+
+void Plan::run_phase(const Phase &phase, const Input &image, int thread) {
+    Scratch &scratch = scratch_[to_size(thread)];
+    const int height = maps_[phase.last].height;
+    const int end = height * (thread + 1) / workers_.size();
+    int begin = height * thread / workers_.size();
+    if (begin == end) return;
+    for (size_t step = phase.last + 1; step-- > phase.first;) {
+        scratch.next_row[step] = begin;
+        begin = steps_[step].first_needed(begin);
+    }
+    if (phase.first == 0) {
+        const Layer &stem = model_.program().layers[0];
+        scratch.next_image_row = scratch.next_row[0] * stem.stride - stem.kernel / 2;
+    }
+    make_rows(phase, phase.last, end, image, thread);
+}
+
+// Rows of a step's output up to `end`, those of the steps before it as they are needed.
+void Plan::make_rows(const Phase &phase, size_t step, int end, const Input &image, int thread) {
+    int &next = scratch_[to_size(thread)].next_row[step];
+    const int kept = maps_[step].kept_rows;
+    while (next < end) {
+        // A block of rows lies side by side: it ends where the kept rows begin again.
+        const int rows = std::min({steps_[step].rows_at_once, end - next, kept - next % kept});
+        if (step > phase.first) {
+            const int needed = steps_[step].end_needed(next + rows, maps_[step - 1].height);
+            make_rows(phase, step - 1, needed, image, thread);
+        }
+        if (step == 0) {
+            for (int y = next; y < next + rows; ++y) run_stem(image, y, thread);
+        } else {
+            run_binary(step, next, rows, thread);
+        }
+        next += rows;
+    }
+}
+
+// One row of the first convolution.
+void Plan::run_stem(const Input &image, int y, int thread) {
+    const Layer &layer = model_.program().layers[0];
+    const Model::Ready &ready = model_.ready(0);
+    const Tier &tier = model_.tier();
+    const Map &out = maps_[0];
+    Scratch &scratch = scratch_[to_size(thread)];
+    const int border = layer.kernel / 2;
+    const ptrdiff_t pitch =
+        static_cast<ptrdiff_t>(scratch.image.bytes() / sizeof(float)) / layer.kernel / 3 * 3;
+    auto fill = [&](float *to, ptrdiff_t pixels) {
+        for (ptrdiff_t x = 0; x < pixels; ++x) std::copy_n(layer.padding.data(), 3, to + 3 * x);
+    };
+    // The image's row stands in place row mod kernel; rows above it count from -border.
+    auto place = [&](int row) {
+        return scratch.image.as<float>() + (row + border) % layer.kernel * pitch;
+    };
+    auto prepare = [&](int row) {
+        float *to = place(row);
+        if (row < 0 || row >= input_.height) {
+            fill(to, pitch / 3);
+            return;
+        }
+        fill(to, border);
+        float *pixels = to + 3 * border;
+        const size_t count = to_size(input_.width) * 3;
+        if (image.type == Pixels::uint8) {
+            tier.to_unit(image.bytes + to_size(row) * count, count, pixels);
+        } else {
+            std::memcpy(pixels, image.bytes + to_size(row) * count * sizeof(float),
+                        count * sizeof(float));
+        }
+        fill(pixels + count, pitch / 3 - border - input_.width);
+    };
+    const int first = y * layer.stride - border;
+    int &next = scratch.next_image_row;
+    for (next = std::max(next, first); next < first + layer.kernel; ++next) prepare(next);
+    const float *rows[7];
+    for (int k = 0; k < layer.kernel; ++k) rows[k] = place(first + k);
+    StemRows r;
+    r.kernel = layer.kernel;
+    r.stride = layer.stride;
+    r.width = out.width;
+    r.num_groups = ready.out_pitch / kLanes;
+    r.weights = ready.weights.as<float>();
+    r.bias = ready.bias.as<float>();
+    r.input = rows;
+    r.out = out.row(thread, y);
+    r.out_pixel = out.pitch;
+    if (out.kernel) {
+        r.next_threshold = out.threshold;
+        r.signs = scratch.signs.as<uint32_t>();
+        r.sign_words = out.words;
+    }
+    clear_padding(r.signs, r.sign_words, ready.out_pitch, out.width);
+    tier.stem_row(r);
+    if (out.kernel) {
+        tier.expand(r.signs, out.width, out.kernel, out.words,
+                    out.operands_at(thread, y + out.kernel / 2));
+    }
+}
+
+// Rows of a layer's shortcut that cannot be read in place: means of 2 × 2, channels repeated.
+// row(y): values of the layer's input.
+template <class Row>
+void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in,
+                            int begin, int width, const Row &row, BinaryRows &r,
+                            Scratch &scratch) const {
+    const bool repeat = layer.in_channels != layer.out_channels && layer.in_channels % kLanes != 0;
+    const ptrdiff_t pitch = repeat ? ready.out_pitch : ready.in_pitch;
+    float *to = scratch.shortcut.as<float>();
+    for (int i = 0; i < r.num_rows; ++i) {
+        float *at = to + i * width * pitch;
+        const int y = (begin + i) * layer.stride;
+        const float *from = row(y);
+        if (layer.stride == 2) {
+            const float *below = y + 1 < in.height ? row(y + 1) : nullptr;
+            model_.tier().mean_row(from, below, in.width, ready.in_pitch, at);
+            from = at;
+        }
+        if (!repeat) continue;
+        for (int x = width - 1; x >= 0; --x) {  // from the back: the means stand where it writes
+            float values[kLanes * 256];
+            std::copy_n(from + static_cast<ptrdiff_t>(x) * ready.in_pitch, layer.in_channels,
+                        values);
+            for (int o = 0; o < layer.out_channels; ++o) {
+                at[x * pitch + o] = values[o % layer.in_channels];
+            }
+        }
+    }
+    r.shortcut = to;
+    r.shortcut_channels = repeat ? ready.out_pitch : in_place_channels(layer, ready);
+    r.shortcut_pixel = pitch;
+    r.shortcut_row = width * pitch;
+}
+
+// A block of rows of a step, layer by layer.
+void Plan::run_binary(size_t index, int y, int rows, int thread) {
+    const Step &step = steps_[index];
+    const Map &in = maps_[index - 1], &out = maps_[index];
+    const Tier &tier = model_.tier();
+    Scratch &scratch = scratch_[to_size(thread)];
+    for (int at = step.first; at <= step.last; ++at) {
+        const Layer &layer = model_.program().layers[to_size(at)];
+        const Model::Ready &ready = model_.ready(at);
+        const float *before = scratch.values[(at - step.first + 1) % 2].as<float>();
+        const ptrdiff_t before_row = static_cast<ptrdiff_t>(out.width) * ready.in_pitch;
+        BinaryRows r;
+        r.layer = &ready.binary;
+        r.num_rows = rows;
+        r.width = out.width;
+        if (at == step.first) {
+            r.operands = in.operands_at(thread, y * layer.stride);
+            r.operand_pixel = in.operand_pixel;
+            r.operand_row = in.operand_row;
+            r.row_class = step.row_class.data() + y;
+            r.column_class = step.column_class.data();
+        } else {
+            r.operands = scratch.operands.as<uint8_t>();
+            r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(ready.in_words));
+            r.operand_row =
+                static_cast<ptrdiff_t>(tier.operand_row(out.width, 1, ready.in_words));
+            r.row_class = r.column_class = no_class_.data();
+        }
+        if (layer.shortcut && shortcut_in_place(layer)) {
+            r.shortcut = at == step.first ? in.row(thread, y) : before;
+            r.shortcut_row = before_row;
+            r.shortcut_pixel = ready.in_pitch;
+            r.shortcut_channels = in_place_channels(layer, ready);
+        } else if (layer.shortcut && at == step.first) {
+            prepare_shortcut(layer, ready, {in.height, in.width, 0}, y, out.width,
+                             [&](int row) { return in.row(thread, row); }, r, scratch);
+        } else if (layer.shortcut) {
+            prepare_shortcut(layer, ready, {rows, out.width, 0}, 0, out.width,
+                             [&](int row) { return before + row * before_row; }, r, scratch);
+        }
+        const bool last = at == step.last;
+        r.out = last ? out.row(thread, y) : scratch.values[(at - step.first) % 2].as<float>();
+        r.out_row = static_cast<ptrdiff_t>(out.width) * ready.out_pitch;
+        const int kernel = last ? out.kernel : 1;  // of the reader
+        if (kernel) {
+            r.next_threshold = last ? out.threshold : model_.ready(at + 1).threshold.as<float>();
+            r.signs = scratch.signs.as<uint32_t>();
+            r.sign_words = last ? out.words : model_.ready(at + 1).in_words;
+        }
+        clear_padding(r.signs, r.sign_words, ready.out_pitch, rows * out.width);
+        tier.binary_rows(r);
+        if (!kernel) continue;
+        for (int row = 0; row < rows; ++row) {
+            const uint32_t *signs =
+                r.signs + static_cast<ptrdiff_t>(row) * out.width * r.sign_words;
+            uint8_t *to = last ? out.operands_at(thread, y + row + kernel / 2)
+                               : scratch.operands.as<uint8_t>() +
+                                     to_size(row) * tier.operand_row(out.width, 1, r.sign_words);
+            tier.expand(signs, out.width, kernel, r.sign_words, to);
+        }
+    }
+}
+
+void Plan::finish(float *output) {
+    const auto &layers = model_.program().layers;
+    const Map &map = maps_.back();
+    const int pixels = map.height * map.width;
+    int at = steps_.back().last;
+    const int channels = layers[to_size(at)].out_channels;
+    if (at == last_layer_) {
+        for (int i = 0; i < pixels; ++i) {
+            std::copy_n(map.row(0, 0) + static_cast<ptrdiff_t>(i) * map.pitch, channels,
+                        output + static_cast<ptrdiff_t>(i) * channels);
+        }
+        return;
+    }
+    float *vector = vectors_[0].as<float>(), *other = vectors_[1].as<float>();
+    const Layer &mean = layers[to_size(++at)];
+    std::fill_n(vector, channels, 0.0f);
+    for (int y = 0; y < map.height; ++y) {  // row by row: long sums of floats lose digits
+        std::fill_n(other, channels, 0.0f);
+        for (int x = 0; x < map.width; ++x) {
+            const float *pixel = map.row(0, y) + static_cast<ptrdiff_t>(x) * map.pitch;
+            for (int c = 0; c < channels; ++c) other[c] += pixel[c];
+        }
+        for (int c = 0; c < channels; ++c) vector[c] += other[c];
+    }
+    for (int c = 0; c < channels; ++c) {
+        vector[c] = vector[c] / static_cast<float>(pixels) + mean.bias[to_size(c)];
+    }
+    while (at < last_layer_) {
+        const Layer &layer = layers[to_size(++at)];
+        const Model::Ready &ready = model_.ready(at);
+        std::fill(vector + layer.in_channels, vector + ready.in_pitch, 0.0f);
+        model_.tier().linear(ready.weights.as<float>(), ready.bias.as<float>(), vector,
+                             ready.in_pitch, layer.out_channels, other);
+        if (layer.relu) {
+            for (int o = 0; o < layer.out_channels; ++o) other[o] = std::max(other[o], 0.0f);
+        }
+        std::swap(vector, other);
+    }
+    std::copy_n(vector, shape_.channels, output);
+}
+
+}  // namespace burn
