@@ -86,7 +86,13 @@ int burn_load(const char *path, const char *isa, burn_model **model) {
         given(path, "path");
         given(model, "model");
         const auto bytes = burn::read_file(path);
-        *model = new burn_model(burn::parse_program(bytes.data(), bytes.size()), isa ? isa : "");
+        burn::Program program;
+        try {
+            program = burn::parse_program(bytes.data(), bytes.size());
+        } catch (const burn::Error &error) {
+            throw burn::Error(std::string(path) + ": " + error.what());
+        }
+        *model = new burn_model(std::move(program), isa ? isa : "");
     });
 }
 

@@ -182,9 +182,15 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         ([], "the following arguments are required: COMMAND (see burn-engine --help)"),
         (["fly"], "invalid choice: 'fly'"),
         (["run", "model.bnn"], "required: IMAGE (see burn-engine run --help)"),
-        (["run", "model.bnn", "a", "--top", "0"], "argument --top: 0 is less than 1"),
-        (["run", "model.bnn", "a", "--top", "x"], "argument --top: invalid"),
-        (["bench", "model.bnn", "--seconds", "nan"], "nan is not in 0 … 86400"),
+        (
+            ["run", "model.bnn", "a", "--top", "0"],
+            "argument --top: '0' is not a whole number from 1",
+        ),
+        (
+            ["run", "model.bnn", "a", "--top", "x"],
+            "argument --top: 'x' is not a whole number from 1",
+        ),
+        (["bench", "model.bnn", "--seconds", "nan"], "'nan' is not a number from 0 to 86400"),
         (["bench", "model.bnn", "--more"], "unrecognized arguments: --more"),
         (["info", "none.bnn"], "none.bnn: No such file or directory"),
         (["info", "."], ".: not a regular file"),
@@ -193,7 +199,15 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         (["bench", "model.bnn", "--size", "20000"], "images of 20000 × 20000 pixels; expected"),
         (["run", "model.bnn", "none.png"], "none.png: No such file or directory"),
         (["run", "model.bnn", "model.bnn"], "model.bnn: "),
-        (["run", "model.bnn", "photo.ppm", "--features", "no/out.npy"], "no/out.npy: No such"),
+        (["run", "model.bnn", "photo.ppm", "--features", "no/out.npy"], "there is no such folder"),
+        (["run", "model.bnn", "photo.ppm", "--features", "."], "'.' is no name of a file"),
+        (["run", "model.bnn", "photo.ppm", "--features", ""], "'' is no name of a file"),
+        (["run", "model.bnn", "photo.ppm", "--features", "pipe"], "pipe is not a regular file"),
+        (["run", "model.bnn", "photo.ppm", "--features", "photo.ppm"], "photo.ppm is an input"),
+        (["run", "model.bnn", "photo.ppm", "--features", "./model.bnn"], "model.bnn is an input"),
+        (["run", "model.bnn", "large.npy"], "large.npy: "),
+        (["run", "model.bnn", "larger.npy"], "larger.npy: "),
+        (["run", "model.bnn", "truth.npy"], "truth.npy: "),
         (["run", "broken.bnn", "photo.ppm"], "broken.bnn: 3 bytes long: too short"),
         (["info", "bro\x1b[31m\nken"], "bro[31m ken: No such file"),
     ],
@@ -201,7 +215,31 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
 def test_errors_are_one_line(fails, write, photo, monkeypatch, arguments, message):
     monkeypatch.chdir(write().parent)
     (photo.parent / "broken.bnn").write_bytes(b"abc")
+    os.mkfifo(photo.parent / "pipe")
+    largest = 2**63 - 1
+    shapes = {"large": (largest, largest, 3), "larger": (10**30, 4, 3), "truth": (True, 8, 3)}
+    for name, shape in shapes.items():
+        header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+        (photo.parent / f"{name}.npy").write_bytes(start + header + bytes(192))
+    before = photo.read_bytes()
     assert message in fails(*arguments)
+    assert photo.read_bytes() == before
+
+
+def test_features_are_written_whole_or_not_at_all(fails, write, photo, monkeypatch):
+    old = photo.parent / "features.npy"
+    old.write_bytes(b"old")
+
+    def full(file, array):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    words = fails("run", write(), photo, "--features", old)
+    assert "features.npy cannot be written: No space left on device" in words
+    assert old.read_bytes() == b"old"
+    assert sorted(p.name for p in photo.parent.iterdir() if "writing" in p.name) == []
 
 
 def test_names_cannot_command_the_terminal(run, write, photo):

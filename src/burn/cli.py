@@ -407,6 +407,8 @@ def _export(arguments: list[str], console: Console) -> None:
         print(f"{done.bytes:,} bytes, images of {done.image_size} × {done.image_size} pixels")
         print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
         print(f"outputs: {', '.join(done.outputs)}")
+        for name in done.left_out:
+            print(f"left out: {name}, neither the backbone nor a linear classifier on it")
         print(f"-> {options.out}")
         return
     if options.image_size is not None:

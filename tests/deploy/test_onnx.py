@@ -174,12 +174,14 @@ def test_what_computes_something_else_is_not_kept(
 
 
 def test_the_command_says_little(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    file = save(tmp_path / "n.safetensors", network())
+    misfit = {"classifier.weight": torch.ones(3, 257), "classifier.bias": torch.ones(3)}
+    file = save(tmp_path / "n.safetensors", network(), heads=misfit)
     out = tmp_path / "n.onnx"
     assert main(["export", str(file), str(out)]) == 0
     captured = capfd.readouterr()
     assert captured.err == ""
     lines = captured.out.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
+    assert lines[3].startswith("left out: classifier, ")
     assert lines[0] == f"{out.stat().st_size:,} bytes, images of 32 × 32 pixels"
     assert lines[-1] == f"-> {out}"

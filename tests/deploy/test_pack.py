@@ -304,6 +304,16 @@ def test_checkpoints_without_a_linear_classifier(
     refused(words, file, tmp_path / "n.bnn", file)
 
 
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [(float("nan"), "classifier holds numbers that are not finite"), (3e38, "scores overflow")],
+)
+def test_a_checkpoints_classifier_that_is_blamed_itself(weight: float, words: str, tmp_path: Path):
+    heads = {"classifier.weight": torch.full((3, 256), weight), "classifier.bias": torch.ones(3)}
+    file = save(tmp_path / "n.safetensors", network(), heads=heads)
+    refused(words, file, tmp_path / "n.bnn", file)
+
+
 def test_a_classifier_of_another_backbone(tmp_path: Path):
     file = save(tmp_path / "n.safetensors", network())
     other = network(seed=1)
@@ -323,6 +333,8 @@ def test_a_classifier_of_another_backbone(tmp_path: Path):
         (("cat", "cat"), "distinct and not empty"),
         (("cat", ""), "distinct and not empty"),
         (("cat", "h\udcfcnd"), "not UTF-8"),
+        (("cat", "do\ng"), "control characters"),
+        (("cat", 5_000_000 * "g"), "too long for the format"),
     ],
 )
 def test_names_of_classes(classes: tuple[str, ...], words: str, tmp_path: Path):

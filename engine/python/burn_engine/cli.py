@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,6 +26,9 @@ from burn_engine.model import Model, check_size, isas, load, load_bytes
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - kept open until exit
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names need not fit the terminal
@@ -129,17 +133,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _at_least_1(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    if not text.isdecimal() or not 1 <= (value := int(text[:10])) <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000000000")
     return value
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{value} is not in 0 … 86400")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) <= 86_400:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 86400")
 
 
 @contextlib.contextmanager
@@ -153,6 +156,8 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.features is not None:
+        _check_output(options.features, [options.model, *options.images])
     with _warnings_as_lines():
         model = load(options.model, options.threads)
     results: list[dict[str, Any]] = []
@@ -172,10 +177,36 @@ def _run(options: argparse.Namespace) -> None:
         if not options.json:
             _print_result(result, has_file=bool(options.features))
     if options.features:
-        with open(options.features, "wb") as file:
-            np.save(file, np.stack(features))
+        _save(Path(options.features), np.stack(features))
     if options.json:
         print(json.dumps(results, indent=2))
+
+
+def _check_output(file: str, inputs: Sequence[str]) -> None:
+    """Raise ValueError for a file that cannot be written, or that is read as well."""
+    path = Path(file)
+    if not path.name:
+        raise ValueError(f"--features {file!r} is no name of a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"--features {file}: there is no such folder")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--features {file} is not a regular file")
+    for other in inputs:
+        if path.exists() and Path(other).exists() and path.samefile(other):
+            raise ValueError(f"--features {file} is an input as well: give another name")
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    """Write an array whole or not at all."""
+    beside = path.with_name(f".writing.{path.name}")
+    try:
+        with open(beside, "wb") as file:
+            np.save(file, array)
+        beside.replace(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _top_classes(

@@ -88,9 +88,11 @@ def _resize(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
         # Mapped: the header's shape is compared with the file's length before memory is taken.
-        array = np.lib.format.open_memmap(path, mode="r")
+        with np.errstate(over="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of absurd sizes, refused below
+            array = np.lib.format.open_memmap(path, mode="r")
         batch, single = check_images(array)
-    except ValueError as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not single:
         raise ValueError(f"{path}: shape {array.shape}; expected one image, (height, width, 3)")

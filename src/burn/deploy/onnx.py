@@ -41,6 +41,7 @@ from burn.files import write_beside
 from burn.targets.weights import backbone_from
 from burn.types import Precision
 
+_MANY_PIXELS = 512**2  # of an image: larger ones are compared in smaller numbers
 _MISSING = "ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"
 
 
@@ -49,13 +50,15 @@ class ExportedOnnx:
     """What was exported.
 
     bytes: of the file. image_size: side of its images in pixels. outputs: their names. cosine:
-    between its features in ONNX Runtime and the network's, the least of a few images.
+    between its features in ONNX Runtime and the network's, the least of a few images. left_out:
+    parts of the checkpoint that are neither backbone nor linear classifier.
     """
 
     bytes: int
     image_size: int
     outputs: tuple[str, ...]
     cosine: float
+    left_out: tuple[str, ...]
 
 
 def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> ExportedOnnx:
@@ -69,8 +72,8 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     if out.suffix != ".onnx":
         raise UserError(f"{out}: an ONNX file's name ends in .onnx")
     require_free(out)
-    if image_size is not None and not 8 <= image_size <= 4096:
-        raise UserError(f"--image-size {image_size} is not in 8 … 4096 pixels")
+    if image_size is not None and not 8 <= image_size <= 2048:
+        raise UserError(f"--image-size {image_size} is not in 8 … 2048 pixels")
     try:
         import onnx  # noqa: F401 - the exporter's, whose own error comes late
         import onnxruntime  # noqa: F401
@@ -85,7 +88,8 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     classifier = linear_classifier(held, backbone.num_features)
     network = _Network(backbone, classifier).eval()
     names = ("features", "scores") if classifier else ("features",)
-    images = sample_images(size).float() / 255
+    images = sample_images(size)
+    images = images[: max(2, len(images) * _MANY_PIXELS // size**2)].float() / 255
     cosine = 0.0
 
     def write(beside: Path) -> None:
@@ -93,8 +97,14 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
         _export(network, images[:2], names, beside, held.origin)
         cosine = _verify(beside, backbone, classifier, images, held.origin)
 
-    write_beside(out, write)
-    return ExportedOnnx(out.stat().st_size, size, names, round(cosine, 6))
+    try:
+        write_beside(out, write)
+    except (OSError, RuntimeError) as error:  # a full disk, too little memory
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{out} cannot be written: {reason}") from error
+    parts = {name.partition(".")[0] for name in held.weights} - {"backbone"}
+    left_out = tuple(sorted(parts - {"classifier"} if classifier else parts))
+    return ExportedOnnx(out.stat().st_size, size, names, round(cosine, 6), left_out)
 
 
 class _Network(nn.Module):

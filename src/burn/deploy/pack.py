@@ -49,6 +49,7 @@ FORMAT = 1
 
 _CLOSE_SCORES = 0.01  # of the range of an image's scores
 _MOST_CHANNELS = 4096
+_MOST_NAMES = 5_000_000  # characters of all, quotes and commas included; headers are bounded
 _LARGEST_SIDE = 4096  # that `image` may name
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 
@@ -232,10 +233,14 @@ def _read_head(head: Path, backbone: Backbone) -> Classifier:
             f"{backbone.num_features}"
         )
     _check_names(classifier.classes, origin)
+    if not bool(torch.isfinite(classifier.weight).all() and torch.isfinite(classifier.bias).all()):
+        raise UserError(f"{origin}: its classifier holds numbers that are not finite")
     return classifier
 
 
 def _check_names(classes: Sequence[str], origin: str) -> None:
+    if sum(len(name) + 8 for name in classes) > _MOST_NAMES:
+        raise UserError(f"{origin}: {len(classes)} names of classes are too long for the format")
     if len(set(classes)) < len(classes) or not all(classes):
         raise UserError(f"{origin}: names of classes must be distinct and not empty")
     for name in classes:
@@ -268,7 +273,8 @@ def _verify(
             reason = str(error).removeprefix(f"{packed}: ")
             raise UserError(f"{origin} cannot be packed: {reason}") from error
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
-    found = np.asarray(model.features(pixels))
+    with np.errstate(all="ignore"):  # what overflows does not agree
+        found = np.asarray(model.features(pixels))
     with torch.inference_mode():
         expected = backbone(images)
     each = cosines(found, expected.numpy())
@@ -282,7 +288,10 @@ def _verify(
     if classifier:
         with torch.inference_mode():
             scores = (expected @ classifier.weight.T + classifier.bias).numpy()
-        packed_scores = np.asarray(model(pixels))
+        with np.errstate(all="ignore"):
+            packed_scores = np.asarray(model(pixels))
+        if not (np.isfinite(scores).all() and np.isfinite(packed_scores).all()):
+            raise UserError(f"{origin} cannot be packed: its scores overflow float32")
         same_class = int((scores.argmax(axis=1) == packed_scores.argmax(axis=1)).sum())
         same = _same_top(scores, packed_scores)
         if not same[each > LEAST_COSINE].all():
