@@ -3,7 +3,8 @@
 #
 #   engine/fuzz/run.sh [SECONDS [WORK]]      60 seconds, in build/fuzz
 #
-# The corpus grows in WORK/corpus and is used again by the next run; what crashes the reader, takes
+# The corpus begins as an earlier run left it (tests/attacks/fuzzed.zip), grows in WORK/corpus and is
+# used again by the next run; what crashes the reader, takes
 # more than 10 s or more than 2 GB is kept in WORK/crashes, and the exit status is then not 0. The
 # log, with executions and coverage, is WORK/log. CXX and PYTHON choose the programs.
 set -eu
@@ -14,6 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$work/corpus" "$work/crashes"
 
 "${PYTHON:-python3}" "$here/seeds.py" "$work/seeds"
+"${PYTHON:-python3}" -m zipfile -e "$here/../../tests/attacks/fuzzed.zip" "$work/corpus"
 "${CXX:-clang++}" -std=c++17 -O1 -g -Wall -Wextra -Werror \
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
     "$here/fuzz_format.cc" "$here/../src/format.cc" "$here/../src/json.cc" -o "$work/fuzz_format"
