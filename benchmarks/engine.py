@@ -249,7 +249,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
             "torch": torch.__version__,
         },
         "rounds": rounds,
-        "milliseconds": {name: statistics.median(values) for name, values in times.items()},
+        "milliseconds_a_call": {name: statistics.median(v) for name, v in times.items()},
         "load_ms": loaded["load_ms"],
         "memory_beyond_file_mb": loaded["growth_mb"] - size / 2**20,
         "file_bytes": size,
@@ -282,8 +282,8 @@ def draw(found: dict[str, Any], file: Path) -> None:
     isa = found["machine"]["isa"]
     for name, shown in _NAMES.items():
         key = name.format(isa=isa) + ", batch 1, 1 threads"
-        if key in found["milliseconds"] and not (isa == "avx2" and name.endswith("avx2")):
-            bars[shown] = found["milliseconds"][key]
+        if key in found["milliseconds_a_call"] and not (isa == "avx2" and name.endswith("avx2")):
+            bars[shown] = found["milliseconds_a_call"][key]
     figure = Figure(figsize=(7, 0.42 * len(bars) + 0.9), layout="constrained")
     axes = figure.add_subplot()
     colours = ["#c8553d" if "burn-engine" in name else "#8d99ae" for name in bars]
@@ -310,13 +310,13 @@ def main() -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    for part in ("machine", "ratios", "milliseconds"):
+    for part in ("machine", "ratios", "milliseconds_a_call"):
         print(part)
         for name, value in found[part].items():
             shown = f"{value:.3f}" if isinstance(value, float) else value
             print(f"  {name:52} {shown}")
     for name in ("load_ms", "memory_beyond_file_mb", "file_bytes"):
-        print(f"{name:54} {found[name]:.1f}")
+        print(f"{name:54} {found[name]:,.0f}")
 
 
 if __name__ == "__main__":

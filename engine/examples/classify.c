@@ -1,9 +1,13 @@
 /* Top classes of a raw image: height × width × 3 bytes, red, green and blue of each pixel.
  *
- *     classify MODEL.bnn IMAGE.rgb HEIGHT WIDTH
+ *     classify MODEL.bnn IMAGE.rgb [HEIGHT WIDTH]
+ *
+ * Without a size it is the square that the model is made for.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "burn_engine.h"
 
@@ -20,16 +24,22 @@ static int size_of(const char *text) {
     return *text && !*end && value >= 1 && value <= 16384 ? (int)value : 0;
 }
 
-/* Exactly `size` bytes of a file, or NULL. */
+/* Exactly `size` bytes of a file, or NULL with a message. */
 static unsigned char *read_image(const char *path, size_t size) {
     FILE *file = fopen(path, "rb");
-    unsigned char *bytes = malloc(size + 1);
-    size_t read = file && bytes ? fread(bytes, 1, size + 1, file) : 0;
-    if (file) fclose(file);
-    if (read != size) {
+    unsigned char *bytes = file ? malloc(size + 1) : NULL;
+    size_t read = bytes ? fread(bytes, 1, size + 1, file) : 0;
+    if (!file) {
+        fprintf(stderr, "classify: %s: %s\n", path, strerror(errno));
+    } else if (!bytes) {
+        fail("out of memory");
+    } else if (read != size) {
+        fprintf(stderr, "classify: %s: %s %zu bytes, needs height × width × 3 = %zu\n", path,
+                read > size ? "more than" : "only", read > size ? size : read, size);
         free(bytes);
-        return NULL;
+        bytes = NULL;
     }
+    if (file) fclose(file);
     return bytes;
 }
 
@@ -45,9 +55,11 @@ static void print_top(const burn_model *model, float *scores, int count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) return fail("give MODEL.bnn IMAGE.rgb HEIGHT WIDTH");
-    const int height = size_of(argv[3]), width = size_of(argv[4]);
-    if (!height || !width) return fail("HEIGHT and WIDTH are numbers of pixels, 1 to 16384");
+    if (argc != 3 && argc != 5) return fail("give MODEL.bnn IMAGE.rgb [HEIGHT WIDTH]");
+    int height = argc == 5 ? size_of(argv[3]) : 0, width = argc == 5 ? size_of(argv[4]) : 0;
+    if (argc == 5 && (!height || !width)) {
+        return fail("HEIGHT and WIDTH are numbers of pixels, 1 to 16384");
+    }
 
     burn_model *model = NULL;
     burn_plan *plan = NULL;
@@ -55,14 +67,18 @@ int main(int argc, char **argv) {
     float *scores = NULL;
     int channels = 0, status = 2;
 
-    if (burn_load(argv[1], NULL, &model) != 0 ||
+    if (burn_load(argv[1], NULL, &model) != 0) {
+        fail(burn_last_error());
+    } else if (argc == 3 && !(height = width = burn_image_size(model))) {
+        fail("the model does not say how large its images are: give HEIGHT and WIDTH");
+    } else if (
         burn_output_shape(model, height, width, -1, NULL, NULL, &channels) != 0 ||
         burn_plan_create(model, height, width, 1, -1, &plan) != 0) {
         fail(burn_last_error());
     } else if (burn_num_classes(model) == 0) {
         fail("the model has no classes: pack it with --head");
     } else if (!(image = read_image(argv[2], (size_t)height * (size_t)width * 3))) {
-        fail("the image is not there, or not HEIGHT × WIDTH × 3 bytes long");
+        status = 2; /* it has said why */
     } else if (!(scores = malloc((size_t)channels * sizeof *scores))) {
         fail("out of memory");
     } else if (burn_run(plan, image, BURN_UINT8, 1, scores) != 0) {

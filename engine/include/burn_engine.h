@@ -71,8 +71,8 @@ BURN_API const char *burn_class_name(const burn_model *model, int index);
 BURN_API int burn_output_shape(const burn_model *model, int height, int width, int layer,
                                int *out_height, int *out_width, int *out_channels);
 
-/* Memory and threads for images of one size. threads: 1 to 256. layer: the last one to run, as
- * above. The model must outlive the plan. */
+/* Memory and threads for images of one size. threads: 1 to 256, of which no more are made than there
+ * are processors. layer: the last one to run, as above. The model must outlive the plan. */
 BURN_API int burn_plan_create(const burn_model *model, int height, int width, int threads,
                               int layer, burn_plan **plan);
 BURN_API void burn_plan_free(burn_plan *plan);

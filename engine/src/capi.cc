@@ -1,8 +1,10 @@
 // The C interface: every exception ends here and becomes a message.
 #include <cstring>
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
+#include <thread>
 
 #include "../include/burn_engine.h"
 #include "plan.h"
@@ -157,6 +159,9 @@ int burn_plan_create(const burn_model *model, int height, int width, int threads
                      burn_plan **plan) {
     return guarded([&] {
         given(plan, "plan");
+        // More threads than processors wait for each other, ten times slower than one alone.
+        const int processors = static_cast<int>(std::thread::hardware_concurrency());
+        if (threads <= burn::kMaxThreads && processors > 0) threads = std::min(threads, processors);
         *plan = new burn_plan(given(model, "model"), height, width, threads,
                               resolved(model, layer));
     });

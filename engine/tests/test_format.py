@@ -472,7 +472,7 @@ def test_files(tmp_path):
     with pytest.raises(ModelError, match="pipe: not a regular file"):
         read_program(tmp_path / "pipe")
     path.write_bytes(b"12345678")
-    with pytest.raises(ModelError, match=r"model\.bnn: the header's length"):
+    with pytest.raises(ModelError, match=r"model\.bnn: not a packed file: the header's length"):
         read_program(path)
     with path.open("wb") as file:
         file.truncate(2**30 + 1)  # sparse

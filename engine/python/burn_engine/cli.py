@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         "  burn-engine run model.bnn photo.jpg\n"
         "  burn-engine run model.bnn *.jpg --features features.npy\n"
         "  burn-engine info model.bnn\n"
-        "  burn-engine bench model.bnn --threads 4",
+        "  burn-engine bench model.bnn --threads 2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

@@ -186,7 +186,9 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
         raise ModelError(f"{len(data)} bytes long: too short for the header's length")
     length = int.from_bytes(data[:8], "little")
     if not 2 <= length <= MAX_HEADER_BYTES:
-        raise ModelError(f"the header's length {length} is not in 2 … {MAX_HEADER_BYTES}")
+        raise ModelError(
+            f"not a packed file: the header's length {length} is not in 2 … {MAX_HEADER_BYTES}"
+        )
     if length > len(data) - 8:
         raise ModelError(f"the header's length {length} reaches past the end of the file")
     try:

@@ -41,7 +41,8 @@ def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None)
 
     Args:
         path: the file.
-        threads: threads of one call, 1 to 256. The reference leaves them to NumPy.
+        threads: threads of one call, 1 to 256, at most as many as there are processors. The
+            reference leaves them to NumPy.
         isa: instruction set, one of `isas()`; "reference" is the NumPy reference. Default: the
             environment variable BURN_ENGINE_ISA, else the best that this processor has.
 
@@ -264,8 +265,8 @@ def _choose(isa: str | None) -> tuple[Any, str]:
     if isa is None and core is None:
         warnings.warn(
             "burn-engine runs its NumPy reference, which is slow, because the compiled core is "
-            f"missing ({reason}). Install a C++ compiler and reinstall: "
-            "pip install --force-reinstall --no-cache-dir --no-binary burn-engine burn-engine",
+            f"missing ({reason}). Install a C++ compiler and install burn-engine anew, with "
+            "pip's --force-reinstall --no-cache-dir --no-binary burn-engine",
             RuntimeWarning,
             stacklevel=4,
         )

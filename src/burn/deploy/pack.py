@@ -211,6 +211,11 @@ def _origin(held: Checkpoint, file: Path) -> dict[str, Any]:
 def _read_head(head: Path, backbone: Backbone) -> Classifier:
     """The classifier that --head means, checked against the backbone."""
     kept = head / CLASSIFIER_NAME if head.is_dir() else head
+    if head.is_dir() and not kept.is_file() and not any(head.glob("stage*.safetensors")):
+        raise UserError(
+            f"{head} holds neither a {CLASSIFIER_NAME}, which burn evaluate linear --out keeps, "
+            "nor a finished stage"
+        )
     classifier = load_classifier(kept) if kept.is_file() and kept.suffix == ".safetensors" else None
     origin = str(kept)
     if classifier is None:

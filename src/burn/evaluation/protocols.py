@@ -149,6 +149,8 @@ def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list
         classifier = Classifier(probe.weight, probe.bias, classes, subject.fingerprint)
         about = {**settings, "train": subject.train.name, "seed": subject.seed}
         save_classifier(subject.out / CLASSIFIER_NAME, classifier, about)
+    elif subject.out:
+        subject.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
     return subject.results("linear", numbers, settings, began)
 
 
