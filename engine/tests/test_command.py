@@ -289,6 +289,8 @@ def test_ctrl_c(write):
         stderr=subprocess.PIPE,
         env=environment(),
         text=True,
+        # Under nohup and in the background of a script SIGINT is ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=2)
