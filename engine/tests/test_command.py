@@ -260,7 +260,9 @@ def test_infinite_scores(fails, write, photo):
 
 
 def command(*arguments):
-    code = "import sys; from burn_engine.cli import main; sys.exit(main())"
+    # In the background of a script SIGINT is ignored, and that is inherited.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; import sys; from burn_engine.cli import main; sys.exit(main())"
     return [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
 
 
@@ -289,8 +291,6 @@ def test_ctrl_c(write):
         stderr=subprocess.PIPE,
         env=environment(),
         text=True,
-        # Under nohup and in the background of a script SIGINT is ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=2)
