@@ -94,12 +94,12 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
     Model::Ready ready;
     ready.in_pitch = pitch_of(tier, layer.in_channels);
     ready.out_pitch = pitch_of(tier, layer.out_channels);
-    ready.in_words = words_of(tier, layer.in_channels);
-    const auto bits = words_from_bits(layer, ready.out_pitch, ready.in_words);
-    ready.weights = Aligned(tier.weight_bytes(ready.out_pitch, layer.kernel, ready.in_words));
-    tier.lay_out(bits.data(), ready.out_pitch, layer.kernel, ready.in_words,
+    const int words = words_of(tier, layer.in_channels);
+    const auto bits = words_from_bits(layer, ready.out_pitch, words);
+    ready.weights = Aligned(tier.weight_bytes(ready.out_pitch, layer.kernel, words));
+    tier.lay_out(bits.data(), ready.out_pitch, layer.kernel, words,
                  ready.weights.as<void>());
-    ready.bias = class_biases(layer, bits, ready.out_pitch, ready.in_words);
+    ready.bias = class_biases(layer, bits, ready.out_pitch, words);
     for (float &m : layer.multiplier) m *= -2.0f;
     ready.multiplier = padded(layer.multiplier, ready.out_pitch);
     ready.slope = padded(layer.slope, ready.out_pitch);
@@ -107,7 +107,7 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
         padded(layer.threshold, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
     ready.binary = {layer.kernel,
                     layer.stride,
-                    ready.in_words,
+                    words,
                     ready.out_pitch,
                     ready.weights.as<void>(),
                     ready.multiplier.as<float>(),
@@ -136,7 +136,6 @@ Model::Ready make_convolution(const Tier &tier, const Layer &layer) {
 Model::Ready make_linear(const Layer &layer) {
     Model::Ready ready;
     ready.in_pitch = round_up(layer.in_channels, kLanes);
-    ready.out_pitch = layer.out_channels;
     ready.bias = padded(layer.bias, layer.out_channels);
     const size_t in = static_cast<size_t>(layer.in_channels);
     const size_t pitch = static_cast<size_t>(ready.in_pitch);

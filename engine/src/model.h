@@ -43,7 +43,6 @@ class Model {
     // Constants of a layer in the tier's layout; channels padded.
     struct Ready {
         int in_pitch = 0, out_pitch = 0;  // channels, padded
-        int in_words = 0;
         Aligned weights, multiplier, bias, slope, threshold;
         BinaryLayer binary;
     };

@@ -472,9 +472,9 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
             r.column_class = step.column_class.data();
         } else {
             r.operands = scratch.operands.as<uint8_t>();
-            r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(ready.in_words));
+            r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(ready.binary.in_words));
             r.operand_row =
-                static_cast<ptrdiff_t>(tier.operand_row(out.width, 1, ready.in_words));
+                static_cast<ptrdiff_t>(tier.operand_row(out.width, 1, ready.binary.in_words));
             r.row_class = r.column_class = no_class_.data();
         }
         if (layer.shortcut && shortcut_in_place(layer)) {
@@ -496,7 +496,7 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
         if (kernel) {
             r.next_threshold = last ? out.threshold : model_.ready(at + 1).threshold.as<float>();
             r.signs = scratch.signs.as<uint32_t>();
-            r.sign_words = last ? out.words : model_.ready(at + 1).in_words;
+            r.sign_words = last ? out.words : model_.ready(at + 1).binary.in_words;
         }
         clear_padding(r.signs, r.sign_words, ready.out_pitch, rows * out.width);
         tier.binary_rows(r);

@@ -430,7 +430,7 @@ def _pack(arguments: list[str], console: Console) -> None:
         "The file is run and compared with the network before it gets its name. With --head it\n"
         "names classes; burn evaluate linear --out DIR keeps the classifier that it trains in DIR.",
         "  burn pack runs/student student.bnn\n"
-        "  burn evaluate linear runs/student --train photos/train --test photos/val \\\n"
+        "  burn evaluate linear runs/student --lr 0.003 --train photos/train --test photos/val \\\n"
         "      --out runs/student-linear\n"
         "  burn pack runs/student student.bnn --head runs/student-linear\n"
         "  burn pack runs/supervised classes.bnn --head runs/supervised",

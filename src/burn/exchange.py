@@ -25,7 +25,7 @@ from burn.backbones.reactnet import ReActNet
 from burn.checkpoint import load_checkpoint, save_checkpoint, take
 from burn.data.views import ViewConfig
 from burn.errors import UserError
-from burn.files import write_beside
+from burn.files import require_free, write_beside
 from burn.targets.weights import backbone_from, read_weights
 from burn.types import Precision
 
@@ -139,7 +139,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         raise UserError(f"stage {stage}: 1 (binary activations) or 2 (binary weights too)")
     if out.suffix != ".safetensors":
         raise UserError(f"{out}: a checkpoint's name ends in .safetensors")
-    _require_free(out, out.with_suffix(".json"))
+    require_free(out, out.with_suffix(".json"))
     if not file.is_file():
         raise UserError(f"no file at {file}")
     content = read_weights(file)
@@ -181,7 +181,7 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
         raise UserError(f"cannot export to {format!r}: reactnet is the only format")
     if out.suffix == ".safetensors":
         raise UserError(f"{out}: the format is a torch file, name it .pth or .pth.tar")
-    _require_free(out)
+    require_free(out)
     held = load_checkpoint(checkpoint)
     backbone = backbone_from(held)
     if problem := _unpublished(backbone):
@@ -212,14 +212,6 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
         raise UserError(f"{out} cannot be written: {error}") from error
     left = tuple(sorted(left_out))
     return Exported(format, precision, len(state), parameters, left, tuple(notes))
-
-
-def _require_free(*paths: Path) -> None:
-    for path in paths:
-        if path.exists():
-            raise UserError(f"{path} already exists: remove it, or give another name")
-        if not path.parent.is_dir():
-            raise UserError(f"{path}: there is no such folder")
 
 
 def _unpublished(backbone: Backbone) -> str | None:

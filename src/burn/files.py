@@ -24,6 +24,15 @@ def expand(spec: str) -> Path:
         raise UserError(f"{spec}: there is no such home folder") from error
 
 
+def require_free(*paths: Path) -> None:
+    """Raise UserError where a file cannot be written anew."""
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{path} already exists: remove it, or give another name")
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: there is no such folder")
+
+
 def write_beside(path: Path, write: Callable[[Path], Any]) -> None:
     """Have `write` fill a hidden file beside `path`, then rename it to `path`.
 

@@ -32,12 +32,11 @@ from burn.deploy.shared import (
     agree,
     cosines,
     linear_classifier,
-    require_free,
     sample_images,
     views_of,
 )
 from burn.errors import UserError
-from burn.files import write_beside
+from burn.files import require_free, write_beside
 from burn.targets.weights import backbone_from
 from burn.types import Precision
 

@@ -1,8 +1,6 @@
-"""What packing and exporting share: where a checkpoint may go, and how its copy is judged."""
+"""What packing and exporting share: views of a checkpoint, and how its copy is judged."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -20,14 +18,6 @@ from burn.types import Checkpoint
 LEAST_COSINE = 0.999
 _NUM_EACH = 4  # sample images of each kind
 _LEAST_SHARE = 0.75  # of the images
-
-
-def require_free(out: Path) -> None:
-    """Raise UserError where a file cannot be written anew."""
-    if out.exists():
-        raise UserError(f"{out} already exists: remove it, or give another name")
-    if not out.parent.is_dir():
-        raise UserError(f"{out}: there is no such folder")
 
 
 def views_of(checkpoint: Checkpoint) -> ViewConfig:
