@@ -18,14 +18,14 @@ from safetensors.torch import load_file
 import burn.compare
 import tiny
 from burn.compare import Comparison, compare
-from burn.errors import UserError
+from burn.errors import Interrupted, UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.files import locked
 from burn.methods.registry import METHODS, MethodName
 from burn.results import Result, read_results
 from burn.training.module import PretrainModule
 from burn.training.recipe import Recipe
-from burn.training.run import Interrupted, Machine
+from burn.training.run import Machine
 
 BATCH, BUDGET = 64, 4 * 64
 DIGITS = Comparison(

@@ -1,6 +1,7 @@
 """The `burn` command: parse, call, print.
 
-Exit status: 0 done; 1 a fault of burn's own; 2 something the user can mend, said in one line.
+Exit status: 0 done; 1 a fault of burn's own; 2 something the user can mend, said in one line;
+128 + signal after Ctrl-C (130) or SIGTERM (143).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import io
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
@@ -18,7 +20,8 @@ from typing import Any
 
 from rich.console import Console
 
-from burn.errors import UserError
+from burn.errors import Interrupted, SaidByFirst, UserError, printable
+from burn.launch import end_with_launcher, launch
 from burn.options import Parser
 
 _OVERVIEW = """\
@@ -59,12 +62,18 @@ _EVALUATE_EXAMPLES = """\
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
+    end_with_launcher()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+    status = 2
     try:
         return _run(arguments, console)
+    except SaidByFirst:
+        return 2
+    except Interrupted as stopped:
+        message, status = str(stopped), 128 + stopped.number
     except UserError as error:
         message = str(error)
     except BrokenPipeError:  # the reader of our output left
@@ -73,16 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a name too long, a missing right
         message = ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
     except KeyboardInterrupt:
-        message = "interrupted; nothing was saved by this step"
+        message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
     print("burn: " + _one_line(message), file=sys.stderr)
-    return 2
+    return status
 
 
 def _one_line(text: str) -> str:
-    """Without what would break the line or command the terminal: names come from strangers."""
-    line = " ".join(text.split())
-    line = line if len(line) <= 2000 else line[:2000] + " …"
-    return "".join(c if c.isprintable() else "?" for c in line)
+    """Not longer than a screen."""
+    line = printable(text)
+    return line if len(line) <= 2000 else line[:2000] + " …"
 
 
 def _run(arguments: list[str], console: Console) -> int:
@@ -175,12 +183,41 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         "--max_steps", type=int | None, default=None,
         help="optimizer steps after which each stage ends",
     )  # fmt: skip
-    parser.add_argument("--resume", action="store_true", help="go on where a run in --out stopped")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where a run in --out stopped, or begin it"
+    )
     parser.add_argument("--overwrite", action="store_true", help="begin a run in --out again")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument(
+        "--devices", type=int | None, default=None,
+        help="processes on this machine that share each batch, one a GPU (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--num_nodes", type=int | None, default=None,
+        help="machines with so many each, see docs/scaling.md (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workers", type=int | None, default=None, help="image-loading processes of each process"
+    )
     parser.add_argument(
         "--monitor_every", type=int, default=20, help="optimizer steps between two looks at the run"
+    )
+    parser.add_argument(
+        "--save_every", type=float, default=5.0, help="minutes between two resume files"
+    )
+    parser.add_argument(
+        "--on_nonfinite", type=str, default="stop",
+        help="loss or gradient not finite: stop, or skip:N to leave out N steps of a stage",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max_bad", type=str, default="10%",
+        help="share of the images that may be unreadable and are left out",
+    )  # fmt: skip
+    parser.add_argument(
+        "--profile", action="store_true", help="time the parts of a step, printed after each stage"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="run the networks through torch.compile"
     )
     parser.add_argument("--json", action="store_true", help="print how stages ended as JSON lines")
     parser.add_argument("--config", action="config", help="YAML file with any of these options")
@@ -195,7 +232,11 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             max_steps=resuming.max_steps,
         )  # fmt: skip
     options = parser.read(arguments)
-    machine = Machine(_device(options.device), options.workers, options.monitor_every)
+    machine = Machine(
+        _device(options.device), options.workers, options.monitor_every, options.save_every,
+        _skipped_steps(options.on_nonfinite), _share(options.max_bad), options.profile,
+        options.compile,
+    )  # fmt: skip
     if not options.recipe:
         raise UserError("give --recipe: burn_small, say; burn pretrain --help names them all")
     for required in ("data", "out"):
@@ -208,6 +249,9 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
     chosen = from_plain(Recipe, parser.fields_of(options)).freed_of(recipe)
     plan = from_plain(RunPlan, {**given, "recipe_name": options.recipe, "recipe": chosen})
+    plan.recipe.check()
+    machine.check()
+    _launch(arguments, options.devices, options.num_nodes)
     summaries = pretrain(
         plan,
         Path(options.out),
@@ -216,6 +260,8 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         resume=options.resume,
         overwrite=options.overwrite,
     )
+    if os.environ.get("RANK", "0") != "0":
+        return
     for s in summaries:
         if options.json:
             print(json.dumps({**asdict(s), "checkpoint": str(s.checkpoint)}))
@@ -228,15 +274,60 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         )
 
 
+def _skipped_steps(text: str) -> int:
+    """Of --on-nonfinite."""
+    if text == "stop":
+        return 0
+    word, _, number = text.partition(":")
+    if word != "skip" or not number.isdecimal():
+        raise UserError(f"--on-nonfinite {text}: give stop, or skip:10 to leave out 10 steps")
+    return int(number)
+
+
+def _share(text: str) -> float:
+    """Of --max-bad: 1% or 0.01."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise UserError(f"--max-bad {text} is not a share of the images: 1%, say") from None
+
+
+def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None) -> None:
+    """With --devices, run the command in so many processes and exit with their status."""
+    for name, value in (("devices", devices), ("num-nodes", num_nodes)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value} is not at least 1")
+    from burn.processes import in_group
+
+    if in_group():
+        count = int(os.environ["WORLD_SIZE"])
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
+        if (devices or local) != local or (num_nodes or count // local) * local != count:
+            raise UserError(
+                f"{count} processes were started, {local} on a machine, but --devices "
+                f"{devices or local} and --num-nodes {num_nodes or 1} were given: leave both out"
+            )
+        return
+    if (devices or 1) * (num_nodes or 1) > 1:
+        raise SystemExit(launch(["pretrain", *arguments], devices or 1, num_nodes or 1))
+
+
 def _resumed_plan(arguments: Sequence[str], read_plan: Callable[[Path], Any]) -> Any:
-    """With --resume, the plan of the run that is resumed, whose options are the defaults."""
+    """With --resume, the plan of the run that is resumed, whose options are the defaults.
+
+    None where there is no run yet and a recipe is given to begin one.
+    """
     if "--resume" not in arguments:
         return None
+    given = {name for name in arguments if name.startswith("--recipe")}
     for position, argument in enumerate(arguments):
         if argument == "--out" and position + 1 < len(arguments):
-            return read_plan(Path(arguments[position + 1]))
-        if argument.startswith("--out="):
-            return read_plan(Path(argument.removeprefix("--out=")))
+            out = Path(arguments[position + 1])
+        elif argument.startswith("--out="):
+            out = Path(argument.removeprefix("--out="))
+        else:
+            continue
+        return None if given and not (out / "run.json").exists() else read_plan(out)
     raise UserError("--resume needs --out, the folder of the run to go on with")
 
 

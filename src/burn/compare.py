@@ -22,7 +22,7 @@ from rich.console import Console
 from burn.backbones import build_backbone
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.sources import Source, open_source
-from burn.errors import UserError
+from burn.errors import Interrupted, UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.protocols import KnnConfig, check_sources, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
@@ -34,7 +34,7 @@ from burn.report.tables import comparison_markdown
 from burn.results import Result, read_results
 from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
-from burn.training.run import Interrupted, Machine, RunPlan, default_workers, pretrain
+from burn.training.run import Machine, RunPlan, default_workers, pretrain
 
 Family = Literal["small", "imagenet", "imagenet100"]
 _SHARED_FILE, _JUDGED_FILE = "comparison.json", "compared.jsonl"
@@ -350,7 +350,7 @@ def _side_by_side(jobs: Sequence[_Job], processes: int, console: Console) -> lis
                 outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
                 console.print(f"{job.name}: {outcome}")
     if stop.requested:
-        raise Interrupted("stopped and saved; the same command goes on")
+        raise Interrupted("stopped and saved; the same command goes on", stop.number)
     return failed
 
 

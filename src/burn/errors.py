@@ -1,4 +1,11 @@
-"""The error that is the user's to mend."""
+"""The errors that are the user's to mend, or the user's own doing."""
+
+import signal
+
+
+def printable(text: str) -> str:
+    """In one line and without what would command a terminal: names come from strangers."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 class UserError(ValueError):
@@ -6,3 +13,15 @@ class UserError(ValueError):
 
     The command line prints it as one line and exits with status 2.
     """
+
+
+class SaidByFirst(UserError):
+    """What ends every process of a group at once; the first of them says it, this one does not."""
+
+
+class Interrupted(UserError):
+    """A signal stopped the work, and nothing is lost; the command line exits with 128 + signal."""
+
+    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.number = number

@@ -34,7 +34,7 @@ def extract_features(
     indices: positions to take (default: all). unreadable: list to which the positions of images
     that cannot be decoded are added. bfloat16: run the backbone under autocast. view: image to
     backbone's input (default: the plain view). pool: last feature map to features (default: the
-    backbone's own). advance: told the number of images after each batch.
+    backbone's own). advance: told the number of images after each batch; it may raise.
     The backbone is left in the mode it was in. Raises UserError where not one image can be read.
     """
     device = next(backbone.parameters()).device
@@ -42,17 +42,19 @@ def extract_features(
     backbone.eval()
     values, kept = [], []
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-    with torch.inference_mode(), autocast:
-        for batch in plain_batches(source, views, batch_size, workers, indices, view):
-            if unreadable is not None:
-                unreadable.extend(batch.unreadable)
-            if batch.views:
-                images = batch.views[0].to(device)
-                output = pool(backbone.forward_features(images)) if pool else backbone(images)
-                values.append(output.float().cpu())
-                kept.append(batch.indices)
-            advance(len(batch.indices) + len(batch.unreadable))
-    backbone.train(training)
+    try:
+        with torch.inference_mode(), autocast:
+            for batch in plain_batches(source, views, batch_size, workers, indices, view):
+                if unreadable is not None:
+                    unreadable.extend(batch.unreadable)
+                if batch.views:
+                    images = batch.views[0].to(device)
+                    output = pool(backbone.forward_features(images)) if pool else backbone(images)
+                    values.append(output.float().cpu())
+                    kept.append(batch.indices)
+                advance(len(batch.indices) + len(batch.unreadable))
+    finally:
+        backbone.train(training)
     if not values:
         raise UserError(f"{source.name}: none of its images can be read")
     positions = torch.cat(kept)

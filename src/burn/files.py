@@ -15,6 +15,8 @@ except ImportError:  # Windows
 
 from burn.errors import UserError
 
+_BESIDE = ".writing."  # how the name of a file begins that is not whole yet
+
 
 def expand(spec: str) -> Path:
     """A path with ~ replaced. Raises UserError for the home of nobody."""
@@ -33,18 +35,30 @@ def require_free(*paths: Path) -> None:
             raise UserError(f"{path}: there is no such folder")
 
 
-def write_beside(path: Path, write: Callable[[Path], Any]) -> None:
+def write_beside(path: Path, write: Callable[[Path], Any], keep: Path | None = None) -> None:
     """Have `write` fill a hidden file beside `path`, then rename it to `path`.
 
-    The hidden file ends as `path` does, for writers that go by the suffix.
+    The hidden file ends as `path` does, for writers that go by the suffix. It is on the disk before
+    it gets its name, so that a machine that loses power keeps the old file or the new one. The old
+    file becomes `keep`, if that is given.
     """
-    temporary = path.with_name(f".writing.{path.name}")
+    temporary = path.with_name(f"{_BESIDE}{path.name}")
     try:
         write(temporary)
         temporary.chmod(0o666 & ~_umask())  # safetensors leaves its files to their owner alone
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        if keep is not None and path.is_file():
+            path.replace(keep)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what `write_beside` leaves in a folder when its process is killed."""
+    for file in folder.glob(f"{_BESIDE}*"):
+        file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -7,23 +7,38 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class StopRequest:
-    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
+    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once.
+
+    number: of the signal that asked, 0 before one has.
+    """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.number = 0
+
+    @property
+    def requested(self) -> bool:
+        return self.number != 0
 
     def _handle(self, number: int, _frame: Any) -> None:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.requested = True
+        self.number = self.number or number
+
+    def take_signals(self) -> None:
+        """From whatever has them now."""
+        for number in _SIGNALS:
+            signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """While inside, signals set `requested` instead of stopping the process."""
+        """While inside, signals set `number` instead of stopping the process."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
-            before = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+            self.take_signals()
         except ValueError:  # not the main thread: signals are the caller's
             yield
             return

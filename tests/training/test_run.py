@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 import burn.training.run as run_module
 import tiny
 from burn.checkpoint import load_checkpoint
-from burn.errors import UserError
+from burn.errors import Interrupted, UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
 from burn.methods.registry import METHODS
+from burn.stop import StopRequest
 from burn.targets.weights import backbone_from
-from burn.training.callbacks import StopRequest
 from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowError
-from burn.training.run import Interrupted, read_plan
+from burn.training.run import read_plan
 from burn.types import Precision
 
 

@@ -77,24 +77,30 @@ class EpochSampler(Sampler[list[Key]]):
     """Batches of (epoch, index): one seeded permutation an epoch.
 
     drop_last leaves the incomplete last batch out; where there are fewer images than one batch
-    holds, the batch is all of them.
+    holds, the batch is all of them. Of `count` processes each takes its own part of every batch,
+    `batch_size` images: together they see what one process with `count` times as many would.
     """
 
-    def __init__(self, num_images: int, batch_size: int, seed: int, *, drop_last: bool) -> None:
+    def __init__(
+        self, num_images: int, batch_size: int, seed: int, *, drop_last: bool, rank: int = 0,
+        count: int = 1,
+    ) -> None:  # fmt: skip
+        assert drop_last or count == 1
         self.num_images, self.seed = num_images, seed
-        self.batch_size = min(batch_size, num_images)
+        self.batch_size = min(batch_size, num_images // count)
+        self.rank, self.count = rank, count
         self.drop_last = drop_last
         self.epoch = 0
         self.skip = 0  # batches of the current epoch that were already used
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.num_images, self.batch_size)
+        whole, rest = divmod(self.num_images, self.batch_size * self.count)
         return whole + (1 if rest and not self.drop_last else 0)
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = np.random.default_rng((self.seed, self.epoch)).permutation(self.num_images)
         for batch in range(self.skip, len(self)):
-            start = batch * self.batch_size
+            start = (batch * self.count + self.rank) * self.batch_size
             yield [(self.epoch, int(i)) for i in order[start : start + self.batch_size]]
 
 
@@ -164,4 +170,7 @@ def plain_batches(
 def start_worker(_worker: int) -> None:
     """For every process that loads images."""
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to answer
+    # Signals to the whole group are the main process's to answer: it still needs its batches. A
+    # second SIGTERM is the main process's own, for a worker that does not end by itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

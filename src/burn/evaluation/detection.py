@@ -29,10 +29,10 @@ from burn.errors import UserError
 from burn.evaluation.detection_ap import Detections, DetectionScores, detection_scores
 from burn.evaluation.detector import Detector, DetectorConfig, Images
 from burn.evaluation.pictures import draw_detections
-from burn.evaluation.processes import Processes
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.files import write_beside, write_text
+from burn.processes import Processes
 from burn.results import Result
 from burn.stop import StopRequest
 

@@ -22,6 +22,8 @@ MethodName = Literal[
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
 NEED_TEACHER: frozenset[MethodName] = frozenset({"burn", "supervised_kl", "s2bnn"})
 NEED_LABELS: frozenset[MethodName] = frozenset({"supervised"})
+# Each process's BN is to see its own images alone, or queries and keys could be told by it.
+SHUFFLE_NORMS: frozenset[MethodName] = frozenset({"mocov2", "infomin", "s2bnn"})
 
 _ALONE: dict[str, Any] = {
     "byol": Byol,

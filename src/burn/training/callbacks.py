@@ -1,8 +1,10 @@
-"""What happens around the steps of a stage: guard, monitor, online kNN, resume file, progress."""
+"""What happens around the steps of a stage: guard, monitor, online kNN, progress."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
 from burn.data.sources import Source
-from burn.errors import UserError
+from burn.errors import SaidByFirst, UserError, printable
 from burn.features import extract_features
-from burn.files import write_beside
 from burn.knn import knn_accuracy
+from burn.processes import Processes
 from burn.stop import StopRequest
 from burn.training.metrics import MetricsFile
 from burn.training.module import PretrainModule
@@ -42,13 +44,22 @@ class Guard(L.Callback):
 
 
 class Monitor(L.Callback):
-    """Collects numbers at every step, writes them every `every` steps, and names a collapse."""
+    """Collects numbers at every step, writes them every `every` steps, and names a collapse.
 
-    def __init__(self, every: int, folder: Path, console: Console) -> None:
-        self._every, self._console = every, console
+    Of several processes the first one's share of the images is looked at, but unreadable images
+    are everyone's: more than `max_bad` of the source's, in [0, 1], end the run with a UserError.
+    """
+
+    def __init__(
+        self, every: int, max_bad: float, source: Source, folder: Path, processes: Processes,
+        console: Console,
+    ) -> None:  # fmt: skip
+        self._every, self._max_bad, self._source = every, max_bad, source
+        self._processes, self._console = processes, console
         self._metrics = MetricsFile(folder / "metrics.csv")
         self._folder = folder
         self._board: SummaryWriter | None = None
+        self._silent = False
         self._target = TargetMonitor()
         self._images = 0
         self._since = self._began = time.perf_counter()
@@ -70,7 +81,7 @@ class Monitor(L.Callback):
         return {
             "seconds": self.seconds,
             "target": self._target.state_dict(),
-            "unreadable": sorted(self.unreadable),
+            "unreadable": sorted(self.all_unreadable()),
             "last": self.last,
             "knn": self.knn,
         }
@@ -82,34 +93,70 @@ class Monitor(L.Callback):
         self.last, self.knn = state_dict["last"], state_dict["knn"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._metrics.start(trainer.global_step)
-        self._board = SummaryWriter(str(self._folder), purge_step=trainer.global_step + 1)
+        if self._processes.first:
+            with self._complaint():
+                self._metrics.start(trainer.global_step)
+                self._board = SummaryWriter(str(self._folder), purge_step=trainer.global_step + 1)
         self._since, self._images = time.perf_counter(), 0
         self._began = self._since
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._board is not None:
-            self._board.close()
+        with self._complaint():
+            if self._board is not None:
+                self._board.close()
+        self._check_unreadable()
+
+    def all_unreadable(self) -> set[int]:
+        """Positions of the images that could not be read, of all processes."""
+        return set().union(*self._processes.gather(self.unreadable))
+
+    def _check_unreadable(self) -> None:
+        count = self._processes.largest(len(self.unreadable)) * self._processes.count
+        if count <= self._max_bad * len(self._source):
+            return
+        bad = self.all_unreadable()
+        if len(bad) <= self._max_bad * len(self._source):
+            return
+        message = (
+            f"stopped: {unreadable_images(self._source, bad)}; mend or remove them, or allow more "
+            f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
+        )
+        raise UserError(message) if self._processes.first else SaidByFirst(message)
+
+    @contextlib.contextmanager
+    def _complaint(self) -> Iterator[None]:
+        """Numbers that cannot be written do not end a run; the first time, it is said."""
+        try:
+            yield
+        except OSError as error:
+            if not self._silent:
+                self._console.print(
+                    f"numbers cannot be written to {self._folder}: {error.strerror or error}; "
+                    "going on without",
+                    style="bold red",
+                )
+            self._silent = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
         batch_idx: int,
     ) -> None:  # fmt: skip
         assert isinstance(pl_module, PretrainModule)
+        if batch.unreadable and not self.unreadable:
+            name = self._source.describe(batch.unreadable[0])
+            self._console.print(f"unreadable, left out: {printable(name)} (counted at the end)")
         self.unreadable.update(batch.unreadable)
-        self._images += len(batch.indices)
+        self._images += len(batch.indices) * self._processes.count
         output = pl_module.output
         if output is not None and output.target_probabilities is not None:
             self._target.add(output.target_probabilities)
         step = trainer.global_step
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if output is None or not whole or step % self._every:
+        if not whole or step % self._every:
             return
-        if not bool(torch.isfinite(output.loss.detach())):
-            raise UserError(
-                f"stopped at step {step}: the loss is not finite; lower --optim.lr or look for "
-                "broken images or a broken teacher"
-            )
+        self._check_unreadable()
+        if output is None or not self._processes.first:
+            return
         seconds = time.perf_counter() - self._since
         numbers = {name: float(value) for name, value in output.terms.items()}
         numbers["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
@@ -126,10 +173,19 @@ class Monitor(L.Callback):
 
     def write(self, trainer: L.Trainer, step: int, numbers: dict[str, float]) -> None:
         """To metrics.csv and TensorBoard."""
-        self._metrics.append(step, trainer.current_epoch, numbers)
-        if self._board is not None:
-            for name, value in numbers.items():
-                self._board.add_scalar(name, value, step)
+        with self._complaint():
+            self._metrics.append(step, trainer.current_epoch, numbers)
+            if self._board is not None:
+                for name, value in numbers.items():
+                    self._board.add_scalar(name, value, step)
+
+
+def unreadable_images(source: Source, positions: Collection[int]) -> str:
+    """How many images of a source cannot be read, and the names of the first five."""
+    first = sorted(positions)
+    names = ", ".join(printable(source.describe(position)) for position in first[:5])
+    more = f" and {len(first) - 5} more" if len(first) > 5 else ""
+    return f"unreadable images, left out: {len(first)}: {names}{more}"
 
 
 def collapse_message(step: int, numbers: dict[str, float]) -> str:
@@ -145,7 +201,7 @@ def collapse_message(step: int, numbers: dict[str, float]) -> str:
 class OnlineKnn(L.Callback):
     """After every epoch: kNN accuracy on a fixed fifth of up to 1,000 training images with labels.
 
-    A monitor only: labels never reach the loss.
+    A monitor only: labels never reach the loss. Cut short where the run is to stop.
     """
 
     def __init__(self, source: Source, monitor: Monitor, stop: StopRequest) -> None:
@@ -158,9 +214,18 @@ class OnlineKnn(L.Callback):
         assert isinstance(pl_module, PretrainModule)
         if self._stop.requested:
             return
-        features = extract_features(
-            pl_module.method.backbone, self._source, pl_module.recipe.views, indices=self._indices
-        )
+
+        def go_on(_: int) -> None:
+            if self._stop.requested:
+                raise _Stopped
+
+        try:
+            features = extract_features(
+                pl_module.method.backbone, self._source, pl_module.recipe.views,
+                indices=self._indices, advance=go_on,
+            )  # fmt: skip
+        except _Stopped:
+            return
         labels = features.labels
         assert labels is not None
         cut = len(labels) // 5
@@ -171,34 +236,8 @@ class OnlineKnn(L.Callback):
         self._monitor.write(trainer, trainer.global_step, {"knn": accuracy})
 
 
-class ResumeFile(L.Callback):
-    """Keeps Lightning's resume file of the stage: every `minutes`, and when a stop is requested."""
-
-    def __init__(self, path: Path, stop: StopRequest, minutes: float = 5) -> None:
-        self.path, self.stop, self._seconds = path, stop, 60 * minutes
-        self._saved = time.monotonic()
-        self.stopped = False
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
-        batch_idx: int,
-    ) -> None:  # fmt: skip
-        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if not whole:
-            return
-        if self.stop.requested:
-            self.save(trainer)
-            self.stopped = trainer.should_stop = True
-        elif time.monotonic() - self._saved > self._seconds:
-            self.save(trainer)
-
-    def save(self, trainer: L.Trainer) -> None:
-        """Written beside, then renamed."""
-        try:
-            write_beside(self.path, trainer.save_checkpoint)
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror or error}") from error
-        self._saved = time.monotonic()
+class _Stopped(Exception):
+    """Leaves the extraction of features between two batches."""
 
 
 class ProgressBar(L.Callback):
@@ -236,7 +275,7 @@ class ProgressBar(L.Callback):
         batch_idx: int,
     ) -> None:  # fmt: skip
         assert isinstance(pl_module, PretrainModule)
-        self._images += len(batch.indices)
+        self._images += len(batch.indices) * trainer.world_size
         now = time.monotonic()
         step, total = trainer.global_step, pl_module.num_steps
         rate = self._images / max(now - self._started, 1e-9)

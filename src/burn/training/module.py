@@ -11,6 +11,7 @@ from torch import Tensor
 
 from burn.methods.base import Method, StepOutput
 from burn.optim import build_optimizer
+from burn.processes import Processes
 from burn.schedule import learning_rate_factor
 from burn.training.monitor import GradientFlowError
 from burn.training.recipe import Recipe
@@ -18,34 +19,60 @@ from burn.types import Batch
 
 
 class PretrainModule(L.LightningModule):
-    """One stage of a method. `output` and `batch` are those of the last micro-batch."""
+    """One stage of a method. `output` and `batch` are those of the last micro-batch.
+
+    learned: whether any batch had images enough. learned_in_step, loss_of_step: the same, and the
+    sum of the losses, of the micro-batches since the last optimizer step.
+    """
 
     def __init__(
-        self, method: Method, recipe: Recipe, num_steps: int, steps_per_epoch: int
-    ) -> None:
+        self, method: Method, recipe: Recipe, num_steps: int, steps_per_epoch: int,
+        processes: Processes,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.method = method
         self.recipe = recipe
+        self.processes = processes
         self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
         self.strict_loading = False  # a resume file leaves the frozen teacher out
         self.output: StepOutput | None = None
-        self.learned = False  # whether any batch had images enough
         self.batch: Batch | None = None
+        self.learned = self.learned_in_step = False
+        self.loss_of_step = torch.zeros(())
 
     @property
     def progress(self) -> float:
         """Share of the stage's optimizer steps that are done, in [0, 1)."""
         return min(1.0, self.global_step / self.num_steps)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor | None:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        batch = self._as_large_as_every_process_has(batch)
         self.batch, self.output = batch, None
-        if not batch.views or len(batch.indices) < 2:
-            return None  # every image of the batch was unreadable; BN needs two
+        if len(batch.indices) < 2:  # the others were unreadable; BN needs two
+            # Gradients of zero, not none: DistributedDataParallel waits for every parameter's.
+            trained = (p for p in self.parameters() if p.requires_grad)
+            return 0 * torch.stack([p.sum() for p in trained]).sum()
         output: StepOutput = self.method(batch, self.progress)
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
-        self.output, self.learned = output, True
+        self.output, self.learned, self.learned_in_step = output, True, True
+        self.loss_of_step = self.loss_of_step + output.loss.detach()
         return output.loss
+
+    def _as_large_as_every_process_has(self, batch: Batch) -> Batch:
+        """Without the images that a process with more unreadable ones cannot match.
+
+        Losses that look at all processes' images need as many of each, and gradients are averaged
+        as if each had.
+        """
+        if self.processes.count == 1:
+            return batch
+        fewest = -int(self.processes.largest(-len(batch.indices)))
+        if fewest == len(batch.indices):
+            return batch
+        labels = None if batch.labels is None else batch.labels[:fewest]
+        views = tuple(view[:fewest] for view in batch.views)
+        return Batch(views, batch.indices[:fewest], batch.unreadable, labels)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optim = self.recipe.optim
@@ -62,6 +89,8 @@ class PretrainModule(L.LightningModule):
         progress = self.progress
         super().optimizer_step(*arguments, **named)
         self.method.after_step(progress)
+        self.learned_in_step = False
+        self.loss_of_step = torch.zeros_like(self.loss_of_step)
 
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -10,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from signal import SIGINT
+from typing import Any, NoReturn
 
 import lightning as L
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from torch import nn
 
@@ -22,33 +26,34 @@ from burn.checkpoint import load_checkpoint, save_checkpoint
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
-from burn.errors import UserError
-from burn.files import locked, write_text
+from burn.errors import Interrupted, SaidByFirst, UserError
+from burn.files import locked, remove_unfinished, write_text
 from burn.layers import BinaryConv2d
 from burn.methods.base import Method
-from burn.methods.registry import NEED_LABELS, NEED_TEACHER, build_method
+from burn.methods.registry import NEED_LABELS, NEED_TEACHER, SHUFFLE_NORMS, build_method
+from burn.processes import Processes
 from burn.settings import from_plain
 from burn.stop import StopRequest
+from burn.targets.frozen import FrozenTarget
 from burn.targets.weights import Teacher, load_teacher
 from burn.training.callbacks import (
     Guard,
     Monitor,
     OnlineKnn,
     ProgressBar,
-    ResumeFile,
     collapse_message,
+    unreadable_images,
 )
+from burn.training.finite import FiniteSteps
 from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowGuard
+from burn.training.profile import Profile
 from burn.training.recipe import Recipe
+from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume
 from burn.types import Checkpoint, Precision
 
 _RUN_FILE = "run.json"
 _FORMAT = 1
-
-
-class Interrupted(UserError):
-    """The run was stopped by a signal and can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,34 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how it runs, without influence on what comes out (beyond rounding)."""
+    """Where and how it runs, without influence on what comes out (beyond rounding).
+
+    workers: processes that load images, for each that trains. monitor_every: optimizer steps
+    between two looks at the run. save_every: minutes between two resume files. skip_nonfinite:
+    steps of a stage that may be left out because loss or gradient was not finite. max_bad: share
+    of the images that may be unreadable, in [0, 1]. profile: time the parts of a step. compile:
+    run the networks through torch.compile.
+    """
 
     device: Device = "auto"
     workers: int | None = None
     monitor_every: int = 20
+    save_every: float = 5.0
+    skip_nonfinite: int = 0
+    max_bad: float = 0.1
+    profile: bool = False
+    compile: bool = False
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if self.monitor_every < 1 or (self.workers or 0) < 0:
+            raise UserError("--monitor-every must be at least 1 and --workers at least 0")
+        if self.save_every < 0:
+            raise UserError(f"--save-every {self.save_every} is below 0")
+        if not 0 <= self.max_bad <= 1:
+            raise UserError(f"--max-bad {self.max_bad} is not a share of the images: 1%, say")
+        if self.skip_nonfinite < 0:
+            raise UserError(f"--on-nonfinite skip:{self.skip_nonfinite} is below 0")
 
 
 @dataclass(frozen=True)
@@ -104,55 +132,131 @@ def pretrain(
     """Train every stage of the plan into `out`, and say on the console how each ended.
 
     A stage leaves stageN.safetensors, stageN.json, and in stageN/ metrics.csv, TensorBoard's
-    events and, while it is under way, Lightning's resume file. resume_command is what the user is
-    told to type after an interruption. Raises UserError for what cannot be used,
-    GradientFlowError where the loss does not train, Interrupted after a signal.
+    events and, while it is under way, the resume files. resume: go on with the run in `out`, or
+    begin where there is none. resume_command is what the user is told to type after an
+    interruption. Raises UserError for what cannot be used, GradientFlowError where the loss does
+    not train, Interrupted after a signal.
+
+    Several processes (see `burn.processes`) share every batch; `out` must be a folder that all of
+    them see.
     """
     plan.recipe.check()
-    _check_plan(plan, machine)
+    _check_plan(plan)
+    machine.check()
     if overwrite and plan.teacher and _lies_in(Path(plan.teacher), out):
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
-    source = open_source(plan.data)
-    require_readable(source, at_least=2)
-    if plan.recipe.method in NEED_LABELS and source.labels is None:
-        raise UserError(
-            f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
-            "folders, or parquet with a column label"
-        )
-    teacher = load_teacher(plan.teacher) if plan.teacher else None
-    _check_size(plan.recipe)
-    described = _describe(plan, source, teacher)
-    _make_method(plan, plan.recipe.precisions()[0], source, teacher)
-    resume_command = resume_command or f"burn pretrain --resume --out {out}"
-    if not resume:
-        _make_folder(out)
-    with locked(out):
-        _open_folder(out, described, resume=resume, overwrite=overwrite)
-        return _train_stages(
-            plan, out, machine, console, source, teacher, described, resume_command
-        )
+    processes = Processes.start(torch_device(machine.device))
+    try:
+        _check_shares(plan.recipe, processes)
+        if not processes.first:
+            console = Console(quiet=True)
+        run = processes.on_first_then_all(lambda: _Run(plan, machine, processes, console))
+        run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
+        return run.train(out, resume=resume, overwrite=overwrite)
+    finally:
+        processes.leave()
 
 
-def _train_stages(
-    plan: RunPlan, out: Path, machine: Machine, console: Console, source: Source,
-    teacher: Teacher | None, described: dict[str, Any], resume_command: str,
-) -> list[StageSummary]:  # fmt: skip
-    summaries = []
-    weights: Mapping[str, torch.Tensor] | None = None
-    for number, precision in enumerate(plan.recipe.precisions(), start=1):
-        file = out / f"stage{number}.safetensors"
-        if file.is_file():
+class _Run:
+    """A plan with everything read that its stages share."""
+
+    def __init__(
+        self, plan: RunPlan, machine: Machine, processes: Processes, console: Console
+    ) -> None:
+        self.plan, self.machine = plan, machine
+        self.processes, self.console = processes, console
+        self.resume_command = ""
+        self.source = open_source(plan.data)
+        require_readable(self.source, at_least=2 * processes.count)
+        if plan.recipe.method in NEED_LABELS and self.source.labels is None:
+            raise UserError(
+                f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
+                "folders, or parquet with a column label"
+            )
+        self.teacher = load_teacher(plan.teacher) if plan.teacher else None
+        _check_size(plan.recipe)
+        self.described = _describe(plan, self.source, self.teacher)
+        self.make_method(plan.recipe.precisions()[0])
+
+    def make_method(self, precision: Precision) -> Method:
+        """The method of a stage with fresh weights.
+
+        Raises UserError for a teacher that lacks what it learns from, and where memory does not do.
+        """
+        recipe = self.plan.recipe
+        torch.manual_seed(self.plan.seed)
+        try:
+            backbone = build_backbone(recipe.backbone, precision)
+            config, num_classes = recipe.method_config(), len(self.source.classes)
+            return build_method(recipe.method, config, backbone, self.teacher, num_classes)
+        except RuntimeError as error:  # the allocator's
+            raise UserError(f"method {recipe.method} cannot be built: {error}") from error
+
+    def train(self, out: Path, *, resume: bool, overwrite: bool) -> list[StageSummary]:
+        """Every stage that is not done yet, in order, into `out`."""
+        seen = self.processes.gather(self.source.fingerprint)
+        if len(set(seen)) > 1:
+            rank = next(i for i, found in enumerate(seen) if found != seen[0])
+            self.fail(f"process {rank} finds other images at {self.plan.data} than process 0")
+        self.processes.on_first(lambda: _make_folder(out))
+        with locked(out) if self.processes.first else contextlib.nullcontext():
+            self.processes.on_first(
+                lambda: _open_folder(out, self.described, resume=resume, overwrite=overwrite)
+            )
+            if not all(self.processes.gather((out / _RUN_FILE).is_file())):
+                self.fail(f"--out {out} is not a folder that all processes see")
+            self._state_batch()
+            stop = StopRequest()
+            with stop.installed():
+                return self._train_stages(out, stop)
+
+    def _train_stages(self, out: Path, stop: StopRequest) -> list[StageSummary]:
+        summaries = []
+        weights: Mapping[str, torch.Tensor] | None = None
+        for number, precision in enumerate(self.plan.recipe.precisions(), start=1):
+            file = out / f"stage{number}.safetensors"
+            done = self.processes.gather(file.is_file())[0]
+            if not done:
+                if number > 1 and (signal := int(self.processes.largest(stop.number))):
+                    raise self.interrupted(f"stopped after stage {number - 1}", signal)
+                _Stage(self, number, precision, out, stop).train(weights)
             checkpoint = load_checkpoint(file)
-            _check_stage(checkpoint, plan, number, precision)
+            _check_stage(checkpoint, self.plan, number, precision)
+            if done:
+                self.console.print(f"stage {number} is done already: {file}")
             summaries.append(_summary(number, file, checkpoint.meta))
-            console.print(f"stage {number} is done already: {file}")
-        else:
-            stage = _Stage(plan, number, precision, source, teacher, machine, console, out)
-            stage.train(weights, described, resume_command)
-            checkpoint = load_checkpoint(file)
-            summaries.append(_summary(number, file, checkpoint.meta))
-        weights = checkpoint.weights
-    return summaries
+            weights = checkpoint.weights
+        return summaries
+
+    def _state_batch(self) -> None:
+        """Say how the recipe's batch is made up, and of what BN takes its statistics."""
+        recipe, count = self.plan.recipe, self.processes.count
+        parts = [f"{count} processes × " if count > 1 else ""]
+        parts.append(f"{recipe.batch_size // recipe.accumulate // count} images")
+        parts.append(f" × {recipe.accumulate} parts" if recipe.accumulate > 1 else "")
+        line = f"batch {recipe.batch_size}"
+        if count > 1 or recipe.accumulate > 1:
+            line += f" = {''.join(parts)}"
+        line += f", learning rate {recipe.optim.lr:g} ({recipe.optim.name})"
+        if count > 1:
+            line += f"; BN over {'all processes' if self.synchronizes else 'each its own images'}"
+            if self.processes.device.type != "cuda":
+                line += " (SyncBN needs CUDA)"
+        self.console.print(line)
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether BN takes its statistics from all processes' images."""
+        several = self.processes.count > 1 and self.processes.device.type == "cuda"
+        return several and self.plan.recipe.method not in SHUFFLE_NORMS
+
+    def fail(self, message: str) -> NoReturn:
+        """What every process finds at once is said by the first."""
+        raise UserError(message) if self.processes.first else SaidByFirst(message)
+
+    def interrupted(self, what: str, number: int) -> Interrupted:
+        """After a signal."""
+        return Interrupted(f"{what}; go on with: {self.resume_command}", number)
 
 
 def read_plan(out: Path) -> RunPlan:
@@ -170,7 +274,7 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
         ) from error
 
 
-def _check_plan(plan: RunPlan, machine: Machine) -> None:
+def _check_plan(plan: RunPlan) -> None:
     method = plan.recipe.method
     if method in NEED_TEACHER and not plan.teacher:
         recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
@@ -180,14 +284,21 @@ def _check_plan(plan: RunPlan, machine: Machine) -> None:
         )
     if method not in NEED_TEACHER and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("pretraining runs in one process on one device: start it without torchrun")
-    if machine.monitor_every < 1 or (machine.workers or 0) < 0:
-        raise UserError("--monitor-every must be at least 1 and --workers at least 0")
     if plan.max_steps is not None and plan.max_steps < 1:
         raise UserError(f"max_steps {plan.max_steps} is not at least 1")
     if not 0 <= plan.seed < 2**32:
         raise UserError(f"seed {plan.seed} is not in 0 … 2³² - 1")
+
+
+def _check_shares(recipe: Recipe, processes: Processes) -> None:
+    """Every process takes the same number of a batch's images, two at least."""
+    images, rest = divmod(recipe.batch_size, recipe.accumulate * processes.count)
+    if rest or images < 2:
+        raise UserError(
+            f"a batch of {recipe.batch_size} in {recipe.accumulate} parts cannot be shared by "
+            f"{processes.count} processes, of two images or more each: change --batch-size, "
+            "--accumulate or the number of devices"
+        )
 
 
 def _check_size(recipe: Recipe) -> None:
@@ -231,23 +342,6 @@ def _plain(plan: RunPlan) -> dict[str, Any]:
     return {**vars(plan), "recipe": plan.recipe.to_json()}
 
 
-def _make_method(
-    plan: RunPlan, precision: Precision, source: Source, teacher: Teacher | None
-) -> Method:
-    """The method of a stage with fresh weights.
-
-    Raises UserError for a teacher that lacks what it learns from, and where memory does not do.
-    """
-    recipe = plan.recipe
-    torch.manual_seed(plan.seed)
-    try:
-        backbone = build_backbone(recipe.backbone, precision)
-        config, num_classes = recipe.method_config(), len(source.classes)
-        return build_method(recipe.method, config, backbone, teacher, num_classes)
-    except RuntimeError as error:  # the allocator's
-        raise UserError(f"method {recipe.method} cannot be built: {error}") from error
-
-
 def _read_run_file(out: Path) -> dict[str, Any]:
     try:
         stored = json.loads((out / _RUN_FILE).read_text(encoding="utf-8"))
@@ -271,10 +365,13 @@ def _make_folder(out: Path) -> None:
 
 def _open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
     """Make `out` ready, refusing to touch what is not ours or not meant."""
-    if resume:
-        _check_same(_read_run_file(out), described, out)
-        return
-    if any(out.iterdir()):
+    for folder in (out, *out.glob("stage?")):
+        remove_unfinished(folder)
+    if resume and ((out / _RUN_FILE).exists() or not any(out.iterdir())):
+        if (out / _RUN_FILE).exists():
+            _check_same(_read_run_file(out), described, out)
+            return
+    elif any(out.iterdir()):
         if not (out / _RUN_FILE).is_file():
             raise UserError(f"--out {out} is not empty and holds no run: give another folder")
         if not overwrite:
@@ -292,7 +389,8 @@ def _remove_run(out: Path) -> None:
         for suffix in (".safetensors", ".json"):
             (out / f"stage{number}{suffix}").unlink(missing_ok=True)
         folder = out / f"stage{number}"
-        for pattern in ("metrics.csv", "resume.ckpt", "events.out.tfevents.*"):
+        names = ("metrics.csv", "profile.json", "resume*.ckpt", "events.out.tfevents.*")
+        for pattern in names:
             for file in folder.glob(pattern):
                 file.unlink()
         if folder.is_dir() and not any(folder.iterdir()):
@@ -364,165 +462,179 @@ class _Stage:
     """One stage of a run."""
 
     def __init__(
-        self, plan: RunPlan, number: int, precision: Precision, source: Source,
-        teacher: Teacher | None, machine: Machine, console: Console, out: Path,
-    ) -> None:  # fmt: skip
-        self._plan, self._number, self._precision = plan, number, precision
-        self._source, self._teacher, self._machine = source, teacher, machine
-        self._console, self._out = console, out
+        self, run: _Run, number: int, precision: Precision, out: Path, stop: StopRequest
+    ) -> None:
+        self._run, self._number, self._precision = run, number, precision
+        self._out, self._stop = out, stop
         self._folder = out / f"stage{number}"
 
-    def train(
-        self,
-        weights: Mapping[str, torch.Tensor] | None,
-        described: dict[str, Any],
-        resume_command: str,
-    ) -> None:
+    def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
         """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
-        plan, recipe = self._plan, self._plan.recipe
-        method = _make_method(plan, self._precision, self._source, self._teacher)
+        run, recipe, machine = self._run, self._run.plan.recipe, self._run.machine
+        processes, console = run.processes, run.console
+        method = run.make_method(self._precision)
         if weights is not None:
             method.load_weights(weights)
-        workers = self._machine.workers
-        if workers is None:
-            workers = default_workers(self._machine.device)
-        seed = plan.seed + 1000 * (self._number - 1)  # stage 2 sees other views than stage 1
-        micro_batch = recipe.batch_size // recipe.accumulate
-        loader = TrainLoader(
-            self._source,
-            random_views(recipe.view_configs(method.num_views), seed),
-            EpochSampler(len(self._source), micro_batch, seed, drop_last=True),
-            workers,
-        )
+        loader = self._loader(method)
         steps_per_epoch = -(-len(loader) // recipe.accumulate)
         num_steps = steps_per_epoch * recipe.epochs
-        if plan.max_steps is not None:
-            num_steps = min(num_steps, plan.max_steps)
-        module = PretrainModule(method, recipe, num_steps, steps_per_epoch)
+        if run.plan.max_steps is not None:
+            num_steps = min(num_steps, run.plan.max_steps)
+        module = PretrainModule(method, recipe, num_steps, steps_per_epoch, processes)
 
-        self._folder.mkdir(exist_ok=True)
-        stop = StopRequest()
-        monitor = Monitor(self._machine.monitor_every, self._folder, self._console)
-        resume_path = self._folder / "resume.ckpt"
-        resume_file = ResumeFile(resume_path, stop)
-        knn = [OnlineKnn(self._source, monitor, stop)] if self._has_labels() else []
-        title = f"stage {self._number}/{len(recipe.precisions())} {self._precision.value}"
-        trainer = _trainer(
-            [
-                Guard(GradientFlowGuard(method.parts())),
-                monitor,
-                *knn,
-                resume_file,
-                ProgressBar(title, monitor, self._console),
-            ],
-            recipe, num_steps, self._machine.device,
+        processes.on_first(lambda: self._folder.mkdir(exist_ok=True))
+        files = ResumeFiles(self._folder)
+        names = {f"method.{name}" for name in method.weights()}
+        resumed = processes.gather(processes.on_first(lambda: files.usable(names, console)))[0]
+        writer = ResumeWriter(files)
+        saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
+        monitor = Monitor(
+            machine.monitor_every, machine.max_bad, run.source, self._folder, processes, console
+        )
+        callbacks: list[L.Callback] = [
+            FiniteSteps(machine.skip_nonfinite, processes, console),
+            Guard(GradientFlowGuard(method.parts())),
+            monitor,
+        ]
+        if run.source.labels is not None and len(run.source) >= 10 and processes.first:
+            callbacks.append(OnlineKnn(run.source, monitor, self._stop))
+        callbacks.append(saver)
+        if processes.first:
+            title = f"stage {self._number}/{len(recipe.precisions())} {self._precision.value}"
+            callbacks.append(ProgressBar(title, monitor, console))
+        if machine.profile:
+            profile = Profile(self._folder / "profile.json", console)
+            callbacks = [profile, *callbacks, profile.last]
+        trainer = _trainer(callbacks, writer, run, method, num_steps)
+        self._fit(module, trainer, loader, saver, resumed)
+        self._finish(module, monitor)
+        processes.on_first(files.remove)
+
+    def _loader(self, method: Method) -> TrainLoader:
+        run, recipe = self._run, self._run.plan.recipe
+        workers = run.machine.workers
+        if workers is None:
+            workers = default_workers(run.machine.device, run.processes.local_count)
+        seed = run.plan.seed + 1000 * (self._number - 1)  # stage 2 sees other views than stage 1
+        count, rank = run.processes.count, run.processes.rank
+        sampler = EpochSampler(
+            len(run.source), recipe.batch_size // recipe.accumulate // count, seed,
+            drop_last=True, rank=rank, count=count,
         )  # fmt: skip
-        self._fit(module, trainer, loader, resume_file, resume_command)
-        self._finish(module, monitor, described)
-        resume_path.unlink(missing_ok=True)
+        views = random_views(recipe.view_configs(method.num_views), seed)
+        return TrainLoader(run.source, views, sampler, workers)
 
     def _fit(
-        self,
-        module: PretrainModule,
-        trainer: L.Trainer,
-        loader: TrainLoader,
-        resume_file: ResumeFile,
-        resume_command: str,
-    ) -> None:
+        self, module: PretrainModule, trainer: L.Trainer, loader: TrainLoader, saver: SaveResume,
+        resumed: Path | None,
+    ) -> None:  # fmt: skip
         """Train to the last step, from the resume file where there is one."""
-        resumed = resume_file.path if resume_file.path.is_file() else None
-        if resumed:
-            _check_resume_file(resumed, module)
-        again = f"go on with: {resume_command}"
-        with resume_file.stop.installed(), _quiet():
+        run = self._run
+        with _quiet():
             try:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
-            except SystemExit:  # Lightning's answer to SIGTERM, and to a second Ctrl-C
-                if not resume_file.stopped:
-                    message = f"stopped at once in stage {self._number}; {again}"
-                    raise Interrupted(message) from None
-        if resume_file.stopped and trainer.global_step < module.num_steps:
-            raise Interrupted(
-                f"stopped and saved at step {trainer.global_step} of {module.num_steps} in stage "
-                f"{self._number}; {again}"
+            except SystemExit:  # Lightning's answer to a second Ctrl-C
+                raise run.interrupted(f"stopped at once in stage {self._number}", SIGINT) from None
+            except (RuntimeError, ConnectionError) as error:
+                if run.processes.count == 1 or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                reason = str(error).partition("\n")[0]
+                raise UserError(
+                    f"process {run.processes.rank} of {run.processes.count} failed, or lost "
+                    f"another, whose own message says more: {reason}"
+                ) from error
+        if saver.stopped_by and trainer.global_step < module.num_steps:
+            saved = "saved" if saver.last_step == trainer.global_step else "not saved"
+            raise run.interrupted(
+                f"stopped and {saved} at step {trainer.global_step} of {module.num_steps} in stage "
+                f"{self._number}",
+                saver.stopped_by,
             )
 
-    def _has_labels(self) -> bool:
-        return self._source.labels is not None and len(self._source) >= 10
-
-    def _finish(self, module: PretrainModule, monitor: Monitor, described: dict[str, Any]) -> None:
-        recipe = self._plan.recipe
+    def _finish(self, module: PretrainModule, monitor: Monitor) -> None:
+        run, recipe = self._run, self._run.plan.recipe
         weights = module.method.weights()
         if not module.learned:
-            raise UserError("no batch held two readable images: nothing was learned or saved")
+            run.fail("no batch held two readable images: nothing was learned or saved")
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
-            raise UserError("the weights are not finite: lower --optim.lr; nothing was saved")
+            run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
+        unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
-        images = module.global_step * min(recipe.batch_size, len(self._source))
+        images = module.global_step * min(recipe.batch_size, len(run.source))
         meta = {
             "stage": self._number,
             "num_stages": len(recipe.precisions()),
             "precision": self._precision.value,
             "steps": module.global_step,
-            "seed": self._plan.seed,
+            "seed": run.plan.seed,
             "backbone": recipe.to_json()["backbone"],
             "views": recipe.to_json()["views"],
-            "recipe": {"name": self._plan.recipe_name, **recipe.to_json()},
-            "data": described["data"],
-            "teacher": described["teacher"],
+            "recipe": {"name": run.plan.recipe_name, **recipe.to_json()},
+            "data": run.described["data"],
+            "teacher": run.described["teacher"],
             "monitor": {
                 "knn": monitor.knn,
                 "collapsed_at": monitor.collapsed_at,
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
-                "unreadable_images": len(monitor.unreadable),
+                "unreadable_images": len(unreadable),
                 "last": monitor.last,
             },
         }
         file = self._out / f"stage{self._number}.safetensors"
-        save_checkpoint(file, weights, meta)
-        self._report(monitor)
-
-    def _report(self, monitor: Monitor) -> None:
+        run.processes.on_first(lambda: self._save(file, weights, meta))
         if monitor.collapsed_at is not None:
             text = collapse_message(monitor.collapsed_at, monitor.last)
-            self._console.print(f"stage {self._number}: {text}", style="bold red")
-        if monitor.unreadable:
-            first = sorted(monitor.unreadable)
-            names = ", ".join(self._source.describe(index) for index in first[:5])
-            more = f" and {len(first) - 5} more" if len(first) > 5 else ""
-            self._console.print(f"unreadable images, left out: {len(first)}: {names}{more}")
+            run.console.print(f"stage {self._number}: {text}", style="bold red")
+        if unreadable:
+            run.console.print(unreadable_images(run.source, unreadable))
+
+    def _save(self, file: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
+        try:
+            save_checkpoint(file, weights, meta)
+        except (UserError, OSError) as error:
+            raise UserError(
+                f"stage {self._number} is trained but {file} cannot be written: {error}; make "
+                f"room, then go on with: {self._run.resume_command}"
+            ) from error
 
 
-def default_workers(device: Device) -> int:
-    """Processes that load images: most cores feed a GPU; on a CPU half, the other half trains."""
+def default_workers(device: Device, processes: int = 1) -> int:
+    """Image-loading processes for each of `processes` that train on this machine.
+
+    Most cores feed GPUs; on a CPU half do, and the other half trains.
+    """
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     cuda = torch_device(device).type == "cuda"
-    return min(16, cores) if cuda else max(1, cores // 2)
-
-
-def _check_resume_file(resume_path: Path, module: PretrainModule) -> None:
-    damaged = f"{resume_path} is damaged: remove it to begin this stage again, then --resume"
-    try:
-        content = torch.load(resume_path, map_location="cpu", weights_only=True, mmap=True)
-        names = set(content["state_dict"])
-        known = {"loops", "optimizer_states", "lr_schedulers", "global_step"} <= content.keys()
-    except Exception as error:  # whatever a damaged file makes of the reader
-        raise UserError(damaged) from error
-    if not known or names != {f"method.{name}" for name in module.method.weights()}:
-        raise UserError(damaged.replace("damaged", "not of this stage"))
+    return min(16, max(1, cores // processes)) if cuda else max(1, cores // 2 // processes)
 
 
 def _trainer(
-    callbacks: list[L.Callback], recipe: Recipe, num_steps: int, device: Device
+    callbacks: list[L.Callback], writer: ResumeWriter, run: _Run, method: Method, num_steps: int
 ) -> L.Trainer:
-    torch_device(device)  # says so where there is none
+    recipe, device, processes = run.plan.recipe, run.machine.device, run.processes
+    if run.machine.compile:
+        method.backbone.forward = torch.compile(method.backbone.forward)
+        for module in method.modules():
+            if isinstance(module, FrozenTarget):
+                module.backbone.forward = torch.compile(module.backbone.forward)
+    several: dict[str, Any] = {}
+    if processes.count > 1:
+        # The loss need not reach every part at every step (λ = 1, say), which DDP must be told.
+        names = {part.name for part in method.parts() if part.trained}
+        unused = any(method.reached(step / 100) != names for step in range(100))
+        several = {
+            "num_nodes": processes.count // processes.local_count,
+            "strategy": DDPStrategy(find_unused_parameters=unused),
+            "sync_batchnorm": run.synchronizes,
+        }
     with _quiet():
         return L.Trainer(
-            accelerator="auto" if device == "auto" else device,
-            devices=1,
+            accelerator=processes.device.type,
+            devices=processes.local_count,
+            plugins=[writer, LightningEnvironment()],
             precision="bf16-mixed" if uses_bfloat16(recipe.compute, device) else "32-true",
             max_steps=num_steps,
             max_epochs=-1,
@@ -534,6 +646,7 @@ def _trainer(
             callbacks=callbacks,
             logger=False,
             num_sanity_val_steps=0,
+            **several,
         )
 
 

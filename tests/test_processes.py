@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from burn.errors import UserError
-from burn.evaluation.processes import Processes
+from burn.processes import Processes
 
 CPU = torch.device("cpu")
 

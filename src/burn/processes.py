@@ -1,0 +1,155 @@
+"""Several processes on one job, on one machine or many; one process where nothing started more.
+
+`burn.launch`, torchrun, or srun start them and say in the environment which is which: RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from burn.errors import SaidByFirst, UserError
+
+T = TypeVar("T")
+
+# With a process that does not come, or one that lists millions of files while the others wait. The
+# end of a process is noticed at once.
+_PATIENCE = timedelta(minutes=30)
+
+
+def in_group() -> bool:
+    """Whether this process is one of several on one job."""
+    _take_names_of_srun()
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _take_names_of_srun() -> None:
+    """Give a task that srun started the names that torchrun would have given it."""
+    env = os.environ
+    if "RANK" in env or env.get("SLURM_STEP_NUM_TASKS", "1") == "1" or "SLURM_PROCID" not in env:
+        return
+    if "MASTER_ADDR" not in env:
+        raise UserError(
+            "srun started several tasks, but MASTER_ADDR is not set: before srun, export "
+            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+        )
+    tasks, nodes = env["SLURM_STEP_NUM_TASKS"], env.get("SLURM_STEP_NUM_NODES", "1")
+    env.setdefault("MASTER_PORT", "29500")
+    env.update(
+        RANK=env["SLURM_PROCID"],
+        WORLD_SIZE=tasks,
+        LOCAL_RANK=env.get("SLURM_LOCALID", "0"),
+        LOCAL_WORLD_SIZE=str(int(tasks) // int(nodes)),
+        NODE_RANK=env.get("SLURM_NODEID", "0"),
+    )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes share the job, and which one this is.
+
+    local_count: of those, how many run on this machine.
+    """
+
+    device: torch.device
+    count: int = 1
+    rank: int = 0
+    local_count: int = 1
+
+    @classmethod
+    def start(cls, device: torch.device) -> Processes:
+        """Join the group that the environment announces, if it does.
+
+        Raises UserError where what it announces is no group.
+        """
+        if not in_group():
+            return cls(device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        try:
+            distributed.init_process_group(backend, timeout=_PATIENCE)
+            count, rank = distributed.get_world_size(), distributed.get_rank()
+            return cls(device, count, rank, int(os.environ.get("LOCAL_WORLD_SIZE", str(count))))
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(
+                f"RANK, WORLD_SIZE and the like are not torchrun's: {reason}"
+            ) from error
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def share(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """This process's part of a batch."""
+        return batch[self.rank :: self.count]
+
+    def synchronize_norms(self, module: nn.Module) -> Any:
+        """BN over the batch of all processes; torch has that on CUDA alone."""
+        if self.count == 1 or self.device.type != "cuda":
+            return module
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module)
+
+    def wrap(self, module: nn.Module) -> Any:
+        """The module with its gradients averaged over the processes."""
+        return module if self.count == 1 else DistributedDataParallel(module)
+
+    def largest(self, value: float) -> float:
+        """The largest of every process's `value`; all of them wait for each other here."""
+        if self.count == 1:
+            return value
+        # On the CPU, where the end of another process is an error at once.
+        tensor = torch.tensor(value, dtype=torch.float64)
+        distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
+        return float(tensor)
+
+    def gather(self, value: T) -> list[T]:
+        """Every process's `value`, in the order of their ranks."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        distributed.all_gather_object(values, value)
+        return values
+
+    def on_first(self, work: Callable[[], T]) -> T | None:
+        """What `work` gives on the first process, and None on the others, which wait.
+
+        A UserError there ends them too, as SaidByFirst.
+        """
+        result, error = None, None
+        if self.first:
+            try:
+                result = work()
+            except UserError as raised:
+                error = raised
+        failed = self.gather(None if error is None else str(error))[0]
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise SaidByFirst(failed)
+        return result
+
+    def on_first_then_all(self, work: Callable[[], T]) -> T:
+        """`work` on the first process, and then on the others, so that it complains once."""
+        result = self.on_first(work)
+        return work() if result is None else result
+
+    def leave(self) -> None:
+        """Leave the group, without waiting for the others."""
+        if self.count > 1:
+            distributed.destroy_process_group()
+
+    def stop(self) -> None:
+        """Leave the group, once the first process has done what it alone does."""
+        self.largest(0)
+        self.leave()

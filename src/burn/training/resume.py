@@ -1,0 +1,159 @@
+"""The files from which an interrupted stage goes on: the newest, and the one before it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from rich.console import Console
+
+from burn.errors import UserError
+from burn.files import write_beside
+from burn.processes import Processes
+from burn.stop import StopRequest
+
+_HELD = {"state_dict", "loops", "optimizer_states", "lr_schedulers", "global_step"}
+
+
+class ResumeFiles:
+    """Of one stage, in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.newest = folder / "resume.ckpt"
+        self.previous = folder / "resume.previous.ckpt"
+
+    def add(self, content: bytes) -> None:
+        """A new newest file. Raises OSError with both files as they were."""
+
+        write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
+
+    def usable(self, names: Collection[str], console: Console) -> Path | None:
+        """The newer of those that are whole, or None where there are none.
+
+        names: of the tensors of a stage's state. A damaged newest file is deleted, and said. Raises
+        UserError for files of another stage, and where all are damaged.
+        """
+        files = [file for file in (self.newest, self.previous) if file.is_file()]
+        damaged: list[Path] = []
+        for file in files:
+            problem = _problem(file, names)
+            if problem is None:
+                for other in damaged:
+                    console.print(f"{other} is damaged: going on from the one before it, {file}")
+                    other.unlink()  # or the next one saved would push the good one out
+                return file
+            if problem != "damaged":
+                raise UserError(f"{file} is {problem}: remove it to begin this stage again")
+            damaged.append(file)
+        if damaged:
+            both = " and ".join(str(file) for file in damaged)
+            are = "is" if len(damaged) == 1 else "are"
+            raise UserError(f"{both} {are} damaged: remove it to begin this stage again")
+        return None
+
+    def remove(self) -> None:
+        """Both, once the stage is done."""
+        self.newest.unlink(missing_ok=True)
+        self.previous.unlink(missing_ok=True)
+
+
+def _problem(file: Path, names: Collection[str]) -> str | None:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if archive.testzip() is not None:  # torch itself never compares the checksums
+                return "damaged"
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        found = set(content["state_dict"])
+        known = content.keys() >= _HELD
+    except Exception:  # whatever a damaged file makes of the readers
+        return "damaged"
+    return None if known and found == set(names) else "not of this stage"
+
+
+class ResumeWriter(TorchCheckpointIO):
+    """Lightning's writer of checkpoints: whole or not there, and a full disk does not end a run.
+
+    failure: why the last one was not written, or None.
+    """
+
+    def __init__(self, files: ResumeFiles) -> None:
+        super().__init__()
+        self.files = files
+        self.failure: str | None = None
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Called in the first process alone, while the others wait: it may not raise."""
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        try:
+            self.files.add(content.getvalue())
+            self.failure = None
+        except OSError as error:
+            self.failure = error.strerror or str(error)
+
+
+class SaveResume(L.Callback):
+    """Saves every `minutes`, and when a process was asked to stop: then training ends.
+
+    stopped_by: the signal that ended it, or 0. Without `minutes` each step is saved.
+    """
+
+    def __init__(
+        self, writer: ResumeWriter, stop: StopRequest, processes: Processes, minutes: float,
+        console: Console,
+    ) -> None:  # fmt: skip
+        self._writer, self._stop, self._processes = writer, stop, processes
+        self._seconds, self._console = 60 * minutes, console
+        self._saved = time.monotonic()
+        self.last_step: int | None = None
+        self.stopped_by = 0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step:
+            self.last_step = trainer.global_step
+        # Lightning has put its own in between: for SIGTERM one that talks to other processes from
+        # inside the handler, and hangs where only one of them was told.
+        with contextlib.suppress(ValueError):  # not the main thread
+            self._stop.take_signals()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        # All processes must come to the same decision at the same step: a signal counts 2 or more.
+        due = time.monotonic() - self._saved >= self._seconds and self._processes.first
+        agreed = int(self._processes.largest(self._stop.number or int(due)))
+        if not agreed:
+            return
+        self._save(trainer)
+        if agreed > 1:
+            self.stopped_by = agreed
+            trainer.should_stop = True
+
+    def _save(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(self._writer.files.newest)
+        self._saved = time.monotonic()
+        failure = self._writer.failure
+        if not self._processes.first:
+            return
+        if failure is None:
+            self.last_step = trainer.global_step
+            return
+        kept = "there is none yet" if self.last_step is None else f"that of step {self.last_step}"
+        self._console.print(
+            f"step {trainer.global_step} could not be saved: {self._writer.files.newest}: "
+            f"{failure}; going on, the last good file is kept ({kept})",
+            style="bold red",
+        )
