@@ -64,10 +64,11 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     monitor_every: int = 2,
+    machine: Machine | None = None,
     console: Console | None = None,
 ) -> list[StageSummary]:
     """Pretrain on the CPU without worker processes."""
     plan = RunPlan(name, recipe, data, str(teacher) if teacher else None, seed, max_steps)
-    machine = Machine(device="cpu", workers=0, monitor_every=monitor_every)
+    machine = machine or Machine(device="cpu", workers=0, monitor_every=monitor_every)
     console = console or Console(file=io.StringIO(), width=200)
     return pretrain(plan, out, machine, console, resume=resume, overwrite=overwrite)

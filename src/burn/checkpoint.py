@@ -31,13 +31,23 @@ FORMAT = 1
 def save_checkpoint(path: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
     """Write `path` (.safetensors) and the same meta beside it as .json, each atomically."""
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
-    text = json.dumps({"format": FORMAT, **versions, **meta}, indent=2)
+    text = _text({"format": FORMAT, **versions, **meta})
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     try:
         write_beside(path, lambda beside: save_file(contiguous, beside, metadata={"burn": text}))
     except SafetensorError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
     write_text(path.with_suffix(".json"), text + "\n")
+
+
+def complete_checkpoint(path: Path, meta: Mapping[str, Any]) -> None:
+    """Write the .json beside a checkpoint whose process was killed before it could."""
+    if not path.with_suffix(".json").is_file():
+        write_text(path.with_suffix(".json"), _text(meta) + "\n")
+
+
+def _text(meta: Mapping[str, Any]) -> str:
+    return json.dumps(meta, indent=2)
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -74,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except Interrupted as stopped:
         message, status = str(stopped), 128 + stopped.number
+        if os.environ.get("RANK", "0") != "0":  # all stopped at the same step
+            return status
     except UserError as error:
         message = str(error)
     except BrokenPipeError:  # the reader of our output left
@@ -83,7 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
     except KeyboardInterrupt:
         message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
-    print("burn: " + _one_line(message), file=sys.stderr)
+    rank = os.environ.get("RANK", "0")
+    who = "burn" if rank == "0" else f"burn (process {rank})"
+    print(f"{who}: {_one_line(message)}", file=sys.stderr)
     return status
 
 

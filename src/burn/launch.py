@@ -92,15 +92,17 @@ def _free_port() -> int:
 def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> int:
     """Until all have ended. `signals`: those received, forwarded as they come."""
     status, deadline = 0, None
+    forwarded: list[int] = []
     while True:
         time.sleep(0.05)
         while signals:
-            _send(processes, signals.pop(0))
+            forwarded.append(signals.pop(0))
+            _send(processes, forwarded[-1])
         codes = [process.poll() for process in processes]
         failed = next((code for code in codes if code), None)
         if failed is not None and not status:
             status = 128 - failed if failed < 0 else failed
-            if failed < 0:
+            if failed < 0 and -failed not in forwarded:
                 rank = codes.index(failed)
                 name = signal.Signals(-failed).name
                 print(

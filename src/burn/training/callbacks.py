@@ -38,7 +38,7 @@ class Guard(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
     ) -> None:  # fmt: skip
         assert isinstance(pl_module, PretrainModule)
-        if not self._guard.done and pl_module.output is not None:
+        if not self._guard.done and pl_module.learned_in_step:
             reached = pl_module.method.reached(pl_module.progress)
             self._guard.check(reached, trainer.global_step + 1)
 

@@ -41,10 +41,9 @@ class FiniteSteps(L.Callback):
         if not module.learned_in_step:
             _drop(optimizer)  # gradients of zero: hardly an image was readable
             return
-        gradients = [
-            p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
-        ]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(
+            [p.grad for p in _parameters(optimizer) if p.grad is not None]
+        )
         finite = bool(torch.isfinite(norm + module.loss_of_step))
         if not self._processes.largest(float(not finite)):
             return
@@ -58,14 +57,13 @@ class FiniteSteps(L.Callback):
                 "teacher, or leave such steps out with --on-nonfinite skip:10. No weight was "
                 "changed by it, and the last resume file is kept"
             )
-        if not all(
-            bool(torch.isfinite(b).all()) for b in module.buffers() if b.is_floating_point()
-        ):
+        if not all(_finite(buffer) for buffer in module.buffers()):
             self._raise(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
                 "go on from the last resume file with a lower --optim.lr"
             )
         _drop(optimizer)
+        module.learned_in_step = False
         self._console.print(
             f"step {step} is left out ({self._skipped} of {self._tolerated}): {what}", style="red"
         )

@@ -101,6 +101,10 @@ class PretrainModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
+        checkpoint["learned"] = self.learned
         checkpoint["state_dict"] = {
             name: tensor for name, tensor in state.items() if not name.startswith("method.teacher.")
         }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.learned = checkpoint["learned"]

@@ -20,7 +20,7 @@ from burn.files import write_beside
 from burn.processes import Processes
 from burn.stop import StopRequest
 
-_HELD = {"state_dict", "loops", "optimizer_states", "lr_schedulers", "global_step"}
+_HELD = {"state_dict", "loops", "optimizer_states", "lr_schedulers", "global_step", "learned"}
 
 
 class ResumeFiles:

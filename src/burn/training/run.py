@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from rich.console import Console
 from torch import nn
 
 from burn.backbones import build_backbone
-from burn.checkpoint import load_checkpoint, save_checkpoint
+from burn.checkpoint import complete_checkpoint, load_checkpoint, save_checkpoint
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.sources import Source, open_source, require_readable
@@ -223,6 +224,8 @@ class _Run:
             checkpoint = load_checkpoint(file)
             _check_stage(checkpoint, self.plan, number, precision)
             if done:
+                if self.processes.first:
+                    _tidy(file, checkpoint, out / f"stage{number}")
                 self.console.print(f"stage {number} is done already: {file}")
             summaries.append(_summary(number, file, checkpoint.meta))
             weights = checkpoint.weights
@@ -257,6 +260,12 @@ class _Run:
     def interrupted(self, what: str, number: int) -> Interrupted:
         """After a signal."""
         return Interrupted(f"{what}; go on with: {self.resume_command}", number)
+
+
+def _tidy(file: Path, checkpoint: Checkpoint, folder: Path) -> None:
+    """What a stage does after its file has been written, if it was killed before."""
+    complete_checkpoint(file, checkpoint.meta)
+    ResumeFiles(folder).remove()
 
 
 def read_plan(out: Path) -> RunPlan:
@@ -458,6 +467,10 @@ def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
     )
 
 
+# What gloo and NCCL say when another process has ended.
+_LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
+
+
 class _Stage:
     """One stage of a run."""
 
@@ -535,13 +548,13 @@ class _Stage:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
             except SystemExit:  # Lightning's answer to a second Ctrl-C
                 raise run.interrupted(f"stopped at once in stage {self._number}", SIGINT) from None
-            except (RuntimeError, ConnectionError) as error:
-                if run.processes.count == 1 or isinstance(error, torch.OutOfMemoryError):
-                    raise
+            except RuntimeError as error:
                 reason = str(error).partition("\n")[0]
+                if run.processes.count == 1 or not _LOST.search(reason):
+                    raise
                 raise UserError(
-                    f"process {run.processes.rank} of {run.processes.count} failed, or lost "
-                    f"another, whose own message says more: {reason}"
+                    f"another of {run.processes.count} processes has ended, and its own message "
+                    f"says why ({reason}); go on with: {run.resume_command}"
                 ) from error
         if saver.stopped_by and trainer.global_step < module.num_steps:
             saved = "saved" if saver.last_step == trainer.global_step else "not saved"

@@ -1,0 +1,252 @@
+"""Damaged resume files, full disks, and losses that are not finite."""
+
+from __future__ import annotations
+
+import errno
+import io
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import tiny
+from burn.errors import UserError
+from burn.methods.base import StepOutput
+from burn.methods.burn import Burn
+from burn.training.module import PretrainModule
+from burn.training.resume import ResumeFiles
+from burn.training.run import Machine
+
+EVERY_STEP = Machine(device="cpu", workers=0, monitor_every=1, save_every=0)
+
+
+class Killed(Exception):
+    """Stands for a process that ends without a word."""
+
+
+def cut_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run ends in the middle of this step, with the files that it has saved by then."""
+    learn = PretrainModule.training_step
+
+    def dying(self, batch, batch_idx):
+        if self.global_step == step:
+            raise Killed
+        return learn(self, batch, batch_idx)
+
+    monkeypatch.setattr(PretrainModule, "training_step", dying)
+
+
+def one_stage():
+    return replace(tiny.student_recipe(), stages=1)
+
+
+@pytest.fixture
+def cut(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of ten steps that died in its sixth."""
+    cut_at(5, monkeypatch)
+    with pytest.raises(Killed):
+        tiny.train(one_stage(), tmp_path / "cut", teacher, max_steps=10, machine=EVERY_STEP)
+    monkeypatch.undo()
+    return tmp_path / "cut"
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def flip_a_bit(file: Path) -> None:
+    """In the middle of a tensor, where only the checksum can tell."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, empty])
+def test_the_one_before_a_damaged_resume_file_is_used_and_said(
+    damage, cut: Path, teacher: Path, tmp_path: Path
+):
+    files = ResumeFiles(cut / "stage1")
+    assert torch.load(files.newest, weights_only=True)["global_step"] == 5
+    assert torch.load(files.previous, weights_only=True)["global_step"] == 4
+    damage(files.newest)
+    text = io.StringIO()
+    console = Console(file=text, width=1000)
+    tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
+    assert "resume.ckpt is damaged: going on from the one before it" in text.getvalue()
+    tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
+    ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
+
+
+def test_both_damaged_are_named_and_kept(cut: Path, teacher: Path):
+    files = ResumeFiles(cut / "stage1")
+    truncate(files.newest)
+    truncate(files.previous)
+    with pytest.raises(UserError, match=r"resume\.ckpt and .*previous\.ckpt are damaged: remove"):
+        tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
+    assert files.newest.is_file()
+    assert files.previous.is_file()
+
+
+def test_a_resume_file_with_code_is_not_run(cut: Path, teacher: Path, tmp_path: Path):
+    """A pickle whose reading would make a file."""
+    files = ResumeFiles(cut / "stage1")
+
+    class Payload:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"state_dict": Payload()}, files.newest)
+    torch.save({"state_dict": Payload()}, files.previous)
+    with pytest.raises(UserError, match="are damaged"):
+        tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
+    assert not (tmp_path / "ran").exists()
+    torch.load(files.newest, weights_only=False)
+    assert (tmp_path / "ran").exists(), "the payload is none"
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Steps 3 to 6 cannot be saved; the file of step 2 stays until step 7."""
+    write = Path.write_bytes
+    saved: list[int] = []
+
+    def sometimes(self: Path, content: bytes) -> int:
+        if self.name == ".writing.resume.ckpt":
+            step = torch.load(io.BytesIO(content), weights_only=True)["global_step"]
+            if 3 <= step <= 6:
+                write(self, content[: len(content) // 3])
+                kept = torch.load(tmp_path / "run/stage1/resume.ckpt", weights_only=True)
+                assert kept["global_step"] == 2
+                raise OSError(errno.ENOSPC, "No space left on device")
+            saved.append(step)
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", sometimes)
+    text = io.StringIO()
+    (summary,) = tiny.train(
+        one_stage(), tmp_path / "run", teacher, max_steps=8, machine=EVERY_STEP,
+        console=Console(file=text, width=1000),
+    )  # fmt: skip
+    assert summary.steps == 8
+    assert saved == [1, 2, 7, 8]
+    assert "step 3 could not be saved" in text.getvalue()
+    assert "No space left on device; going on, the last good file is kept (that of step 2)" in (
+        text.getvalue()
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB, where this process may make one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    try:
+        made = subprocess.run(["mount", *options], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no mount")
+    if made.returncode:
+        pytest.skip("no right to mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk: Path, teacher: Path):
+    """Nothing of a run fits, not even its numbers; room is made, and the same command ends it."""
+    out = small_disk / "run"
+    ballast = small_disk / "ballast"
+    text = io.StringIO()
+    console = Console(file=text, width=1000)
+    out.mkdir()
+    tiny.train(one_stage(), small_disk / "probe", teacher, max_steps=1)
+    size = sum(f.stat().st_size for f in (small_disk / "probe").glob("**/*") if f.is_file())
+    ballast.write_bytes(bytes(24 * 2**20 - size - 200_000))
+    with pytest.raises(UserError, match=r"stage1\.safetensors cannot be written: .*go on with"):
+        tiny.train(one_stage(), out, teacher, max_steps=6, machine=EVERY_STEP, console=console)
+    assert "step 1 could not be saved" in text.getvalue()
+    assert "No space left on device" in text.getvalue()
+    assert not (out / "stage1.safetensors").exists()
+    assert not list(out.glob("**/.writing*"))
+    ballast.unlink()
+    (summary,) = tiny.train(one_stage(), out, teacher, max_steps=6, resume=True)
+    assert summary.steps == 6
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, steps: set[int], *, statistics: bool = False) -> None:
+    """KL is not finite at these (0-based) steps; with `statistics`, a mean of BN neither."""
+    forward, count = Burn.forward, [0]
+
+    def spoiled(self, batch, progress):
+        output = forward(self, batch, progress)
+        count[0] += 1
+        if count[0] - 1 not in steps:
+            return output
+        if statistics:
+            self.backbone.stem_norm.running_mean.data[0] = torch.nan
+        terms = {**output.terms, "kl": torch.tensor(torch.inf)}
+        return StepOutput(output.loss * torch.inf, terms, output.features)
+
+    monkeypatch.setattr(Burn, "forward", spoiled)
+
+
+def test_a_loss_that_is_not_finite_stops_before_it_reaches_a_weight(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    spoil(monkeypatch, {4})
+    with pytest.raises(
+        UserError,
+        match=r"stopped at step 5: kl is inf and the gradient of student backbone, .*student "
+        r"classifier is not finite; lower --optim\.lr",
+    ):
+        tiny.train(one_stage(), tmp_path / "run", teacher, max_steps=8, machine=EVERY_STEP)
+    kept = torch.load(tmp_path / "run/stage1/resume.ckpt", weights_only=True)
+    assert kept["global_step"] == 4
+    assert all(torch.isfinite(t).all() for t in kept["state_dict"].values())
+
+
+def test_so_many_steps_may_be_left_out_and_no_more(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    weights: list[torch.Tensor] = []
+    after = Burn.after_step
+
+    def remember(self, progress):
+        after(self, progress)
+        weights.append(self.backbone.stem.weight.detach().clone())
+
+    monkeypatch.setattr(Burn, "after_step", remember)
+    spoil(monkeypatch, {0, 3})
+    machine = replace(EVERY_STEP, skip_nonfinite=2)
+    text = io.StringIO()
+    (summary,) = tiny.train(
+        one_stage(), tmp_path / "run", teacher, max_steps=8, machine=machine,
+        console=Console(file=text, width=1000),
+    )  # fmt: skip
+    assert summary.steps == 8
+    assert "step 4 is left out (2 of 2): kl is inf" in text.getvalue()
+    assert torch.equal(weights[2], weights[3])
+    assert not torch.equal(weights[3], weights[4])
+    monkeypatch.undo()
+    spoil(monkeypatch, {0, 3, 5})
+    with pytest.raises(UserError, match=r"stopped at step 6 \(after 2 such steps\)"):
+        tiny.train(one_stage(), tmp_path / "more", teacher, max_steps=8, machine=machine)
+
+
+def test_a_step_that_spoilt_the_statistics_is_not_left_out(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    spoil(monkeypatch, {3}, statistics=True)
+    machine = replace(EVERY_STEP, skip_nonfinite=2)
+    with pytest.raises(UserError, match="it has reached BN's statistics"):
+        tiny.train(one_stage(), tmp_path / "run", teacher, max_steps=8, machine=machine)

@@ -1,0 +1,94 @@
+"""SIGTERM saves and ends within half a minute; a process that dies takes the others with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import commands
+import pytest
+from commands import ranks, run, started, wait_for_step
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, float]:
+    """Exit status, output, and seconds until then."""
+    asked = time.monotonic()
+    output, _ = process.communicate(timeout=100)
+    return process.returncode, output, time.monotonic() - asked
+
+
+@pytest.mark.parametrize(
+    ("devices", "whom"), [(1, "process"), (2, "launcher"), (2, "one rank"), (1, "process group")]
+)
+def test_sigterm_saves_and_exits_with_its_code(
+    devices: int, whom: str, teacher: Path, tmp_path: Path
+):
+    out = tmp_path / "run"
+    arguments = commands.command(teacher, out, f"--devices={devices}", "--max-steps=400")
+    with started(arguments) as process:
+        wait_for_step(process, out, 3)
+        if whom == "process group":  # the processes that load images too, as a cluster does it
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            os.kill(ranks(process.pid)[1] if whom == "one rank" else process.pid, signal.SIGTERM)
+        status, output, seconds = end(process)
+    assert status == 128 + signal.SIGTERM, output
+    assert seconds < 30
+    assert output.count("stopped and saved at step") == 1
+    assert "Traceback" not in output
+    assert "go on with: burn pretrain --resume --out" in output
+    assert (out / "stage1" / "resume.ckpt").is_file()
+
+
+def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    with started(commands.command(teacher, out)) as process:
+        wait_for_step(process, out, 2)
+        process.send_signal(signal.SIGINT)
+        status, output, _ = end(process)
+    assert status == 128 + signal.SIGINT, output
+    assert "stopped and saved" in output
+
+
+def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    arguments = commands.command(teacher, out, "--devices=2", "--max-steps=12", "--save-every=0")
+    with started([*arguments]) as process:
+        wait_for_step(process, out, 3)
+        os.kill(ranks(process.pid)[1], signal.SIGKILL)
+        status, output, seconds = end(process)
+        assert not commands.descendants(process.pid)
+    assert status == 128 + signal.SIGKILL, output
+    assert seconds < 60
+    assert "process 1 of 2 was ended by SIGKILL" in output
+    assert "Traceback" not in output
+    status, output = run(arguments)
+    assert status == 0, output
+
+
+def test_the_processes_end_with_their_launcher(teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    arguments = commands.command(teacher, out, "--devices=2", "--max-steps=400")
+    with started(arguments) as process:
+        wait_for_step(process, out, 2)
+        members = list(ranks(process.pid).values())
+        process.kill()
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{member}").exists() for member in members):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_an_error_of_every_process_is_said_once(teacher: Path, tmp_path: Path):
+    """And its exit status is the command's."""
+    arguments = commands.command(teacher, tmp_path / "run", "--devices=2")
+    status, output = run([*arguments, "--teacher=nowhere"])
+    assert status == 2
+    assert output.count("burn: ") == 1, output
+    status, output = run([*arguments, "--batch-size=63"])
+    assert status == 2
+    assert output.count("burn: ") == 1, output
+    assert "cannot be shared by 2 processes" in output

@@ -1,0 +1,79 @@
+"""`burn`, which kills itself once at a chosen moment: victim.py MOMENT arguments.
+
+`MOMENT` or `MOMENT:N` for the Nth time; in the process of rank 0.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import burn.checkpoint
+import burn.methods.base
+import burn.training.callbacks
+import burn.training.module
+import burn.training.run
+from burn.cli import main
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """Have `act` called with the arguments of every call of owner.name, before it."""
+    original = getattr(owner, name)
+
+    def replaced(*arguments: Any, **named: Any) -> Any:
+        act(*arguments, **named)
+        return original(*arguments, **named)
+
+    setattr(owner, name, replaced)
+
+
+def arrange(moment: str) -> None:
+    name, _, times = moment.partition(":")
+    left = [int(times or 1)]
+
+    def strike(*_: Any, **__: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            die()
+
+    def half_written(path: Path, data: bytes) -> None:
+        if path.name == ".writing.resume.ckpt":
+            with path.open("wb") as file:
+                file.write(data[: len(data) // 2])
+                file.flush()
+                strike()
+
+    def named(wanted: str) -> Callable[..., None]:
+        return lambda path, *_: strike() if path.name == wanted else None
+
+    if name == "step":  # in the middle of one: between forward and backward
+        before(burn.training.module.PretrainModule, "on_before_backward", strike)
+    elif name == "update":  # the weights are new, what follows them is not
+        before(burn.methods.base.Method, "after_step", strike)
+    elif name == "resume file half written":
+        before(Path, "write_bytes", half_written)
+    elif name == "between the two resume files":
+        before(Path, "replace", named(".writing.resume.ckpt"))
+    elif name == "evaluation":
+        before(burn.training.callbacks, "knn_accuracy", strike)
+    elif name == "stage file half written":
+        before(burn.checkpoint, "save_file", strike)
+    elif name == "hand-over":  # the stage's file is there, its description and clean-up are not
+        before(burn.checkpoint, "write_text", strike)
+    elif name == "stage 2 begins":
+        before(burn.training.run._Stage, "_fit", strike)
+    else:
+        raise ValueError(moment)
+
+
+if os.environ.get("RANK", "0") == "0":
+    arrange(sys.argv[1])
+sys.exit(main(sys.argv[2:]))
