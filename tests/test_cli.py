@@ -1,14 +1,9 @@
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import tiny
@@ -44,7 +39,7 @@ def test_help_leads_with_examples_and_fits_a_screen_or_two(command: str, capsys)
     text = capsys.readouterr().out
     assert text.index("examples:") < text.index("options:")
     assert f"burn {command} " in text
-    assert len(text.splitlines()) <= (85 if command == "pretrain" else 75)
+    assert len(text.splitlines()) <= (100 if command == "pretrain" else 75)
     assert "_" not in "".join(re.findall(r"--[\w.-]+", text))
 
 
@@ -133,6 +128,16 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo --epochs many", "--epochs: expected int. Got value: many"),
         ("pretrain --recipe demo --burn.lam wavy", "--burn.lam: expected one of"),
         ("pretrain --recipe demo --device tpu", "--device tpu: auto, cpu or cuda"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --devices 0", "--devices 0 is not"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --num-nodes 2",
+         "set NODE_RANK (0 … 1)"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --max-bad some",
+         "--max-bad some is not a share"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --max-bad 120%", "is not a share"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --on-nonfinite skip",
+         "--on-nonfinite skip: give stop, or skip:10"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --save-every -1",
+         "--save-every -1.0 is below 0"),
         ("pretrain --resume", "--resume needs --out"),
         ("pretrain --resume --out {tmp}", "holds no run to resume"),
         ("pretrain --recipe teacher_small --data {tmp}/none --out {tmp}/x", "no data at"),
@@ -214,30 +219,6 @@ def test_a_checkpoint_of_another_version_is_named(teacher: Path, tmp_path: Path,
     save_file(weights, tmp_path / "new.safetensors", metadata={"burn": json.dumps(meta)})
     error = fails(capsys, "info", tmp_path / "new.safetensors")
     assert "has checkpoint format 99" in error
-
-
-def test_ctrl_c_saves_and_says_how_to_resume(teacher: Path, tmp_path: Path):
-    """A real process, a real signal."""
-    out = tmp_path / "run"
-    arguments = [
-        sys.executable, "-m", "burn.cli", "pretrain", *SMALL, "--max-steps", "2000",
-        "--epochs", "200", "--workers", "1", "--teacher", str(teacher), "--out", str(out),
-    ]  # fmt: skip
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    metrics = out / "stage1" / "metrics.csv"
-    deadline = time.monotonic() + 120
-    while not (metrics.is_file() and len(metrics.read_text().splitlines()) > 1):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 2
-    last = error.strip().splitlines()[-1]
-    assert last.startswith("burn: stopped and saved at step")
-    assert last.endswith(f"go on with: burn pretrain --resume --out {out}")
-    assert "Traceback" not in error
-    assert torch.load(out / "stage1" / "resume.ckpt", weights_only=True)["global_step"] > 0
 
 
 def test_tiny_runs_do_not_warn(teacher: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder):

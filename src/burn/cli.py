@@ -601,7 +601,3 @@ def _device(name: str) -> Any:
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"--device {name}: auto, cpu or cuda")
     return name
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,6 +19,7 @@ from burn.errors import UserError
 from burn.methods.simclr import Simclr
 from burn.settings import from_plain
 from burn.training.recipe import Recipe
+from burn.training.run import Machine
 
 
 def photos(folder: Path, num_good: int, num_bad: int) -> Path:
@@ -37,8 +38,9 @@ def test_a_run_that_sees_no_two_images_is_no_success(tmp_path: Path):
     with pytest.raises(UserError, match="only 1 of its 20 images can be read"):
         tiny.train(recipe, tmp_path / "a", data=data)
     data = str(photos(tmp_path / "two", 2, 38))
+    every = Machine(device="cpu", workers=0, max_bad=1.0)
     with pytest.raises(UserError, match="no batch held two readable images"):
-        tiny.train(recipe, tmp_path / "b", data=data, max_steps=2, seed=1)
+        tiny.train(recipe, tmp_path / "b", data=data, max_steps=2, seed=1, machine=every)
     assert not (tmp_path / "b" / "stage1.safetensors").exists()
 
 
@@ -55,11 +57,8 @@ def test_a_run_that_explodes_stops_and_saves_nothing(
         return replace(output, loss=output.loss * float("nan")) if calls > 2 else output
 
     monkeypatch.setattr(Simclr, "forward", exploding)
-    with pytest.raises(UserError, match="stopped at step 4: the loss is not finite"):
+    with pytest.raises(UserError, match="stopped at step 3: the gradient of backbone, projection"):
         tiny.train(tiny.teacher_recipe(), tmp_path / "run", max_steps=6)
-    calls = 0
-    with pytest.raises(UserError, match="the weights are not finite"):
-        tiny.train(tiny.teacher_recipe(), tmp_path / "other", max_steps=3, monitor_every=50)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 

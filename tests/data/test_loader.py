@@ -120,6 +120,21 @@ def test_views_may_differ_in_size_and_augmentation():
 # --- Epochs. ---
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_processes_part_the_batches_of_one(count: int):
+    """Together they see what one process with as large a batch sees, and nobody sees it twice."""
+    one = EpochSampler(26, 4 * count, SEED, drop_last=True)
+    several = [
+        EpochSampler(26, 4, SEED, drop_last=True, rank=rank, count=count) for rank in range(count)
+    ]
+    for epoch in range(2):
+        for sampler in (one, *several):
+            sampler.epoch, sampler.skip = epoch, 1
+        assert {len(sampler) for sampler in several} == {len(one)}
+        for whole, *parts in zip(one, *several, strict=True):
+            assert whole == [key for part in parts for key in part]
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_every_index_once_an_epoch_in_another_order(workers: int):
     loader = build(Pictures(11), 4, workers=workers)

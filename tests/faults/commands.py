@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+BURN = (sys.executable, "-m", "burn")
 VICTIM = Path(__file__).parent / "victim.py"
 _SMALL = """
     --recipe=demo --data=digits --epochs=2 --batch-size=64 --compute=float32 --device=cpu
@@ -36,9 +37,9 @@ def started(
 
     die: where in the code the process is to kill itself, one of victim.py's moments.
     """
-    program = [str(VICTIM), die] if die else ["-m", "burn"]
+    program = [sys.executable, str(VICTIM), die] if die else BURN
     process = subprocess.Popen(
-        [sys.executable, *program, *arguments],
+        [*program, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
@@ -53,7 +54,8 @@ def kill_all(process: subprocess.Popen[str]) -> None:
     for child in descendants(process.pid):
         _kill(child)
     _kill(process.pid)
-    process.communicate()
+    if process.stdout is not None and not process.stdout.closed:
+        process.communicate()
 
 
 def _kill(pid: int) -> None:

@@ -50,7 +50,9 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
         process.send_signal(signal.SIGINT)
         status, output, _ = end(process)
     assert status == 128 + signal.SIGINT, output
-    assert "stopped and saved" in output
+    last = output.strip().splitlines()[-1]
+    assert last.startswith("burn: stopped and saved at step")
+    assert last.endswith(f"go on with: burn pretrain --resume --out {out}")
 
 
 def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path, tmp_path: Path):

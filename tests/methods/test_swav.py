@@ -366,7 +366,13 @@ def test_the_least_epsilon_keeps_codes_finite():
     assert m.criterion([scores, scores], []).isfinite().all()
 
 
-# --- Two processes. ---
+# --- Several processes. ---
+
+
+def test_the_queue_must_have_equal_shares(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lightly.utils.dist.world_size", lambda: 3)
+    with pytest.raises(UserError, match=r"swav\.queue 8 is not a multiple of the 3 processes"):
+        plain(queue=8)(views(*CROPS), 0.0)
 
 
 def _train_together(rank: int | None) -> tuple[list[Tensor], Swav]:

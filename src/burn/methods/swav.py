@@ -51,7 +51,8 @@ class SwavConfig:
         epsilon: smoothness of the clusters' assignment by Sinkhorn's algorithm.
         sinkhorn_iterations: its iterations.
         queue: embeddings of earlier images, for each view of full size, that take part in the
-            assignment, those of all processes together; 0 for large batches.
+            assignment, those of all processes together, a multiple of their number; 0 for large
+            batches.
         queue_from: share of a stage after which the queue starts to fill; used once it is full.
         hidden: hidden width of the projection head.
         dimension: output width of the projection head.
@@ -123,6 +124,13 @@ class Swav(Method):
         return names
 
     def forward(self, batch: Batch, progress: float) -> StepOutput:
+        if self.config.queue % dist.world_size():
+            # The codes would depend on whose embedding it is: Sinkhorn's step of each process
+            # divides by the number of its own.
+            raise UserError(
+                f"swav.queue {self.config.queue} is not a multiple of the {dist.world_size()} "
+                "processes, each of which brings an equal share of it"
+            )
         # Crops of one size together, so that BN sees them all, as in the authors' code.
         sizes = groupby(batch.views, key=lambda view: view.shape)
         features = torch.cat([self.backbone(torch.cat(list(views))) for _, views in sizes])

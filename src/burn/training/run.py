@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 from rich.console import Console
 from torch import nn
 
@@ -635,12 +634,9 @@ def _trainer(
                 module.backbone.forward = torch.compile(module.backbone.forward)
     several: dict[str, Any] = {}
     if processes.count > 1:
-        # The loss need not reach every part at every step (λ = 1, say), which DDP must be told.
-        names = {part.name for part in method.parts() if part.trained}
-        unused = any(method.reached(step / 100) != names for step in range(100))
         several = {
             "num_nodes": processes.count // processes.local_count,
-            "strategy": DDPStrategy(find_unused_parameters=unused),
+            "strategy": "ddp",
             "sync_batchnorm": run.synchronizes,
         }
     with _quiet():
@@ -677,6 +673,8 @@ class _quiet:
         self._caught.__enter__()
         warnings.filterwarnings("ignore", module=r"lightning\..*")
         warnings.filterwarnings("ignore", message=r".*num_workers.*")
+        # DistributedDataParallel, of 1×1 kernels that lie channels last: nothing is copied for it.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
 
     def __exit__(self, *exception: object) -> None:
         self._caught.__exit__(None, None, None)
