@@ -175,7 +175,8 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     )
     parser.add_argument(
         "--data", type=str, default=None,
-        help="folder of images at any depth, parquet with encoded images, CIFAR folder, or digits",
+        help="folder of images at any depth, parquet with encoded images, CIFAR folder, digits, or "
+        "stream:PATH of tar or parquet shards",
     )  # fmt: skip
     parser.add_argument(
         "--teacher", type=str | None, default=None,

@@ -163,6 +163,21 @@ def test_plain_views_have_the_size(shape: tuple[int, int], resize: int | None):
     assert view.is_contiguous()
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_layout_in_memory_changes_no_bit(shape: tuple[int, int]):
+    """Decoded images have a pixel's values side by side, built-in ones a channel's."""
+    image = noise(*shape)
+    decoded = torch.from_numpy(array(image)).permute(2, 0, 1)
+    assert shape == (1, 1) or decoded.stride() != image.stride()
+    for seed in range(5):
+        for draw in (random_view, crop_and_flip):
+            first, second = (
+                draw(i, EVERYTHING, generator(seed, 0, 0, 0)) for i in (image, decoded)
+            )
+            assert torch.equal(first, second)
+    assert torch.equal(plain_view(image, STILL), plain_view(decoded, STILL))
+
+
 # --- Crops. ---
 
 

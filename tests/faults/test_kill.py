@@ -39,6 +39,33 @@ def test_killed_at_every_delicate_moment(teacher: Path, tmp_path: Path):
     assert (cut / "stage1.json").read_text()
 
 
+def test_a_run_on_shards_goes_on_in_the_same_order(teacher: Path, tmp_path: Path):
+    """Killed in the second epoch, with another number of image-loading processes afterwards."""
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(3):
+        with tarfile.open(shards / f"{number}.tar", "w") as tar:
+            for image in range(60):
+                encoded = io.BytesIO()
+                pixels = random.integers(0, 255, (20, 20, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(encoded, "PNG")
+                member = tarfile.TarInfo(f"{image:04d}.png")
+                member.size = encoded.tell()
+                encoded.seek(0)
+                tar.addfile(member, encoded)
+    more = (f"--data=stream:{shards}", "--save-every=0", "--stages=1", "--epochs=4")
+    whole, cut = (commands.command(teacher, tmp_path / name, *more) for name in ("whole", "cut"))
+    status, output = commands.run(whole)
+    assert status == 0, output
+    status, output = commands.run(cut, die="step:4")
+    assert status == -signal.SIGKILL, output
+    status, output = commands.run([*cut, "--workers=2"])
+    assert status == 0, output
+    ends = [load_file(tmp_path / name / "stage1.safetensors") for name in ("whole", "cut")]
+    assert commands.same(*ends)
+
+
 def test_two_processes_killed_at_random(teacher: Path, tmp_path: Path):
     """The longer run of this is in docs/results.md."""
     assert killing.kill_and_compare(teacher, tmp_path, kills=2, devices=2, steps=12, seed=0)

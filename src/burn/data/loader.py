@@ -40,7 +40,8 @@ class _Views(Dataset[tuple[int, tuple[Tensor, ...], int | None]]):
         return index, self._transform(image, epoch, index), label
 
 
-def _collate(items: Sequence[tuple[int, tuple[Tensor, ...], int | None]]) -> Batch:
+def collate(items: Sequence[tuple[int, tuple[Tensor, ...], int | None]]) -> Batch:
+    """(position, views, label) of each image; no views: it could not be read."""
     good = [item for item in items if item[1]]
     stacked = zip(*(views for _, views, _ in good), strict=True)
     labels = [label for _, _, label in good if label is not None]
@@ -120,7 +121,7 @@ class TrainLoader(QuietLoader):
         super().__init__(
             _Views(source, transform),
             batch_sampler=sampler,  # type: ignore[arg-type]
-            collate_fn=_collate,
+            collate_fn=collate,
             num_workers=workers,
             persistent_workers=workers > 0,
             worker_init_fn=start_worker,
@@ -161,7 +162,7 @@ def plain_batches(
     return QuietLoader(
         _Views(source, lambda image, _epoch, _index: (look(image),)),
         batch_sampler=[keys[i : i + batch_size] for i in range(0, len(keys), batch_size)],  # type: ignore[arg-type]
-        collate_fn=_collate,
+        collate_fn=collate,
         num_workers=workers,
         worker_init_fn=start_worker,
     )

@@ -7,13 +7,9 @@ built-in digits.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
-import struct
-import warnings
-import zlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -21,11 +17,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from burn.data.cifar import Cifar
+from burn.data.decode import FORMATS as FORMATS
+from burn.data.decode import UnreadableImage, check_bytes, decode
 from burn.data.digits import Digits, Split
 from burn.data.labeled import (
     LISTS,
@@ -42,15 +38,8 @@ from burn.errors import UserError
 from burn.files import expand
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
-# Pillow's names of the formats that are decoded, whatever a file is called. For others it may start
-# a program: Ghostscript for EPS. Phones' MPO opens as JPEG and has no entry of its own.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
 _HELD_OUT = ("test", "val", "valid", "validation")
-
-
-class UnreadableImage(Exception):
-    """One image of a source cannot be decoded; the message names it and says why."""
 
 
 class Source(Protocol):
@@ -73,7 +62,8 @@ class Source(Protocol):
 def open_source(spec: str, split: Split = "train") -> Source:
     """The images that `spec` names.
 
-    spec: `digits`; `digit-scenes`, without labels; a parquet file or a folder of them (column
+    spec: `digits`; `digit-scenes`, without labels; `stream:PATH`, as `open_shards` takes PATH, for
+    shards that are read where they lie; a parquet file or a folder of them (column
     `image` or `img`: bytes or {bytes, path}; optional integer column `label` or `fine_label`);
     CIFAR's python batches, CUB-200-2011 or Birdsnap, or the folder they were unpacked in; a list,
     .txt, .csv or .lst, of lines `path label`; a folder of images.
@@ -87,6 +77,10 @@ def open_source(spec: str, split: Split = "train") -> Source:
     for suffix in ("train", "test"):
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
             spec, split = spec.removesuffix(f":{suffix}"), suffix
+    if spec.startswith("stream:"):
+        from burn.data.shards import open_shards  # which itself needs this module
+
+        return open_shards(spec.removeprefix("stream:"), split)
     if spec == "digits":
         return Digits(split)
     if spec == "digit-scenes":
@@ -99,6 +93,8 @@ def open_source(spec: str, split: Split = "train") -> Source:
     if path.is_file():
         if path.suffix in LISTS:
             return LabeledFiles(read_list(path))
+        if path.suffix == ".tar":
+            raise UserError(f"{spec} is a tar of images: give stream:{spec}")
         if path.suffix != ".parquet":
             raise UserError(f"{spec} is neither a folder, a .parquet file nor a list of images")
         return Parquet([path], spec)
@@ -122,13 +118,15 @@ def open_source(spec: str, split: Split = "train") -> Source:
         path, spec = part, str(part)
     if shards := sorted(path.glob("*.parquet")):
         words = {shard: shard.stem.partition("-")[0] for shard in shards}
-        if word := _part(words.values(), split):
+        if word := named_part(words.values(), split):
             return Parquet([s for s in shards if words[s] == word], f"{spec}:{word}")
         return Parquet(shards, spec)
+    if any(path.glob("*.tar")):
+        raise UserError(f"{spec} holds tars of images: give stream:{spec}")
     return Folder(path)
 
 
-def _part(words: Collection[str], split: Split) -> str | None:
+def named_part(words: Collection[str], split: Split) -> str | None:
     """The word that names the split, where both are named."""
     held_out = next((word for word in _HELD_OUT if word in words), None)
     if held_out is None or "train" not in words:
@@ -143,7 +141,7 @@ def _part_folder(path: Path, split: Split) -> Path | None:
     loose = any(name.lower().endswith((*EXTENSIONS, ".parquet")) for name in files)
     if loose or not {"train", *_HELD_OUT}.issuperset(subfolders):
         return None
-    word = _part(subfolders, split)
+    word = named_part(subfolders, split)
     return path / word if word else None
 
 
@@ -162,47 +160,6 @@ def require_readable(source: Source, at_least: int = 1) -> None:
     raise UserError(f"{source.name}: {found} of its {len(source)} images can be read")
 
 
-def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
-    """Encoded bytes -> uint8 (3, height, width); a film's first frame.
-
-    upright: apply the rotation that EXIF asks for. Raises UnreadableImage for what is none of
-    FORMATS or what Pillow cannot decode to its end.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
-            opened = Image.open(io.BytesIO(encoded), formats=FORMATS)
-            image = ImageOps.exif_transpose(opened) if upright else opened
-            if image.mode.startswith("I"):  # 16 bits, which convert() would clip
-                array = (np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-                image = Image.fromarray(array)
-            pixels = np.array(image.convert("RGB"))
-    except _PILLOW_ERRORS as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        if "BytesIO" in reason:  # Pillow's own words for a format it does not know
-            reason = f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise UnreadableImage(f"{name}: {reason}") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-
-
-# What Pillow's decoders raise on damaged files of one format or another.
-_PILLOW_ERRORS = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    IndexError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
-
-
 class _Files:
     """Image files, by their names below a folder."""
 
@@ -215,8 +172,10 @@ class _Files:
     def read(self, index: int) -> Tensor:
         file = self._path / self._names[index]
         try:
-            if not stat.S_ISREG(file.stat().st_mode):  # a pipe or a device would block
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe or a device would block
                 raise UnreadableImage(f"{file}: not a file")
+            check_bytes(status.st_size, str(file))
             encoded = file.read_bytes()
         except OSError as error:
             raise UnreadableImage(f"{file}: {error.strerror}") from error
@@ -271,11 +230,11 @@ class LabeledFiles(_Files):
         self._path, self._names = listing.root, listing.names
 
 
-_IMAGE_COLUMNS = ("image", "img")
-_LABEL_COLUMNS = ("label", "fine_label")
+IMAGE_COLUMNS = ("image", "img")
+LABEL_COLUMNS = ("label", "fine_label")
 
 
-def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
+def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
     """What Hugging Face's datasets wrote beside the schema; () for anything unexpected."""
     try:
         described = json.loads(schema.metadata[b"huggingface"])
@@ -327,11 +286,11 @@ class Parquet:
         try:
             file = pq.ParquetFile(path)
             schema = file.schema_arrow
-            for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
+            for column in (*IMAGE_COLUMNS, *LABEL_COLUMNS):
                 if schema.names.count(column) > 1:
                     raise UserError(f"{path} has two columns {column}")
-            image_column = next((c for c in _IMAGE_COLUMNS if c in schema.names), None)
-            label_column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
+            image_column = next((c for c in IMAGE_COLUMNS if c in schema.names), None)
+            label_column = next((c for c in LABEL_COLUMNS if c in schema.names), None)
             if image_column is None:
                 raise UserError(
                     f"{path} has no column image; its columns: {', '.join(schema.names)}"
@@ -352,7 +311,7 @@ class Parquet:
         if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
             raise UserError(f"{path}: column {image_column} holds {image.type}, not encoded bytes")
         image = image.cast(pa.large_binary())
-        names = _class_names(schema, label_column) if label_column else ()
+        names = class_names_of(schema, label_column) if label_column else ()
         return pa.table({"image": image, **labels}), names
 
     def __len__(self) -> int:
@@ -362,6 +321,7 @@ class Parquet:
         buffer = self._images[index].as_buffer()
         if buffer is None or buffer.size == 0:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
+        check_bytes(buffer.size, self.describe(index))
         return decode(buffer.to_pybytes(), self.describe(index))
 
     def describe(self, index: int) -> str:

@@ -20,9 +20,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from burn.data.decode import FORMATS, UnreadableImage, check_bytes, decode
 from burn.data.digits import Split
 from burn.data.scenes import digit_scenes
-from burn.data.sources import FORMATS, UnreadableImage, decode
 from burn.errors import UserError
 from burn.files import expand
 
@@ -129,6 +129,7 @@ class Voc:
         """
         item = self._items[index]
         try:
+            check_bytes(item.image.stat().st_size, str(item.image))
             encoded = item.image.read_bytes()
         except OSError as error:
             raise UnreadableImage(f"{item.image}: {error.strerror}") from error

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
+from burn.data.shards import ShardedImages
 from burn.data.sources import Source
 from burn.errors import SaidByFirst, UserError, printable
 from burn.features import extract_features
@@ -205,9 +206,12 @@ class OnlineKnn(L.Callback):
     """
 
     def __init__(self, source: Source, monitor: Monitor, stop: StopRequest) -> None:
-        self._source, self._monitor, self._stop = source, monitor, stop
+        self._monitor, self._stop = monitor, stop
+        # Single images of shards are slow to reach: some that lie together are read once.
+        sharded = isinstance(source, ShardedImages)
+        self._source = source.sample(_KNN_IMAGES) if sharded else source
         random = torch.Generator().manual_seed(0)
-        chosen = torch.randperm(len(source), generator=random)[:_KNN_IMAGES]
+        chosen = torch.randperm(len(self._source), generator=random)[:_KNN_IMAGES]
         self._indices = chosen.tolist()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -25,7 +25,9 @@ from burn.backbones import build_backbone
 from burn.checkpoint import complete_checkpoint, load_checkpoint, save_checkpoint
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
+from burn.data.shards import ShardedImages
 from burn.data.sources import Source, open_source, require_readable
+from burn.data.stream import StreamLoader
 from burn.errors import Interrupted, SaidByFirst, UserError
 from burn.files import locked, remove_unfinished, write_text
 from burn.layers import BinaryConv2d
@@ -522,23 +524,25 @@ class _Stage:
         self._finish(module, monitor)
         processes.on_first(files.remove)
 
-    def _loader(self, method: Method) -> TrainLoader:
+    def _loader(self, method: Method) -> TrainLoader | StreamLoader:
         run, recipe = self._run, self._run.plan.recipe
         workers = run.machine.workers
         if workers is None:
             workers = default_workers(run.machine.device, run.processes.local_count)
         seed = run.plan.seed + 1000 * (self._number - 1)  # stage 2 sees other views than stage 1
         count, rank = run.processes.count, run.processes.rank
-        sampler = EpochSampler(
-            len(run.source), recipe.batch_size // recipe.accumulate // count, seed,
-            drop_last=True, rank=rank, count=count,
-        )  # fmt: skip
+        batch_size = recipe.batch_size // recipe.accumulate // count
         views = random_views(recipe.view_configs(method.num_views), seed)
+        if isinstance(run.source, ShardedImages):
+            return StreamLoader(run.source, views, batch_size, seed, rank, count, workers)
+        sampler = EpochSampler(
+            len(run.source), batch_size, seed, drop_last=True, rank=rank, count=count
+        )
         return TrainLoader(run.source, views, sampler, workers)
 
     def _fit(
-        self, module: PretrainModule, trainer: L.Trainer, loader: TrainLoader, saver: SaveResume,
-        resumed: Path | None,
+        self, module: PretrainModule, trainer: L.Trainer, loader: TrainLoader | StreamLoader,
+        saver: SaveResume, resumed: Path | None,
     ) -> None:  # fmt: skip
         """Train to the last step, from the resume file where there is one."""
         run = self._run
