@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import tarfile
 from pathlib import Path
 
 import commands
 import killing
+import numpy as np
+from PIL import Image
+from safetensors.torch import load_file
 
 # In the order in which a run comes to them. Each process counts anew.
 MOMENTS = [
