@@ -72,9 +72,11 @@ def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.O
     """The optimizer over the trained parts."""
     groups = parameter_groups(parts, config)
     if config.name == "adam":
-        return torch.optim.Adam(groups, lr=config.lr, betas=(config.momentum, config.beta2))
+        return torch.optim.Adam(
+            groups, lr=config.lr, betas=(config.momentum, config.beta2), fused=True
+        )
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
     # timm is slow to import, and only LARS needs it
     from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 

@@ -11,7 +11,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 
 from burn.backbones import BackboneConfig, build_backbone, is_binary
 from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
-from burn.backbones.float import FloatBackbone
+from burn.backbones.float import FloatBackbone, _onednn
 from burn.errors import UserError
 from burn.types import Precision
 from networks import randomize
@@ -155,3 +155,84 @@ def test_a_float_network_has_no_binary_precision(precision: Precision):
 def test_only_reactnet_is_binary():
     assert is_binary("reactnet_a")
     assert not is_binary("resnet18")
+
+
+# --- Folded: what a teacher runs as. ---
+
+
+@pytest.mark.parametrize("settings", [{}, {"width": 0.25}, {"width": 0.25, "stem_stride": 1}])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("onednn", [True, False])
+def test_a_folded_resnet_gives_the_same(
+    name: str, settings: dict[str, float], onednn: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if not onednn:
+        monkeypatch.setattr("burn.backbones.float._onednn", lambda dtype: False)
+    elif not _onednn(torch.float32):
+        pytest.skip("this PyTorch has no fused oneDNN convolution")
+    backbone = randomize(build(name, **settings)).eval()
+    images = torch.randint(0, 256, (3, 3, 40, 48), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = backbone(images)
+    folded = backbone.folded(torch.float32)
+    assert folded is not None
+    found = folded(images)
+    assert found.dtype == torch.float32
+    # float32 through up to 53 convolutions whose weights were rounded once more.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["resnet10t", "resnet14t", "resnet26d", "resnet50d", "resnet26t"])
+def test_deep_stems_and_pooled_shortcuts_fold_exactly(name: str):
+    """In float64, where a wrong constant has no rounding to hide behind."""
+    backbone = randomize(build(name, width=0.125)).eval().double()
+    folded = backbone.folded(torch.float64)
+    assert folded is not None
+    images = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)  # features are float32 else
+        torch.testing.assert_close(folded(images), backbone(images), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["resnetaa50d", "test_resnet", "seresnet18", "ecaresnet26t"])
+def test_other_resnets_are_folded_right_or_left_alone(name: str):
+    backbone = randomize(build(name)).eval()
+    images = torch.rand(2, 3, 64, 64)
+    folded = backbone.folded(torch.float32)
+    assert (folded is None) == (name.startswith(("se", "eca"))), "it knows no attention"
+    if folded is not None:
+        with torch.no_grad():
+            torch.testing.assert_close(folded(images), backbone(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_efficientnet"])
+def test_what_is_no_resnet_is_not_folded(name: str):
+    assert build(name).eval().folded(torch.float32) is None
+
+
+def test_bfloat16_is_near_and_the_weights_stay():
+    backbone = randomize(build("resnet18", width=0.5)).eval()
+    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    images = torch.rand(4, 3, 64, 64)
+    folded = backbone.folded(torch.bfloat16)
+    assert folded is not None
+    found = folded(images)
+    with torch.no_grad():
+        expected = backbone(images)
+    assert found.dtype == torch.float32
+    # 8 bits of mantissa, through 20 convolutions.
+    assert torch.cosine_similarity(found, expected).min() > 0.999
+    now = backbone.state_dict()
+    assert all(torch.equal(now[name], tensor) for name, tensor in before.items())
+
+
+def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch):
+    backbone = randomize(build("resnet18", width=0.25)).eval()
+    images = torch.rand(5, 3, 32, 32)
+    folded = backbone.folded(torch.float32)
+    assert folded is not None
+    whole = folded(images)
+    monkeypatch.setattr("burn.backbones.float._CHUNK", 2 * 32 * 32)
+    torch.testing.assert_close(folded(images), whole, rtol=1e-5, atol=1e-5)  # other kernels
+    monkeypatch.setattr("burn.backbones.float._CHUNK", 1)
+    torch.testing.assert_close(folded(images), whole, rtol=1e-5, atol=1e-5)

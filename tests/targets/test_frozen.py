@@ -87,7 +87,8 @@ def test_train_mode_leaves_every_module_in_eval_mode():
 def test_running_statistics_give_what_the_backbone_gives_in_eval_mode():
     expected = float_teacher().eval()(images(1)).detach()
     found = FrozenTarget(float_teacher()).train()(images(1))
-    assert torch.equal(found, expected)
+    # Folded, the weights are rounded once more.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     # Each image by itself is the same image: float32 kernels for other batch sizes may round else.
     alone = FrozenTarget(float_teacher())(images(1)[:1])
     torch.testing.assert_close(alone, expected[:1], rtol=1e-4, atol=1e-5)
@@ -142,3 +143,70 @@ def test_the_two_settings_make_different_losses():
         method = Burn(tiny_reactnet(), float_teacher(), chosen).train()
         losses.append(method(Batch((images(1),), torch.arange(6)), 0.0).loss.item())
     assert abs(losses[0] - losses[1]) > 1e-3
+
+
+# --- The folded copy that it runs as. ---
+
+
+def features_of(backbone: Backbone, number: int) -> Tensor:
+    with torch.no_grad():
+        return backbone.eval()(images(number))
+
+
+def test_a_resnet_runs_folded_and_nothing_else_does():
+    found = FrozenTarget(float_teacher())
+    found(images(0))
+    assert found._folded[1] is not None
+    batch = FrozenTarget(float_teacher(), "batch")
+    batch(images(0))
+    assert batch._folded[1] is None
+    binary = FrozenTarget(randomize(tiny_reactnet()))
+    binary(images(0))
+    assert binary._folded[1] is None
+
+
+def test_other_weights_are_heeded():
+    """Loaded into it, or written in place, after it ran once."""
+    target, other = FrozenTarget(float_teacher()), float_teacher()
+    first = target(images(0))
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.1)
+    target.backbone.load_state_dict(other.state_dict())
+    second = target(images(0))
+    assert not torch.allclose(first, second, rtol=0.01)
+    torch.testing.assert_close(second, features_of(other, 0), rtol=1e-4, atol=1e-4)
+
+
+def test_autocast_decides_its_number_format():
+    target = FrozenTarget(float_teacher())
+    exact = target(images(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        reduced = target(images(0))
+    assert reduced.dtype == torch.float32
+    assert not torch.equal(exact, reduced)
+    assert torch.cosine_similarity(exact, reduced).min() > 0.999  # 8 bits of mantissa
+    assert torch.equal(target(images(0)), exact)
+
+
+def test_a_copy_has_none_of_its_own_yet_and_gives_the_same():
+    target = FrozenTarget(float_teacher())
+    expected = target(images(0))
+    copied = copy.deepcopy(target)
+    assert torch.equal(copied(images(0)), expected)
+    assert not [name for name in target.state_dict() if not name.startswith("backbone.")]
+
+
+def test_a_backbone_whose_forward_somebody_replaced_runs_as_that():
+    """As torch.compile does where the trainer is told to compile."""
+    target = FrozenTarget(float_teacher())
+    target.backbone.forward = lambda images: torch.ones(len(images), 3)  # type: ignore[method-assign]
+    assert torch.equal(target(images(0)), torch.ones(6, 3))
+
+
+def test_its_features_can_be_saved_for_a_backward_pass():
+    """g(v1) trains on them where the classifier is joint: they are no inference tensors."""
+    features = FrozenTarget(float_teacher())(images(0))
+    weight = torch.ones(features.shape[1], requires_grad=True)
+    (features * weight).sum().backward()
+    assert weight.grad is not None

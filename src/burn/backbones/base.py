@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +80,14 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def pool(self, features: Tensor) -> Tensor:
         """A map of `forward_features` -> float (batch, num_features)."""
+
+    def folded(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
+        """images -> features, as `forward` gives them in eval mode, by arithmetic in `dtype`.
+
+        BN is folded into convolutions, so it is the same up to rounding. It gives no gradients and
+        holds the weights as they are now. None where there is nothing faster than `forward`.
+        """
+        return None
 
     def trunk(self, images: Tensor) -> Tensor:
         """The map before the last stage, at stride 16 in a network of stride 32: C4."""

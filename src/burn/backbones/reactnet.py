@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from burn.backbones.base import Backbone, BackboneConfig
 from burn.errors import UserError
 from burn.layers import BinaryConv2d, RPReLU
+from burn.layers.block import Half, train_block
 from burn.types import Precision
 
 # (output channels, index of the stage whose stride the block applies, or None), 13 blocks.
@@ -53,6 +54,18 @@ class Block(nn.Module):
         self.pointwise_activation = RPReLU(out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        halves = [
+            Half(self.spatial, self.spatial_norm, self.spatial_activation),
+            Half(self.pointwise, self.pointwise_norm, self.pointwise_activation),
+        ]
+        # One image has no statistics of its own where the map is a pixel: BN says so below.
+        if (
+            torch.is_grad_enabled()
+            and len(x) > 1
+            and all(half.fits() for half in halves)
+            and not torch.compiler.is_compiling()
+        ):
+            return train_block(x, halves)
         shortcut = F.avg_pool2d(x, 2, ceil_mode=True) if self.stride == 2 else x
         x = self.spatial_activation(self.spatial_norm(self.spatial(x)).add_(shortcut))
         shortcut = x.repeat(1, self.repeat, 1, 1) if self.repeat > 1 else x

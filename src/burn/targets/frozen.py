@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,9 @@ class FrozenTarget(nn.Module):
     batch_norm: normalise by the running statistics, or by each batch's own as BURN's release does
     (which leaves the running statistics untouched here).
     head: what follows the backbone, (batch, num_features) -> (batch, dimension); as frozen as it.
+
+    A ResNet that normalises by running statistics runs as a copy of which BN is folded into its
+    convolutions, in bfloat16 under such an autocast: the same up to rounding, and faster.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class FrozenTarget(nn.Module):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.track_running_stats = False
                     module.running_mean = module.running_var = None
+        self._folded: tuple[object, Callable[[Tensor], Tensor] | None] = (None, None)
         self.requires_grad_(False)
         self.train(False)
 
@@ -45,5 +51,23 @@ class FrozenTarget(nn.Module):
 
         With a head, what it makes of them: (batch, dimension).
         """
-        features = self.backbone(images)
+        features = (self._fast(images.device) or self.backbone)(images)
         return features if self.head is None else self.head(features)
+
+    def _fast(self, device: torch.device) -> Callable[[Tensor], Tensor] | None:
+        """The folded copy for the arithmetic of here and now; None where there is none."""
+        if torch.compiler.is_compiling() or "forward" in vars(self.backbone):
+            return None  # somebody else makes it fast
+        tensors = list(chain(self.backbone.parameters(), self.backbone.buffers()))
+        dtype = tensors[0].dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        # Made anew where somebody loads other weights or moves them.
+        state = (dtype, *((tensor.data_ptr(), tensor._version) for tensor in tensors))
+        if self._folded[0] != state:
+            self._folded = state, self.backbone.folded(dtype)
+        return self._folded[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies make their own folded copy: oneDNN's weights cannot be copied."""
+        return {**self.__dict__, "_folded": (None, None)}

@@ -1,0 +1,70 @@
+"""What BURN on ImageNet costs and needs, from one measured number: images/s of one GPU.
+
+    python benchmarks/scaling.py --images-per-second 1000 --decode 500
+
+    --images-per-second: of one GPU in training, as `burn pretrain --profile` prints it
+    --decode: images that one core decodes and augments a second, as benchmarks/decode.py prints it
+
+Prints a table for 1, 8 and 64 GPUs. It is arithmetic and assumes that nothing waits: that cores,
+storage and network deliver what its last columns say. Nothing in it is measured but the two numbers
+that are given.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from burn.backbones import BackboneConfig, build_backbone
+from burn.methods.burn import Burn
+from burn.recipes import find_recipe
+from burn.types import Precision
+
+IMAGES, BYTES_EACH = 1_281_167, 110_000  # of ImageNet's training set, JPEGs on average
+RECIPE = "burn_imagenet"
+GPUS = (1, 8, 64)
+
+
+def exchanged_bytes() -> int:
+    """Of gradients, float32, that every process gives and takes for an optimizer step."""
+    recipe = find_recipe(RECIPE)
+    student = build_backbone(recipe.backbone, recipe.precisions()[0])
+    teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)
+    method = Burn(student, teacher, recipe.burn)
+    trained = [part for part in method.parts() if part.trained]
+    return 4 * sum(p.numel() for part in trained for p in part.module.parameters())
+
+
+def table(images_per_second: float, decode: float) -> list[str]:
+    """Rows of a table in Markdown."""
+    recipe = find_recipe(RECIPE)
+    images = IMAGES * recipe.epochs * len(recipe.precisions())
+    exchanged = exchanged_bytes()
+    rows = [
+        "| GPUs | images/s | hours | images a GPU and step | step, ms | cores that decode "
+        "| storage, MB/s | network, Gbit/s a GPU |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for gpus in GPUS:
+        rate = images_per_second * gpus
+        step = recipe.batch_size / rate
+        # A ring all-reduce moves every byte there and back, but for the share that stays.
+        network = 8 * 2 * (gpus - 1) / gpus * exchanged / step / 1e9
+        rows.append(
+            f"| {gpus} | {rate:,.0f} | {images / rate / 3600:,.1f} | {recipe.batch_size // gpus} "
+            f"| {1000 * step:,.0f} | {rate / decode:,.0f} | {rate * BYTES_EACH / 1e6:,.0f} "
+            f"| {network:.1f} |"
+        )
+    return rows
+
+
+def main() -> None:
+    """Print it."""
+    parser = argparse.ArgumentParser(description="What BURN on ImageNet costs and needs.")
+    parser.add_argument("--images-per-second", type=float, required=True)
+    parser.add_argument("--decode", type=float, required=True)
+    options = parser.parse_args()
+    print("\n".join(table(options.images_per_second, options.decode)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,443 @@
+"""How fast and how small a BURN step is: against the same step in ordinary operations (twin.py).
+
+    python benchmarks/training.py [--json] [--rounds 5] [--batch 16] [--threads 1]
+    python benchmarks/training.py --device cuda [--json] [--rounds 5]
+
+A step is the teacher's pass, the student's, the loss, the backward pass and the optimizer, without
+loading of images: ResNet-50 teaches ReActNet-A at precision BINARY, 224 pixels, BURN's default loss
+(frozen random classifier) and Adam. Ours runs as the trainer runs it, in float32 and under bfloat16
+autocast; the peer is float32 on a CPU and under the same autocast on CUDA.
+
+Each contender lives in a process of its own, as it would in use: memory that one gives back must
+not help another. They work in turn, one at a time; a number is the median over the rounds, a ratio
+the median of the rounds' ratios, after three steps that are not counted. With one thread a CPU's
+seconds are the process's own (user and system): what passes where nothing else runs, and not
+lengthened by what does, except that it shares cache and memory: let there be nothing.
+
+Memory is measured over those first three steps. On a CPU: the highest resident memory, less what
+was resident before the first (interpreter, libraries, weights of student and teacher); gradients
+and the optimizer's state, which both have alike, count. On CUDA: torch.cuda.max_memory_allocated,
+weights included. Decoding is `decode.py` beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import timm
+import torch
+from decode import decode_ratio
+from torch import Tensor, nn
+from twin import TwinBurn, twin_of
+
+from burn.backbones import BackboneConfig, build_backbone
+from burn.methods.burn import Burn, BurnConfig
+from burn.optim import OptimConfig, build_optimizer
+from burn.types import Batch, Precision
+
+SIDE = 224
+PROGRESS = 0.5
+Kind = Literal["ours", "twin"]
+
+
+def randomized(module: nn.Module) -> nn.Module:
+    """With running statistics as training leaves them: other than 0 and 1."""
+    with torch.no_grad():
+        for part in module.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                assert part.running_mean is not None
+                assert part.running_var is not None
+                part.weight.uniform_(0.3, 1.0)
+                part.bias.normal_(0, 0.1)
+                part.running_mean.normal_(0, 0.1)
+                part.running_var.uniform_(0.5, 2)
+    return module
+
+
+class Contender:
+    """A step of ours or of the twin's, at one number format, in parts that can be timed."""
+
+    def __init__(self, kind: Kind, *, bfloat16: bool, batch: int, device: str) -> None:
+        torch.manual_seed(0)
+        self.device, self.bfloat16 = device, bfloat16
+        student = build_backbone(BackboneConfig(), Precision.BINARY)
+        teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)
+        randomized(teacher)
+        peer = None
+        if kind == "twin":  # before ours makes of it what it likes
+            peer = timm.create_model("resnet50", num_classes=0)
+            peer.load_state_dict(cast(nn.Module, teacher.model).state_dict())
+        method = Burn(student, teacher, BurnConfig()).train()
+        optim = OptimConfig()
+        self.method: Burn | TwinBurn
+        if peer is None:
+            self.method = method.to(device)
+            self.optimizer = build_optimizer(method.parts(), optim)
+        else:
+            self.method = twin_of(method, peer).to(device)
+            self.optimizer = torch.optim.Adam(
+                self.method.trained(), lr=optim.lr, betas=(optim.momentum, optim.beta2)
+            )
+        self.lam = method.lam(PROGRESS)
+        del method, student, teacher
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(
+            0, 256, (batch, 3, SIDE, SIDE), generator=generator, dtype=torch.uint8
+        )
+        self.images = images.to(device)
+        self.batch = Batch((self.images,), torch.arange(batch))
+
+    def reduced(self) -> AbstractContextManager[object]:
+        """The autocast that the trainer's bf16-mixed is, or nothing."""
+        return torch.autocast(self.device, torch.bfloat16) if self.bfloat16 else nullcontext()
+
+    def loss(self) -> Tensor:
+        with self.reduced():
+            if isinstance(self.method, Burn):
+                return self.method(self.batch, PROGRESS).loss
+            return self.method(self.images, self.lam)
+
+    def step(self) -> None:
+        loss = self.loss()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        loss.item()  # as every trainer looks at it, now or then
+
+    def teach(self) -> None:
+        with self.reduced():
+            if isinstance(self.method, Burn):
+                self.method.teacher(self.images)
+            else:
+                self.method.teach(self.images)
+
+    def shares(self) -> dict[str, float]:
+        """Seconds of the parts of one step."""
+        watch = Stopwatch(self.device)
+        with self.reduced():
+            assert isinstance(self.method, Burn)
+            v1 = watch("teacher", lambda: self.method.teacher(self.images))
+            v2 = watch("student forward", lambda: self.method.backbone(self.images))  # type: ignore[union-attr]
+            output = watch("loss", lambda: self.method._compare(v1, v2, PROGRESS))  # type: ignore[union-attr]
+        self.optimizer.zero_grad()
+        watch("backward", output.loss.backward)
+        watch("optimizer", self.optimizer.step)
+        return watch.seconds
+
+
+class Stopwatch:
+    """Seconds of each call by its name."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, name: str, call: Callable[[], Any]) -> Any:
+        wait(self.device)
+        began = time.perf_counter()
+        result = call()
+        wait(self.device)
+        self.seconds[name] = time.perf_counter() - began
+        return result
+
+
+def wait(device: str) -> None:
+    """Until the device has done what it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    """Median over the rounds of slow / fast."""
+    return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
+
+
+def milliseconds(seconds: list[float]) -> float:
+    return 1e3 * statistics.median(seconds)
+
+
+# --- A process for each contender. ---
+
+CONTENDERS: dict[str, tuple[Kind, bool]] = {
+    "twin float32": ("twin", False),
+    "twin bfloat16": ("twin", True),
+    "ours float32": ("ours", False),
+    "ours bfloat16": ("ours", True),
+}
+
+
+def serve(name: str, batch: int, device: str) -> None:
+    """Be that contender: read what to do, a word a line, and write what was found as JSON."""
+    kind, bfloat16 = CONTENDERS[name]
+    contender = Contender(kind, bfloat16=bfloat16, batch=batch, device=device)
+    watch = Stopwatch(device)
+    for line in sys.stdin:
+        match line.strip():
+            case "memory":
+                answer = first_steps(contender)
+            case "shares":
+                answer = contender.shares()
+            case what:
+                watch("all", contender.step if what == "step" else contender.teach)
+                answer = watch.seconds["all"]
+        print(json.dumps(answer), flush=True)
+
+
+def first_steps(contender: Contender) -> dict[str, float]:
+    """MB of this process before the first step, at the peak of three, and the growth."""
+    gc.collect()
+    on_gpu = contender.device == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated() / 2**20
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        before = resident("VmRSS")
+    for _ in range(3):
+        contender.step()
+    wait(contender.device)
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else resident("VmHWM")
+    contender.teach()
+    return {"before_mb": before, "peak_mb": peak, "growth_mb": peak - before}
+
+
+def resident(field: str) -> float:
+    """MB of memory of this process: VmRSS now, VmHWM at its peak."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith(field + ":"))
+    return int(line.split()[1]) / 1024
+
+
+class Worker:
+    """A process that serves; `memory` is that of its first steps."""
+
+    def __init__(self, name: str, batch: int, device: str, threads: int) -> None:
+        arguments = ["--batch", str(batch), "--device", device, "--threads", str(threads)]
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", name, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.memory: dict[str, float] = self.ask("memory")
+
+    def ask(self, what: str) -> Any:
+        """What `serve` answers. Raises MemoryError where the process died of it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            print(what, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            self.close()
+            raise MemoryError(f"{self._process.args} ended with {self._process.returncode}")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def in_turn(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
+    """Seconds of a step and of the teacher of each, in each round."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for what in ("step", "teacher"):
+            for name, worker in workers.items():
+                found.setdefault(f"{what}, {name}", []).append(worker.ask(what))
+    return found
+
+
+def shares(worker: Worker, rounds: int) -> dict[str, float]:
+    """Share of each part in a step of ours, by medians over the rounds."""
+    taken = [worker.ask("shares") for _ in range(rounds)]
+    medians = {name: statistics.median(t[name] for t in taken) for name in taken[0]}
+    return {name: median / sum(medians.values()) for name, median in medians.items()}
+
+
+# --- CPU ---
+
+
+def measure_cpu(rounds: int, batch: int, threads: int) -> dict[str, Any]:
+    """Everything, as `--json` prints it."""
+    names = [name for name in CONTENDERS if name != "twin bfloat16"]
+    workers = {name: Worker(name, batch, "cpu", threads) for name in names}
+    seconds = in_turn(workers, rounds)
+    parts = {name: shares(workers[name], rounds) for name in names if name.startswith("ours")}
+    for worker in workers.values():
+        worker.close()
+    decode = decode_ratio(rounds)
+    twin = seconds["step, twin float32"]
+    growth = {name: worker.memory["growth_mb"] for name, worker in workers.items()}
+    return {
+        "ratios": {
+            "cpu_fp32_speedup": ratio(twin, seconds["step, ours float32"]),
+            "cpu_fp32_memory": growth["ours float32"] / growth["twin float32"],
+            "cpu_bf16_speedup": ratio(twin, seconds["step, ours bfloat16"]),
+            "cpu_bf16_memory": growth["ours bfloat16"] / growth["twin float32"],
+            "teacher_speedup": ratio(
+                seconds["teacher, twin float32"], seconds["teacher, ours bfloat16"]
+            ),
+            "decode_speedup": decode["decode_speedup"],
+        },
+        "milliseconds": {name: milliseconds(taken) for name, taken in seconds.items()},
+        "share_of_step": parts,
+        "memory": {name: worker.memory for name, worker in workers.items()},
+        "decode": decode,
+        "setting": setting("cpu", rounds, threads) | {"batch": batch},
+    }
+
+
+def setting(device: str, rounds: int, threads: int) -> dict[str, Any]:
+    """What the numbers depend on."""
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
+        "threads": threads,
+        "rounds": rounds,
+        "side": SIDE,
+        "torch": torch.__version__,
+        "malloc": {k: v for k, v in os.environ.items() if k.startswith("MALLOC_")},
+    }
+
+
+def processor() -> str:
+    """Its name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        named = (line for line in lines if line.startswith("model name"))
+        return next(named).split(":", 1)[1].strip()
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+# --- CUDA ---
+
+
+def matmul_rate(rounds: int) -> float:
+    """Multiply-adds a second of a large bfloat16 matrix product, the best of the rounds."""
+    size, calls = 8192, 10
+    a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+
+    def products() -> None:
+        for _ in range(calls):
+            torch.mm(a, b)
+
+    watch, taken = Stopwatch("cuda"), []
+    for _ in range(max(3, rounds)):
+        watch("products", products)
+        taken.append(watch.seconds["products"])
+    return calls * size**3 / min(taken)
+
+
+def teacher_macs() -> int:
+    """Multiply-adds of the teacher for one image, by its convolutions."""
+    model = timm.create_model("resnet50", num_classes=0).eval()
+    total = 0
+
+    def count(module: nn.Module, _: object, out: Tensor) -> None:
+        nonlocal total
+        total += out[0].numel() * cast(nn.Conv2d, module).weight[0].numel()
+
+    for part in model.modules():
+        if isinstance(part, nn.Conv2d):
+            part.register_forward_hook(count)
+    with torch.no_grad():
+        model(torch.zeros(1, 3, SIDE, SIDE))
+    return total
+
+
+def measure_cuda(rounds: int, batches: list[int], threads: int) -> dict[str, Any]:
+    """Everything on a GPU; the ratios are at the first of `batches`."""
+    macs, rate = teacher_macs(), matmul_rate(rounds)
+    sweep = {batch: at_batch(batch, rounds, threads, macs / rate) for batch in batches}
+    first = sweep[batches[0]]
+    return {
+        "ratios": {
+            "cuda_speedup": first.get("speedup"),
+            "cuda_memory": first.get("memory_ratio"),
+            "teacher_share_of_peak": first.get("teacher_share_of_peak"),
+        },
+        "matmul_tflops": 2e-12 * rate,
+        "batches": sweep,
+        "setting": setting("cuda", rounds, threads),
+    }
+
+
+def at_batch(batch: int, rounds: int, threads: int, least: float) -> dict[str, Any]:
+    """Numbers of ours, and of the twin where it fits; least: seconds of an image at the peak."""
+    ours, twin = "ours bfloat16", "twin bfloat16"
+    workers: dict[str, Worker] = {}
+    for name in (ours, twin):
+        with suppress(MemoryError):
+            workers[name] = Worker(name, batch, "cuda", threads)
+    seconds = in_turn(workers, rounds)
+    found: dict[str, Any] = {
+        "milliseconds": {name: milliseconds(taken) for name, taken in seconds.items()},
+        "memory": {name: worker.memory for name, worker in workers.items()},
+    }
+    if ours in workers:
+        taught = batch / statistics.median(seconds[f"teacher, {ours}"])
+        found["images_per_second"] = batch / statistics.median(seconds[f"step, {ours}"])
+        found["teacher_images_per_second"] = taught
+        found["teacher_share_of_peak"] = taught * least
+        found["share_of_step"] = shares(workers[ours], rounds)
+    if len(workers) == 2:
+        found["speedup"] = ratio(seconds[f"step, {twin}"], seconds[f"step, {ours}"])
+        peak = {name: worker.memory["peak_mb"] for name, worker in workers.items()}
+        found["memory_ratio"] = peak[ours] / peak[twin]
+    for worker in workers.values():
+        worker.close()
+    return found
+
+
+def show(found: dict[str, Any], indent: str = "") -> None:
+    """Print a tree of numbers."""
+    for name, value in found.items():
+        if isinstance(value, dict):
+            print(f"{indent}{name}")
+            show(value, indent + "  ")
+        else:
+            shown = f"{value:.3f}" if isinstance(value, float) else value
+            print(f"{indent}{name:{44 - len(indent)}} {shown}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, nargs="+", help="images (on CUDA one size or more)")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    batches = options.batch or ([16] if options.device == "cpu" else [256, 512, 1024])
+    if options.serve:
+        serve(options.serve, batches[0], options.device)
+        return
+    if options.device == "cuda":
+        found = measure_cuda(options.rounds, batches, options.threads)
+    else:
+        found = measure_cpu(options.rounds, batches[0], options.threads)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
