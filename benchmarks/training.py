@@ -1,6 +1,6 @@
 """How fast and how small a BURN step is: against the same step in ordinary operations (twin.py).
 
-    python benchmarks/training.py [--json] [--rounds 5] [--batch 16] [--threads 1]
+    python benchmarks/training.py [--json] [--rounds 5] [--batch 32]
     python benchmarks/training.py --device cuda [--json] [--rounds 5]
 
 A step is the teacher's pass, the student's, the loss, the backward pass and the optimizer, without
@@ -9,10 +9,11 @@ loading of images: ResNet-50 teaches ReActNet-A at precision BINARY, 224 pixels,
 autocast; the peer is float32 on a CPU and under the same autocast on CUDA.
 
 Each contender lives in a process of its own, as it would in use: memory that one gives back must
-not help another. They work in turn, one at a time; a number is the median over the rounds, a ratio
-the median of the rounds' ratios, after three steps that are not counted. With one thread a CPU's
-seconds are the process's own (user and system): what passes where nothing else runs, and not
-lengthened by what does, except that it shares cache and memory: let there be nothing.
+not help another. They work in turn, one at a time, on all cores; a number is the median over the
+rounds of wall time, a ratio the median of the rounds' ratios, after three steps that are not
+counted. Nothing else should run. The teacher is measured twice: alone in its process, as where
+features are computed (`teacher_speedup`), and in one that trains (`teacher_in_step_speedup`), whose
+memory is at hand already: there the peer spends no time on getting it.
 
 Memory is measured over those first three steps. On a CPU: the highest resident memory, less what
 was resident before the first (interpreter, libraries, weights of student and teacher); gradients
@@ -176,6 +177,7 @@ CONTENDERS: dict[str, tuple[Kind, bool]] = {
     "ours float32": ("ours", False),
     "ours bfloat16": ("ours", True),
 }
+TEACHERS = ("twin float32", "ours bfloat16")  # each also alone in a process
 
 
 def serve(name: str, batch: int, device: str) -> None:
@@ -183,10 +185,13 @@ def serve(name: str, batch: int, device: str) -> None:
     kind, bfloat16 = CONTENDERS[name]
     contender = Contender(kind, bfloat16=bfloat16, batch=batch, device=device)
     watch = Stopwatch(device)
+    contender.teach()
     for line in sys.stdin:
         match line.strip():
             case "memory":
                 answer = first_steps(contender)
+            case "nothing":
+                answer = {}
             case "shares":
                 answer = contender.shares()
             case what:
@@ -210,7 +215,6 @@ def first_steps(contender: Contender) -> dict[str, float]:
         contender.step()
     wait(contender.device)
     peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else resident("VmHWM")
-    contender.teach()
     return {"before_mb": before, "peak_mb": peak, "growth_mb": peak - before}
 
 
@@ -222,15 +226,17 @@ def resident(field: str) -> float:
 
 
 class Worker:
-    """A process that serves; `memory` is that of its first steps."""
+    """A process that serves; `memory` is that of its first steps, if it is to train."""
 
-    def __init__(self, name: str, batch: int, device: str, threads: int) -> None:
+    def __init__(
+        self, name: str, batch: int, device: str, threads: int, *, trains: bool = True
+    ) -> None:
         arguments = ["--batch", str(batch), "--device", device, "--threads", str(threads)]
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", name, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.memory: dict[str, float] = self.ask("memory")
+        self.memory: dict[str, float] = self.ask("memory" if trains else "nothing")
 
     def ask(self, what: str) -> Any:
         """What `serve` answers. Raises MemoryError where the process died of it."""
@@ -275,9 +281,13 @@ def measure_cpu(rounds: int, batch: int, threads: int) -> dict[str, Any]:
     """Everything, as `--json` prints it."""
     names = [name for name in CONTENDERS if name != "twin bfloat16"]
     workers = {name: Worker(name, batch, "cpu", threads) for name in names}
+    alone = {name: Worker(name, batch, "cpu", threads, trains=False) for name in TEACHERS}
     seconds = in_turn(workers, rounds)
+    for _ in range(rounds):
+        for name, worker in alone.items():
+            seconds.setdefault(f"teacher alone, {name}", []).append(worker.ask("teacher"))
     parts = {name: shares(workers[name], rounds) for name in names if name.startswith("ours")}
-    for worker in workers.values():
+    for worker in (*workers.values(), *alone.values()):
         worker.close()
     decode = decode_ratio(rounds)
     twin = seconds["step, twin float32"]
@@ -288,9 +298,8 @@ def measure_cpu(rounds: int, batch: int, threads: int) -> dict[str, Any]:
             "cpu_fp32_memory": growth["ours float32"] / growth["twin float32"],
             "cpu_bf16_speedup": ratio(twin, seconds["step, ours bfloat16"]),
             "cpu_bf16_memory": growth["ours bfloat16"] / growth["twin float32"],
-            "teacher_speedup": ratio(
-                seconds["teacher, twin float32"], seconds["teacher, ours bfloat16"]
-            ),
+            "teacher_speedup": ratio(*(seconds[f"teacher alone, {name}"] for name in TEACHERS)),
+            "teacher_in_step_speedup": ratio(*(seconds[f"teacher, {name}"] for name in TEACHERS)),
             "decode_speedup": decode["decode_speedup"],
         },
         "milliseconds": {name: milliseconds(taken) for name, taken in seconds.items()},
@@ -419,13 +428,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, nargs="+", help="images (on CUDA one size or more)")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    batches = options.batch or ([16] if options.device == "cpu" else [256, 512, 1024])
+    batches = options.batch or ([32] if options.device == "cpu" else [256, 512, 1024])
     if options.serve:
         serve(options.serve, batches[0], options.device)
         return

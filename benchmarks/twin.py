@@ -39,12 +39,10 @@ class SignActivation(nn.Module):
     """Signs; their gradient is that of a function quadratic on either side of 0."""
 
     def forward(self, x: Tensor) -> Tensor:
-        above = (x >= -1).to(x.dtype)
-        positive = (x >= 0).to(x.dtype)
-        beyond = (x >= 1).to(x.dtype)
-        left = (above - 1) + (x * x + 2 * x) * above
-        right = left * (1 - positive) + (2 * x - x * x) * positive
-        surrogate = right * (1 - beyond) + beyond
+        below, negative, inside = x < -1, x < 0, x < 1
+        surrogate = -1 * below.to(x.dtype) + (x * x + 2 * x) * (1 - below.to(x.dtype))
+        surrogate = surrogate * negative.to(x.dtype) + (2 * x - x * x) * (1 - negative.to(x.dtype))
+        surrogate = surrogate * inside.to(x.dtype) + 1 * (1 - inside.to(x.dtype))
         return torch.sign(x).detach() - surrogate.detach() + surrogate
 
 

@@ -21,16 +21,21 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 
 # The same command begins the run and goes on with it.
-srun --kill-on-bad-exit=1 burn pretrain --resume --recipe "$recipe" --data "$data" \
-    --teacher "$teacher" --out "$out" &
+srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" burn pretrain --resume \
+    --recipe "$recipe" --data "$data" --teacher "$teacher" --out "$out" \
+    --workers "$SLURM_CPUS_PER_TASK" &
 step=$!
 
 # Before the time is up, and when the job is preempted: every process saves and exits with 143.
 leave() {
     kill -TERM "$step" 2>/dev/null
     wait "$step"
-    scontrol requeue "$SLURM_JOB_ID"
-    exit 0
+    status=$?
+    if [ "$status" = 143 ]; then
+        scontrol requeue "$SLURM_JOB_ID"
+        status=0
+    fi
+    exit "$status"
 }
 trap leave USR1 TERM
 wait "$step"

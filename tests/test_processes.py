@@ -40,7 +40,7 @@ def test_an_environment_that_is_not_torchruns_is_said(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="are not torchrun's"):
+    with pytest.raises(UserError, match="the other processes cannot be joined"):
         Processes.start(CPU)
 
 

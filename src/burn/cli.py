@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.errors import Interrupted, SaidByFirst, UserError, printable
-from burn.launch import end_with_launcher, launch
+from burn.launch import end_with_launcher, launch, started_by_launcher
 from burn.options import Parser
 
 _OVERVIEW = """\
@@ -152,6 +152,7 @@ def _demo(arguments: list[str], console: Console) -> None:
 
 
 def _pretrain(arguments: list[str], console: Console) -> None:
+    from burn.processes import in_group
     from burn.recipes import find_recipe, recipe_list
     from burn.settings import from_plain
     from burn.targets.layouts import TEACHER_SYNTAX
@@ -264,8 +265,9 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         console,
         resume=options.resume,
         overwrite=options.overwrite,
+        resume_command=_resume_command(arguments, options.out),
     )
-    if os.environ.get("RANK", "0") != "0":
+    if in_group() and os.environ["RANK"] != "0":
         return
     for s in summaries:
         if options.json:
@@ -277,6 +279,26 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             f"stage {s.stage} {s.precision.value}: {s.steps} steps, "
             f"{s.images_per_second:.0f} images/s{knn}{collapsed} -> {s.checkpoint}"
         )
+
+
+def _resume_command(arguments: Sequence[str], out: str) -> str:
+    """What goes on with a run: the recipe is known, what belongs to the machine is not."""
+    if os.environ.get("RANK") is not None and not started_by_launcher():
+        return "the same command with --resume"
+    kept: list[str] = []
+    for position, argument in enumerate(arguments):
+        name, separator, _ = argument.partition("=")
+        if name.replace("_", "-") in _OF_THE_MACHINE:
+            kept.append(argument)
+            if not separator and name not in ("--profile", "--compile"):
+                kept += arguments[position + 1 : position + 2]
+    return shlex.join(["burn", "pretrain", "--resume", "--out", out, *kept])
+
+
+_OF_THE_MACHINE = (
+    "--device", "--devices", "--num-nodes", "--workers", "--save-every", "--on-nonfinite",
+    "--max-bad", "--monitor-every", "--profile", "--compile",
+)  # fmt: skip
 
 
 def _skipped_steps(text: str) -> int:

@@ -201,8 +201,9 @@ class _Job:
     def run(self, console: Console) -> None:
         """Train, or go on with it, and judge."""
         console.rule(self.name)
+        machine = replace(self.machine, max_bad=1.0)  # counted, as in the judging
         summaries = pretrain(
-            self.plan, self.folder, self.machine, console, overwrite=False,
+            self.plan, self.folder, machine, console, overwrite=False,
             resume=(self.folder / "run.json").is_file(), resume_command="the same command",
         )  # fmt: skip
         train = open_source(self.comparison.data, "train")

@@ -22,7 +22,13 @@ def torch_device(device: Device) -> torch.device:
         raise UserError("--device cuda: torch sees no CUDA device here")
     if device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local >= count:
+        raise UserError(
+            f"process {local} of this machine has no GPU, torch sees {count}: start no more "
+            "processes than there are, and let each see all of them"
+        )
+    return torch.device("cuda", local)
 
 
 def uses_bfloat16(compute: Compute, device: Device) -> bool:

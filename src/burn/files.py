@@ -61,6 +61,19 @@ def remove_unfinished(folder: Path) -> None:
         file.unlink(missing_ok=True)
 
 
+_held: set[int] = set()  # descriptors of locked folders
+
+
+def _let_go() -> None:
+    """In a forked process, which would hold a lock as long as it lives."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a folder for this process alone. Raises UserError where another burn holds it.
@@ -72,6 +85,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
+    _held.add(descriptor)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,6 +97,7 @@ def locked(folder: Path) -> Iterator[None]:
             pass  # a file system without locks
         yield
     finally:
+        _held.discard(descriptor)
         os.close(descriptor)
 
 

@@ -20,6 +20,7 @@ from burn.errors import UserError
 
 _GRACE = 25.0  # seconds from SIGTERM to SIGKILL
 _PIPE = "BURN_LAUNCHER_PIPE"
+_MARK = "BURN_LAUNCHED"
 
 
 def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
@@ -72,11 +73,13 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
         address, port = given["MASTER_ADDR"], given.get("MASTER_PORT", "29500")
     else:
         address, port = "127.0.0.1", str(_free_port())
-    threads = max(1, (os.cpu_count() or 1) // devices)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = max(1, (cores or 1) // devices)
     return {
         "WORLD_SIZE": str(devices * num_nodes),
         "LOCAL_WORLD_SIZE": str(devices),
         "NODE_RANK": given["NODE_RANK"] if num_nodes > 1 else "0",
+        _MARK: "1",
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
         "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(threads)),
@@ -99,7 +102,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> i
             forwarded.append(signals.pop(0))
             _send(processes, forwarded[-1])
         codes = [process.poll() for process in processes]
-        failed = next((code for code in codes if code), None)
+        failed = min((code for code in codes if code), default=None)  # signals are negative
         if failed is not None and not status:
             status = 128 - failed if failed < 0 else failed
             if failed < 0 and -failed not in forwarded:
@@ -123,6 +126,11 @@ def _send(processes: Sequence[subprocess.Popen[Any]], number: int) -> None:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
+
+
+def started_by_launcher() -> bool:
+    """Whether this is one of the processes of `launch`."""
+    return _MARK in os.environ
 
 
 def end_with_launcher() -> None:

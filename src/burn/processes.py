@@ -20,8 +20,8 @@ from burn.errors import SaidByFirst, UserError
 
 T = TypeVar("T")
 
-# With a process that does not come, or one that lists millions of files while the others wait. The
-# end of a process is noticed at once.
+# With a process that does not come, or one that lists millions of files while the others wait.
+# Where gloo waits, the end of a process is noticed at once.
 _PATIENCE = timedelta(minutes=30)
 
 
@@ -41,15 +41,19 @@ def _take_names_of_srun() -> None:
             "srun started several tasks, but MASTER_ADDR is not set: before srun, export "
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
         )
-    tasks, nodes = env["SLURM_STEP_NUM_TASKS"], env.get("SLURM_STEP_NUM_NODES", "1")
+    rank, tasks = int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"])
+    each, rest = divmod(tasks, int(env.get("SLURM_STEP_NUM_NODES", "1")))
+    node, local = int(env.get("SLURM_NODEID", "0")), int(env.get("SLURM_LOCALID", "0"))
+    if rest or rank != node * each + local:
+        raise UserError(
+            f"srun spread {tasks} tasks unevenly, or in turns, over its nodes: give "
+            "--ntasks-per-node, and no --distribution"
+        )
     env.setdefault("MASTER_PORT", "29500")
     env.update(
-        RANK=env["SLURM_PROCID"],
-        WORLD_SIZE=tasks,
-        LOCAL_RANK=env.get("SLURM_LOCALID", "0"),
-        LOCAL_WORLD_SIZE=str(int(tasks) // int(nodes)),
-        NODE_RANK=env.get("SLURM_NODEID", "0"),
-    )
+        RANK=str(rank), WORLD_SIZE=str(tasks), NODE_RANK=str(node), LOCAL_RANK=str(local),
+        LOCAL_WORLD_SIZE=str(each),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class Processes:
         except (ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
-                f"RANK, WORLD_SIZE and the like are not torchrun's: {reason}"
+                f"the other processes cannot be joined: {reason}; RANK, WORLD_SIZE, MASTER_ADDR "
+                "and MASTER_PORT are those that torchrun, srun or --devices gave"
             ) from error
 
     @property
@@ -132,6 +137,8 @@ class Processes:
                 result = work()
             except UserError as raised:
                 error = raised
+            except OSError as raised:  # a full disk, a missing right
+                error = UserError(f"{raised.filename}: {raised.strerror or raised}")
         failed = self.gather(None if error is None else str(error))[0]
         if error is not None:
             raise error
@@ -141,8 +148,9 @@ class Processes:
 
     def on_first_then_all(self, work: Callable[[], T]) -> T:
         """`work` on the first process, and then on the others, so that it complains once."""
-        result = self.on_first(work)
-        return work() if result is None else result
+        results: list[T] = []
+        self.on_first(lambda: results.append(work()))
+        return results[0] if self.first else work()
 
     def leave(self) -> None:
         """Leave the group, without waiting for the others."""

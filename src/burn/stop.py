@@ -28,17 +28,13 @@ class StopRequest:
             raise KeyboardInterrupt
         self.number = self.number or number
 
-    def take_signals(self) -> None:
-        """From whatever has them now."""
-        for number in _SIGNALS:
-            signal.signal(number, self._handle)
-
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """While inside, signals set `number` instead of stopping the process."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
-            self.take_signals()
+            for number in _SIGNALS:
+                signal.signal(number, self._handle)
         except ValueError:  # not the main thread: signals are the caller's
             yield
             return

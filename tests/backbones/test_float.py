@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
+from torch import nn
 
 from burn.backbones import BackboneConfig, build_backbone, is_binary
 from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
@@ -236,3 +237,16 @@ def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch):
     torch.testing.assert_close(folded(images), whole, rtol=1e-5, atol=1e-5)  # other kernels
     monkeypatch.setattr("burn.backbones.float._CHUNK", 1)
     torch.testing.assert_close(folded(images), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_synchronised_norms_fold_too():
+    """A run on several GPUs converts the teacher's BN, which in eval mode stays what it was."""
+    backbone = randomize(build("test_resnet")).eval()
+    images = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = backbone(images)
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(backbone)
+    folded = converted.folded(torch.float32)
+    assert folded is not None
+    with torch.no_grad():
+        torch.testing.assert_close(folded(images), expected, rtol=1e-4, atol=1e-4)

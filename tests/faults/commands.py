@@ -35,7 +35,7 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """The command in a process group of its own, which is killed at the end, come what may.
 
-    die: where in the code the process is to kill itself, one of victim.py's moments.
+    die: where in the code something is to happen, one of victim.py's moments.
     """
     program = [sys.executable, str(VICTIM), die] if die else BURN
     process = subprocess.Popen(

@@ -37,6 +37,7 @@ def kill_and_compare(
             commands.wait_for_step(process, cut, begun + 1, stage)
             time.sleep(draws.uniform(0, 15 * steps / 200))
             if process.poll() is not None:  # it was faster: kill it again from the beginning
+                assert process.returncode == 0, process.communicate()[0]
                 _begin_again(cut)
                 continue
             members = list(commands.ranks(process.pid).values()) if devices > 1 else []

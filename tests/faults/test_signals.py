@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -52,7 +54,10 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
     assert status == 128 + signal.SIGINT, output
     last = output.strip().splitlines()[-1]
     assert last.startswith("burn: stopped and saved at step")
-    assert last.endswith(f"go on with: burn pretrain --resume --out {out}")
+    words = shlex.split(last.partition("go on with: ")[2])
+    assert words[:5] == ["burn", "pretrain", "--resume", "--out", str(out)]
+    # What belongs to the machine is typed again; the recipe is known.
+    assert words[5:] == ["--device=cpu", "--workers=1", "--monitor-every=1"]
 
 
 def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path, tmp_path: Path):
@@ -94,3 +99,42 @@ def test_an_error_of_every_process_is_said_once(teacher: Path, tmp_path: Path):
     assert status == 2
     assert output.count("burn: ") == 1, output
     assert "cannot be shared by 2 processes" in output
+
+
+def in_two(arguments: list[str], moment: str) -> list[tuple[int, str]]:
+    """Exit status and output of each of two processes, as torchrun starts them."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = str(listening.getsockname()[1])
+    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with (
+        started(arguments, moment, RANK="0", LOCAL_RANK="0", **names) as first,
+        started(arguments, moment, RANK="1", LOCAL_RANK="1", **names) as second,
+    ):
+        return [end(process)[:2] for process in (first, second)]
+
+
+def test_an_error_of_one_rank_ends_the_other_without_a_traceback(teacher: Path, tmp_path: Path):
+    arguments = commands.command(teacher, tmp_path / "run")
+    (status, output), (other, own) = in_two(arguments, "rank 1 finds no data")
+    assert (status, other) == (2, 2), output + own
+    assert "burn (process 1): no data on this machine" in own
+    assert "another of 2 processes has ended" in output
+    assert "Traceback" not in output + own
+
+
+def test_a_loss_that_is_not_finite_in_one_rank_stops_both_and_is_named(
+    teacher: Path, tmp_path: Path
+):
+    arguments = commands.command(teacher, tmp_path / "run", "--max-steps=6")
+    (status, output), (other, own) = in_two(arguments, "rank 1 loses its numbers:3")
+    assert (status, other) == (2, 2), output + own
+    assert "stopped at step 3: " in output
+    assert "kl is inf" in output
+    assert "the gradient of student backbone" in output
+    assert "burn" not in own
+    arguments = commands.command(
+        teacher, tmp_path / "more", "--max-steps=6", "--on-nonfinite=skip:1", "--stages=1"
+    )
+    for status, output in in_two(arguments, "rank 1 loses its numbers:3"):
+        assert status == 0, output

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "slurm.sh"
 # Two tasks on one machine; signals are forwarded to them, as srun does.
 SRUN = """\
 #!/bin/bash
-shift  # --kill-on-bad-exit
+shift 2  # its own options
 for task in 0 1; do
     SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1 SLURM_PROCID=$task SLURM_LOCALID=$task \
         SLURM_NODEID=0 "$@" $MORE &
@@ -48,6 +48,7 @@ def test_the_job_saves_requeues_itself_and_goes_on(teacher: Path, tmp_path: Path
     environment = {
         **os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "CALLS": str(calls),
         "SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "here", "OMP_NUM_THREADS": "1",
+        "SLURM_CPUS_PER_TASK": "1",
         "MORE": " ".join([*(a for a in more if not a.startswith(given)), "--max-steps=12"]),
     }  # fmt: skip
 

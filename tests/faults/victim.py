@@ -1,6 +1,7 @@
-"""`burn`, which kills itself once at a chosen moment: victim.py MOMENT arguments.
+"""`burn`, to which something happens once at a chosen moment: victim.py MOMENT arguments.
 
-`MOMENT` or `MOMENT:N` for the Nth time; in the process of rank 0.
+`MOMENT` or `MOMENT:N` for the Nth time; in the process of rank 0, and where the moment begins with
+"rank 1" in that one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import burn.checkpoint
 import burn.methods.base
@@ -18,6 +22,9 @@ import burn.training.callbacks
 import burn.training.module
 import burn.training.run
 from burn.cli import main
+from burn.errors import UserError
+from burn.methods.base import StepOutput
+from burn.methods.burn import Burn
 
 
 def die() -> None:
@@ -70,10 +77,36 @@ def arrange(moment: str) -> None:
         before(burn.checkpoint, "write_text", strike)
     elif name == "stage 2 begins":
         before(burn.training.run._Stage, "_fit", strike)
+    elif name == "rank 1 finds no data":
+        before(burn.training.run, "open_source", refuse)
+    elif name == "rank 1 loses its numbers":
+        lose_numbers(left[0])
     else:
         raise ValueError(moment)
 
 
-if os.environ.get("RANK", "0") == "0":
+def refuse(*_: Any) -> None:
+    raise UserError("no data on this machine")
+
+
+def lose_numbers(step: int) -> None:
+    """KL is not finite at this step (1-based), nor is anything that comes of it."""
+    forward, steps = Burn.forward, [0]
+
+    def spoiled(self: Burn, batch: Any, progress: float) -> StepOutput:
+        output = forward(self, batch, progress)
+        steps[0] += 1
+        if steps[0] != step:
+            return output
+        return replace(
+            output,
+            loss=output.loss * torch.inf,
+            terms={**output.terms, "kl": torch.tensor(torch.inf)},
+        )
+
+    Burn.forward = spoiled
+
+
+if os.environ.get("RANK", "0") == ("1" if sys.argv[1].startswith("rank 1") else "0"):
     arrange(sys.argv[1])
 sys.exit(main(sys.argv[2:]))

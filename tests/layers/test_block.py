@@ -188,3 +188,20 @@ def test_a_layer_that_is_replaced_is_heeded():
     before = block(image(8)).mean()
     block.pointwise_activation = other
     assert block(image(8)).mean() > before + 50
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_an_input_wider_than_autocast(stride: int):
+    """As detection gives it: a float32 map to a block that computes in bfloat16."""
+    block = build(8, 16, stride).float()
+    x = image(8).float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = block(x)
+    out.float().square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
+    with one_by_one(), torch.autocast("cpu", torch.bfloat16):
+        twin = copy.deepcopy(block)(x.detach())
+    # But for signs of what bfloat16 rounds to the other side.
+    close = torch.isclose(out.float(), twin.float(), rtol=0.05, atol=0.1)
+    assert close.float().mean() > 0.97

@@ -338,3 +338,50 @@ def test_metrics_file_drops_what_came_after_the_step_it_resumes_from(tmp_path: P
     metrics.append(30, 0, {"loss": 7.0})
     rows = read_metrics(tmp_path / "metrics.csv")
     assert [(row["step"], row["loss"]) for row in rows] == [(10, 1.25), (20, 2.5), (30, 7.0)]
+
+
+@pytest.mark.parametrize("torn", ["31,0,0.", "31,0,1,2,3", "\0\0\0\0"])
+def test_metrics_file_goes_on_after_a_torn_row(tmp_path: Path, torn: str):
+    """As a full disk or a power cut leaves it, with the next row in the same line."""
+    from burn.training.metrics import MetricsFile, read_metrics
+
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics.start(0)
+    metrics.append(10, 0, {"loss": 1.25})
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write(torn)
+    metrics.append(20, 0, {"loss": 2.5})
+    metrics.append(30, 0, {"loss": 5.0})
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.csv")] == [10, 30]
+    metrics.start(30)
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.csv")] == [10, 30]
+
+
+def test_an_epoch_shorter_than_a_batch_is_watched_and_saved(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Eight parts make a batch and an epoch has six: each epoch ends with a step."""
+    from burn.training.run import Machine
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    random = np.random.default_rng(0)
+    for i in range(24):
+        pixels = random.integers(0, 255, (40, 36, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{i:02d}.png")
+    recipe = replace(tiny.student_recipe(), stages=1, epochs=3, batch_size=32, accumulate=8)
+    machine = Machine(device="cpu", workers=0, monitor_every=1, save_every=0)
+    saved: list[Path] = []
+    write = Path.write_bytes
+
+    def count(self: Path, content: bytes) -> int:
+        saved.append(self)
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", count)
+    (summary,) = tiny.train(
+        recipe, tmp_path / "run", teacher, data=str(photos), max_steps=None, machine=machine
+    )
+    assert summary.steps == len(saved) == 3
+    rows = rows_of(tmp_path / "run" / "stage1" / "metrics.csv")
+    assert [row["step"] for row in rows if row["loss"]] == ["1", "2", "3"]

@@ -22,6 +22,8 @@ from burn.errors import UserError
 _RESNET_CHANNELS = (64, 128, 256, 512)
 # Pixels that a folded network takes at once on a CPU, 8 images of 224×224: its maps then stay small
 # enough for the allocator to use the same memory again. 16 images at once take 6 % longer.
+# SyncBatchNorm in eval mode is BN: a run on several GPUs has converted the teacher too.
+_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
 _CHUNK = 8 * 224 * 224
 
 
@@ -214,7 +216,7 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
     while layers:
         layer = layers.pop(0)
         if type(layer) is nn.Conv2d and layer.padding_mode == "zeros":
-            norm = layers.pop(0) if layers and type(layers[0]) is nn.BatchNorm2d else None
+            norm = layers.pop(0) if layers and type(layers[0]) in _NORMS else None
             convolution = _Convolution(layer, cast(nn.BatchNorm2d | None, norm), dtype)
             relu = bool(layers) and type(layers[0]) is nn.ReLU
             steps.append(_Step(convolution, relu=relu))

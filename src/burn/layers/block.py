@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.layers.activation import RPReLU, per_channel
+from burn.layers.byte_conv import sign_conv2d
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import hard_sign, sign_derivative, weight_scale
 from burn.types import Precision
@@ -73,7 +74,20 @@ class Half:
             grad = sum(more, first + second)
         if self.convolution.stride == 1:
             return grad
-        return torch.ops.aten.avg_pool2d_backward(grad, x, [2, 2], [2, 2], [0, 0], True, True, None)
+        # Under autocast the block's input may be wider than what its convolutions gave.
+        return torch.ops.aten.avg_pool2d_backward(
+            grad.to(x.dtype), x, [2, 2], [2, 2], [0, 0], True, True, None
+        )
+
+    def convolve(self, shifted: Tensor, weight: Tensor) -> Tensor:
+        """The convolution of the signs of `shifted`, which is overwritten; without gradient."""
+        stride, padding = self.convolution.stride, self.convolution.padding
+        if self.convolution.precision == Precision.BINARY:
+            y = sign_conv2d(shifted, weight, stride, padding)
+            if y is not None:
+                return y
+        weight = self.weight(weight, shifted.dtype)
+        return F.conv2d(_signs(shifted, out=shifted), weight, stride=stride, padding=padding)
 
     def weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """The convolution's weight from its parameter, without gradient."""
@@ -115,13 +129,8 @@ class _Block(torch.autograd.Function):
         kept = [x]
         for half, own in zip(halves, _parted(parameters, halves), strict=True):
             shift, weight, gain, bias, before, slope, after = own
-            norm, convolution = half.norm, half.convolution
-            shifted = _shifted(x, shift)
-            y = F.conv2d(
-                _signs(shifted, out=shifted), half.weight(weight, x.dtype),
-                stride=convolution.stride, padding=convolution.padding,
-            )  # fmt: skip
-            del shifted
+            norm = half.norm
+            y = half.convolve(_shifted(x, shift), weight)
             # BN's offset and RPReLU's first shift are one addition.
             z, mean, inverse_std = torch.native_batch_norm(
                 y, gain, bias + before, norm.running_mean, norm.running_var,

@@ -63,6 +63,7 @@ class Monitor(L.Callback):
         self._silent = False
         self._target = TargetMonitor()
         self._images = 0
+        self._step = 0  # the last one that was looked at
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
         self.unreadable: set[int] = set()
@@ -99,7 +100,7 @@ class Monitor(L.Callback):
                 self._metrics.start(trainer.global_step)
                 self._board = SummaryWriter(str(self._folder), purge_step=trainer.global_step + 1)
         self._since, self._images = time.perf_counter(), 0
-        self._began = self._since
+        self._began, self._step = self._since, trainer.global_step
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         with self._complaint():
@@ -152,9 +153,10 @@ class Monitor(L.Callback):
         if output is not None and output.target_probabilities is not None:
             self._target.add(output.target_probabilities)
         step = trainer.global_step
-        whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if not whole or step % self._every:
+        if step == self._step or step % self._every:
+            self._step = step
             return
+        self._step = step
         self._check_unreadable()
         if output is None or not self._processes.first:
             return
@@ -253,13 +255,14 @@ class ProgressBar(L.Callback):
         self._task: Any = None
         self._started = 0.0
         self._first = self._images = 0
-        self._line_due = 0.0
+        self._due = 0.0  # when to show something again
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, PretrainModule)
         self._started, self._first, self._images = time.monotonic(), trainer.global_step, 0
-        self._line_due = self._started + 10
+        self._due = self._started + 10
         if self._console.is_terminal:
+            self._due = self._started
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -282,18 +285,21 @@ class ProgressBar(L.Callback):
         self._images += len(batch.indices) * trainer.world_size
         now = time.monotonic()
         step, total = trainer.global_step, pl_module.num_steps
+        if now < self._due and step != total:
+            return  # the numbers are on a GPU, and to look at them is to wait for it
         rate = self._images / max(now - self._started, 1e-9)
         numbers = self._numbers(pl_module)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, rate=rate, numbers=numbers)
-        elif now >= self._line_due or step == total:
+            self._due = now + 0.2
+        else:
             seconds = (now - self._started) / max(step - self._first, 1) * (total - step)
             left = f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
             line = (
                 f"{self._title} · {step}/{total} steps · {rate:.0f} images/s · {left} · {numbers}"
             )
             self._console.print(line, highlight=False)
-            self._line_due = now + max(10, (now - self._started) / 10)
+            self._due = now + max(10, (now - self._started) / 10)
 
     def _numbers(self, module: PretrainModule) -> str:
         if module.output is None:

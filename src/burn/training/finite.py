@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,10 +45,12 @@ class FiniteSteps(L.Callback):
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in _parameters(optimizer) if p.grad is not None]
         )
-        finite = bool(torch.isfinite(norm + module.loss_of_step))
+        finite = bool(torch.isfinite(norm + sum(module.terms_of_step.values())))
         if not self._processes.largest(float(not finite)):
             return
-        what = _what_is_not_finite(module)
+        found = self._processes.gather(_what_is_not_finite(module))
+        what = " and ".join(dict.fromkeys(text for text in found if text))
+        what = what or "the gradients are too large for their norm"
         step = trainer.global_step + 1
         self._skipped += 1
         if self._skipped > self._tolerated:
@@ -57,13 +60,14 @@ class FiniteSteps(L.Callback):
                 "teacher, or leave such steps out with --on-nonfinite skip:10. No weight was "
                 "changed by it, and the last resume file is kept"
             )
-        if not all(_finite(buffer) for buffer in module.buffers()):
+        sound = all(_finite(buffer) for buffer in module.buffers())
+        if self._processes.largest(float(not sound)):
             self._raise(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
                 "go on from the last resume file with a lower --optim.lr"
             )
         _drop(optimizer)
-        module.learned_in_step = False
+        module.learned_in_step, module.output = False, None
         self._console.print(
             f"step {step} is left out ({self._skipped} of {self._tolerated}): {what}", style="red"
         )
@@ -84,8 +88,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 def _what_is_not_finite(module: PretrainModule) -> str:
     """In words, as seen by this process: terms of the loss by name, and parts by their gradient."""
-    terms = {} if module.output is None else module.output.terms
-    named = [f"{name} is {float(t):g}" for name, t in terms.items() if not torch.isfinite(t)]
+    terms = {name: float(total) for name, total in module.terms_of_step.items()}
+    named = [f"{name} is {total:g}" for name, total in terms.items() if not math.isfinite(total)]
     parts = [
         part.name
         for part in module.method.parts()
@@ -93,7 +97,7 @@ def _what_is_not_finite(module: PretrainModule) -> str:
     ]
     if parts:
         named.append(f"the gradient of {', '.join(parts)} is not finite")
-    return " and ".join(named) or "the loss of another process is not finite"
+    return " and ".join(named)
 
 
 def _finite(tensor: Tensor) -> bool:

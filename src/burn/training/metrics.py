@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
+
+from burn.files import write_text
 
 COLUMNS: tuple[str, ...] = (
     "step",
@@ -36,12 +39,13 @@ class MetricsFile:
         """Begin, or go on after `step` of an earlier run, dropping what that run wrote later."""
         rows: list[dict[str, str]] = []
         if step and self._path.is_file():
-            with self._path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
-        with self._path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+            text = self._path.read_text(errors="replace")
+            rows = [row for row in csv.DictReader(text.splitlines()) if _whole(row)]
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, COLUMNS)
+        writer.writeheader()
+        writer.writerows(row for row in rows if int(row["step"]) <= step)
+        write_text(self._path, buffer.getvalue())
 
     def append(self, step: int, epoch: int, numbers: dict[str, float]) -> None:
         """One row. Unknown names are a mistake of ours."""
@@ -51,9 +55,21 @@ class MetricsFile:
             csv.DictWriter(file, COLUMNS).writerow(row)
 
 
+def _whole(row: dict[str, str]) -> bool:
+    """Not one that a full disk or a power cut has torn."""
+    if row.keys() != set(COLUMNS) or None in row.values() or not row["step"].isdecimal():
+        return False
+    try:
+        _ = [float(value) for value in row.values() if value]
+    except ValueError:
+        return False
+    return True
+
+
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """The rows of a metrics.csv, with only the numbers that each has; [] without a file."""
     if not path.is_file():
         return []
     with path.open(newline="") as file:
-        return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+        rows = [row for row in csv.DictReader(file) if _whole(row)]
+    return [{name: float(value) for name, value in row.items() if value} for row in rows]

@@ -21,8 +21,8 @@ from burn.types import Batch
 class PretrainModule(L.LightningModule):
     """One stage of a method. `output` and `batch` are those of the last micro-batch.
 
-    learned: whether any batch had images enough. learned_in_step, loss_of_step: the same, and the
-    sum of the losses, of the micro-batches since the last optimizer step.
+    learned: whether any batch had images enough. learned_in_step, terms_of_step: the same, and the
+    sums of the loss and its terms, of the micro-batches since the last optimizer step.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PretrainModule(L.LightningModule):
         self.output: StepOutput | None = None
         self.batch: Batch | None = None
         self.learned = self.learned_in_step = False
-        self.loss_of_step = torch.zeros(())
+        self.terms_of_step: dict[str, Tensor] = {}
 
     @property
     def progress(self) -> float:
@@ -56,7 +56,8 @@ class PretrainModule(L.LightningModule):
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
         self.output, self.learned, self.learned_in_step = output, True, True
-        self.loss_of_step = self.loss_of_step + output.loss.detach()
+        for name, term in {"loss": output.loss.detach(), **output.terms}.items():
+            self.terms_of_step[name] = self.terms_of_step.get(name, 0) + term
         return output.loss
 
     def _as_large_as_every_process_has(self, batch: Batch) -> Batch:
@@ -90,7 +91,7 @@ class PretrainModule(L.LightningModule):
         super().optimizer_step(*arguments, **named)
         self.method.after_step(progress)
         self.learned_in_step = False
-        self.loss_of_step = torch.zeros_like(self.loss_of_step)
+        self.terms_of_step = {}
 
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int

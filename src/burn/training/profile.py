@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -144,12 +143,17 @@ class Profile(L.Callback):
             "device": str(self._device),
             "torch": torch.__version__,
         }
-        write_text(self._path, json.dumps(numbers, indent=2) + "\n")
+        try:
+            write_text(self._path, json.dumps(numbers, indent=2) + "\n")
+        except OSError as error:
+            self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
 
     def _peak_memory(self) -> int:
         """Of the GPU's allocator, or else resident memory of this process, in bytes."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
+        import resource  # not on Windows
+
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import time
 import zipfile
@@ -29,17 +28,18 @@ class ResumeFiles:
     def __init__(self, folder: Path) -> None:
         self.newest = folder / "resume.ckpt"
         self.previous = folder / "resume.previous.ckpt"
+        self.damaged = folder / "resume.damaged.ckpt"
 
     def add(self, content: bytes) -> None:
-        """A new newest file. Raises OSError with both files as they were."""
+        """A new newest file. Raises OSError with the last good one still there."""
 
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
     def usable(self, names: Collection[str], console: Console) -> Path | None:
         """The newer of those that are whole, or None where there are none.
 
-        names: of the tensors of a stage's state. A damaged newest file is deleted, and said. Raises
-        UserError for files of another stage, and where all are damaged.
+        names: of the tensors of a stage's state. A damaged newest file is put aside, and that is
+        said. Raises UserError for files of another stage, and where all are damaged.
         """
         files = [file for file in (self.newest, self.previous) if file.is_file()]
         damaged: list[Path] = []
@@ -47,8 +47,11 @@ class ResumeFiles:
             problem = _problem(file, names)
             if problem is None:
                 for other in damaged:
-                    console.print(f"{other} is damaged: going on from the one before it, {file}")
-                    other.unlink()  # or the next one saved would push the good one out
+                    other.replace(self.damaged)  # or the next one would push the good one out
+                    console.print(
+                        f"{other} is damaged: going on from the one before it, {file} (it is now "
+                        f"{self.damaged.name})"
+                    )
                 return file
             if problem != "damaged":
                 raise UserError(f"{file} is {problem}: remove it to begin this stage again")
@@ -60,9 +63,9 @@ class ResumeFiles:
         return None
 
     def remove(self) -> None:
-        """Both, once the stage is done."""
-        self.newest.unlink(missing_ok=True)
-        self.previous.unlink(missing_ok=True)
+        """All, once the stage is done."""
+        for file in (self.newest, self.previous, self.damaged):
+            file.unlink(missing_ok=True)
 
 
 def _problem(file: Path, names: Collection[str]) -> str | None:
@@ -73,6 +76,8 @@ def _problem(file: Path, names: Collection[str]) -> str | None:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         found = set(content["state_dict"])
         known = content.keys() >= _HELD
+    except MemoryError:
+        raise
     except Exception:  # whatever a damaged file makes of the readers
         return "damaged"
     return None if known and found == set(names) else "not of this stage"
@@ -115,23 +120,22 @@ class SaveResume(L.Callback):
         self._writer, self._stop, self._processes = writer, stop, processes
         self._seconds, self._console = 60 * minutes, console
         self._saved = time.monotonic()
+        self._step = 0  # the last one that was looked at
         self.last_step: int | None = None
         self.stopped_by = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._step = trainer.global_step
         if trainer.global_step:
             self.last_step = trainer.global_step
-        # Lightning has put its own in between: for SIGTERM one that talks to other processes from
-        # inside the handler, and hangs where only one of them was told.
-        with contextlib.suppress(ValueError):  # not the main thread
-            self._stop.take_signals()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
         batch_idx: int,
     ) -> None:  # fmt: skip
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return
+        if trainer.global_step == self._step:
+            return  # a part of a batch
+        self._step = trainer.global_step
         # All processes must come to the same decision at the same step: a signal counts 2 or more.
         due = time.monotonic() - self._saved >= self._seconds and self._processes.first
         agreed = int(self._processes.largest(self._stop.number or int(due)))
@@ -139,7 +143,8 @@ class SaveResume(L.Callback):
             return
         self._save(trainer)
         if agreed > 1:
-            self.stopped_by = agreed
+            # Told or not, every process now knows: what follows an epoch is left out.
+            self._stop.number = self.stopped_by = agreed
             trainer.should_stop = True
 
     def _save(self, trainer: L.Trainer) -> None:

@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import re
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from signal import SIGINT
@@ -55,6 +57,8 @@ from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume
 from burn.types import Checkpoint, Precision
 
 _RUN_FILE = "run.json"
+# What gloo and NCCL say when another process has ended.
+_LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
 _FORMAT = 1
 
 
@@ -155,6 +159,14 @@ def pretrain(
         run = processes.on_first_then_all(lambda: _Run(plan, machine, processes, console))
         run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
         return run.train(out, resume=resume, overwrite=overwrite)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if processes.count == 1 or not _LOST.search(reason):
+            raise
+        raise UserError(
+            f"another of {processes.count} processes has ended, and its own message says why, or "
+            f"the network failed ({reason})"
+        ) from error
     finally:
         processes.leave()
 
@@ -201,11 +213,14 @@ class _Run:
             rank = next(i for i, found in enumerate(seen) if found != seen[0])
             self.fail(f"process {rank} finds other images at {self.plan.data} than process 0")
         self.processes.on_first(lambda: _make_folder(out))
-        with locked(out) if self.processes.first else contextlib.nullcontext():
-            self.processes.on_first(
-                lambda: _open_folder(out, self.described, resume=resume, overwrite=overwrite)
-            )
-            if not all(self.processes.gather((out / _RUN_FILE).is_file())):
+        with contextlib.ExitStack() as held:
+
+            def prepare() -> None:
+                held.enter_context(locked(out))
+                _open_folder(out, self.described, resume=resume, overwrite=overwrite)
+
+            self.processes.on_first(prepare)
+            if not all(self.processes.gather(_appears(out / _RUN_FILE))):
                 self.fail(f"--out {out} is not a folder that all processes see")
             self._state_batch()
             stop = StopRequest()
@@ -225,8 +240,8 @@ class _Run:
             checkpoint = load_checkpoint(file)
             _check_stage(checkpoint, self.plan, number, precision)
             if done:
-                if self.processes.first:
-                    _tidy(file, checkpoint, out / f"stage{number}")
+                folder = out / f"stage{number}"
+                self.processes.on_first(partial(_tidy, file, checkpoint, folder))
                 self.console.print(f"stage {number} is done already: {file}")
             summaries.append(_summary(number, file, checkpoint.meta))
             weights = checkpoint.weights
@@ -261,6 +276,14 @@ class _Run:
     def interrupted(self, what: str, number: int) -> Interrupted:
         """After a signal."""
         return Interrupted(f"{what}; go on with: {self.resume_command}", number)
+
+
+def _appears(file: Path) -> bool:
+    """Whether the file is there; a network file system may show it late."""
+    deadline = time.monotonic() + 60
+    while not file.is_file() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return file.is_file()
 
 
 def _tidy(file: Path, checkpoint: Checkpoint, folder: Path) -> None:
@@ -468,10 +491,6 @@ def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
     )
 
 
-# What gloo and NCCL say when another process has ended.
-_LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
-
-
 class _Stage:
     """One stage of a run."""
 
@@ -551,14 +570,6 @@ class _Stage:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
             except SystemExit:  # Lightning's answer to a second Ctrl-C
                 raise run.interrupted(f"stopped at once in stage {self._number}", SIGINT) from None
-            except RuntimeError as error:
-                reason = str(error).partition("\n")[0]
-                if run.processes.count == 1 or not _LOST.search(reason):
-                    raise
-                raise UserError(
-                    f"another of {run.processes.count} processes has ended, and its own message "
-                    f"says why ({reason}); go on with: {run.resume_command}"
-                ) from error
         if saver.stopped_by and trainer.global_step < module.num_steps:
             saved = "saved" if saver.last_step == trainer.global_step else "not saved"
             raise run.interrupted(
@@ -572,7 +583,8 @@ class _Stage:
         weights = module.method.weights()
         if not module.learned:
             run.fail("no batch held two readable images: nothing was learned or saved")
-        if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
+        finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
+        if run.processes.largest(float(not finite)):  # BN's statistics are each process's own
             run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
@@ -644,7 +656,7 @@ def _trainer(
             "sync_batchnorm": run.synchronizes,
         }
     with _quiet():
-        return L.Trainer(
+        trainer = L.Trainer(
             accelerator=processes.device.type,
             devices=processes.local_count,
             plugins=[writer, LightningEnvironment()],
@@ -661,6 +673,12 @@ def _trainer(
             num_sanity_val_steps=0,
             **several,
         )
+    # Signals are ours (burn.stop). Lightning's handler of SIGTERM talks to the other processes from
+    # inside the handler, and hangs where only one of them was told; its question at every step,
+    # whether the first one was, waits for a GPU.
+    trainer._signal_connector.register_signal_handlers = lambda: None
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    return trainer
 
 
 class _quiet:
