@@ -246,6 +246,7 @@ def test_synchronised_norms_fold_too():
     with torch.no_grad():
         expected = backbone(images)
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(backbone)
+    assert isinstance(converted, FloatBackbone)
     folded = converted.folded(torch.float32)
     assert folded is not None
     with torch.no_grad():
