@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from record import CURVES, FOLDER, STEPS, curve
+from record import CURVES, FOLDER, STABLE, STEPS, curve
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -15,4 +15,5 @@ def test_the_first_losses_are_those_recorded(name: str):
     recorded = json.loads((FOLDER / "losses.json").read_text())[name]
     assert len(recorded) == STEPS
     tolerance = (max(recorded) - min(recorded)) / 10
-    assert curve(name) == pytest.approx(recorded, abs=tolerance)
+    steps = STABLE.get(name, STEPS)
+    assert curve(name)[:steps] == pytest.approx(recorded[:steps], abs=tolerance)
