@@ -17,8 +17,8 @@ CURVES = (
     "infomin",
 )  # fmt: skip
 STEPS = 20
-# Of these only so many steps hold where rounding differs: SimCLR's loss does not fall in twenty, and
-# what it does is noise.
+# Of these only so many steps hold where rounding differs: SimCLR's loss does not fall in twenty,
+# and what it does is noise.
 STABLE = {"simclr": 3}
 
 
