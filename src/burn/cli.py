@@ -258,6 +258,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     plan.recipe.check()
     machine.check()
     _launch(arguments, options.devices, options.num_nodes)
+    prints = not in_group() or os.environ["RANK"] == "0"
     summaries = pretrain(
         plan,
         Path(options.out),
@@ -267,9 +268,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         overwrite=options.overwrite,
         resume_command=_resume_command(arguments, options.out),
     )
-    if in_group() and os.environ["RANK"] != "0":
-        return
-    for s in summaries:
+    for s in summaries if prints else ():
         if options.json:
             print(json.dumps({**asdict(s), "checkpoint": str(s.checkpoint)}))
             continue
@@ -306,7 +305,7 @@ def _skipped_steps(text: str) -> int:
     if text == "stop":
         return 0
     word, _, number = text.partition(":")
-    if word != "skip" or not number.isdecimal():
+    if word != "skip" or not (number.isascii() and number.isdecimal()):
         raise UserError(f"--on-nonfinite {text}: give stop, or skip:10 to leave out 10 steps")
     return int(number)
 

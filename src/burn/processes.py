@@ -7,6 +7,7 @@ WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -78,6 +79,11 @@ class Processes:
             return cls(device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        if address := os.environ.get("MASTER_ADDR"):
+            try:
+                socket.getaddrinfo(address, None)
+            except OSError as error:
+                raise UserError(f"MASTER_ADDR {address} is no machine: {error.strerror}") from error
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
             distributed.init_process_group(backend, timeout=_PATIENCE)

@@ -74,7 +74,7 @@ def empty(file: Path) -> None:
 def test_the_one_before_a_damaged_resume_file_is_used_and_said(
     damage, cut: Path, teacher: Path, tmp_path: Path
 ):
-    files = ResumeFiles(cut / "stage1")
+    files = ResumeFiles(cut / "stage1", owner="")
     assert torch.load(files.newest, weights_only=True)["global_step"] == 5
     assert torch.load(files.previous, weights_only=True)["global_step"] == 4
     damage(files.newest)
@@ -88,7 +88,7 @@ def test_the_one_before_a_damaged_resume_file_is_used_and_said(
 
 
 def test_both_damaged_are_named_and_kept(cut: Path, teacher: Path):
-    files = ResumeFiles(cut / "stage1")
+    files = ResumeFiles(cut / "stage1", owner="")
     truncate(files.newest)
     truncate(files.previous)
     with pytest.raises(UserError, match=r"resume\.ckpt and .*previous\.ckpt are damaged: remove"):
@@ -97,9 +97,34 @@ def test_both_damaged_are_named_and_kept(cut: Path, teacher: Path):
     assert files.previous.is_file()
 
 
+def test_a_resume_file_of_another_run_or_stage_is_refused(
+    cut: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of the same network, so that only its owner tells."""
+    cut_at(3, monkeypatch)
+    with pytest.raises(Killed):
+        tiny.train(one_stage(), tmp_path / "b", teacher, seed=7, max_steps=10, machine=EVERY_STEP)
+    monkeypatch.undo()
+    mine, other = (ResumeFiles(run / "stage1", owner="") for run in (cut, tmp_path / "b"))
+    other.newest.replace(mine.newest)
+    with pytest.raises(UserError, match=r"resume\.ckpt is not of this stage of this run: remove"):
+        tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
+
+
+@pytest.mark.parametrize("part", ["loops", "optimizer_states", "lr_schedulers", "callbacks"])
+def test_an_emptied_part_is_damage(part: str, cut: Path, teacher: Path):
+    files = ResumeFiles(cut / "stage1", owner="")
+    content = torch.load(files.newest, weights_only=True)
+    torch.save({**content, part: type(content[part])()}, files.newest)
+    text = io.StringIO()
+    console = Console(file=text, width=1000)
+    tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
+    assert "is damaged: going on from the one before it" in text.getvalue()
+
+
 def test_a_resume_file_with_code_is_not_run(cut: Path, teacher: Path, tmp_path: Path):
     """A pickle whose reading would make a file."""
-    files = ResumeFiles(cut / "stage1")
+    files = ResumeFiles(cut / "stage1", owner="")
 
     class Payload:
         def __reduce__(self):

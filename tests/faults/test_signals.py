@@ -74,6 +74,7 @@ def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path,
     assert "Traceback" not in output
     status, output = run(arguments)
     assert status == 0, output
+    assert output.count("stage 2 binary: ") == 1, output
 
 
 def test_the_processes_end_with_their_launcher(teacher: Path, tmp_path: Path):

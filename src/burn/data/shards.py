@@ -200,6 +200,8 @@ def open_shards(
 
 def _find(spec: str, split: Split) -> tuple[list[Path], str]:
     """The shards, all of one kind, and the name of the data."""
+    if not spec:
+        raise UserError("stream: names no data: give stream:FOLDER, of .tar or .parquet files")
     path, name = expand(spec), spec
     try:
         if path.is_dir():
@@ -367,7 +369,7 @@ def _extended(
     """Name and size from an extended header's records `LENGTH KEY=VALUE`."""
     while content:
         length = content.partition(b" ")[0]
-        if not length.isdigit() or not len(length) < int(length[:9]) <= len(content):
+        if not length.isdigit() or len(length) > 9 or not len(length) < int(length) <= len(content):
             raise _Damaged("has a damaged extended header")
         record, content = content[: int(length)], content[int(length) :]
         key, _, value = record[len(length) + 1 : -1].partition(b"=")

@@ -218,7 +218,7 @@ class StreamLoader(QuietLoader):
             if state[name] != now:
                 what = {"world": "processes", "batch_size": "images a batch"}.get(name, name)
                 raise UserError(
-                    f"the run was begun with {what} {state[name]} and cannot go on in the same "
-                    f"order with {now}"
+                    f"a run on shards goes on in its order only with as many {what} as it was "
+                    f"begun with: {state[name]}, not {now}"
                 )
         self._used = state["used"]

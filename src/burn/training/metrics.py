@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from pathlib import Path
@@ -39,8 +40,7 @@ class MetricsFile:
         """Begin, or go on after `step` of an earlier run, dropping what that run wrote later."""
         rows: list[dict[str, str]] = []
         if step and self._path.is_file():
-            text = self._path.read_text(errors="replace")
-            rows = [row for row in csv.DictReader(text.splitlines()) if _whole(row)]
+            rows = _read(self._path)
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, COLUMNS)
         writer.writeheader()
@@ -57,10 +57,10 @@ class MetricsFile:
 
 def _whole(row: dict[str, str]) -> bool:
     """Not one that a full disk or a power cut has torn."""
-    if row.keys() != set(COLUMNS) or None in row.values() or not row["step"].isdecimal():
+    if row.keys() != set(COLUMNS) or None in row.values() or len(row["step"]) > 15:
         return False
     try:
-        _ = [float(value) for value in row.values() if value]
+        _ = int(row["step"]), [float(value) for value in row.values() if value]
     except ValueError:
         return False
     return True
@@ -70,6 +70,14 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """The rows of a metrics.csv, with only the numbers that each has; [] without a file."""
     if not path.is_file():
         return []
-    with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if _whole(row)]
-    return [{name: float(value) for name, value in row.items() if value} for row in rows]
+    return [{name: float(value) for name, value in row.items() if value} for row in _read(path)]
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    """The whole rows, up to what is no CSV at all."""
+    rows: list[dict[str, str]] = []
+    with contextlib.suppress(csv.Error):
+        for row in csv.DictReader(path.read_text(errors="replace").splitlines()):
+            if _whole(row):
+                rows.append(row)
+    return rows

@@ -108,4 +108,4 @@ class PretrainModule(L.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.learned = checkpoint["learned"]
+        self.learned = checkpoint.get("learned", True)

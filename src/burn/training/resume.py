@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 import zipfile
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,17 @@ from burn.files import write_beside
 from burn.processes import Processes
 from burn.stop import StopRequest
 
-_HELD = {"state_dict", "loops", "optimizer_states", "lr_schedulers", "global_step", "learned"}
+_HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks", "global_step")
 
 
 class ResumeFiles:
-    """Of one stage, in its folder."""
+    """Of one stage, in its folder.
 
-    def __init__(self, folder: Path) -> None:
+    owner: names the run and its stage, in the files too, so that no other's is taken for it.
+    """
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self.owner = owner
         self.newest = folder / "resume.ckpt"
         self.previous = folder / "resume.previous.ckpt"
         self.damaged = folder / "resume.damaged.ckpt"
@@ -35,16 +39,16 @@ class ResumeFiles:
 
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
-    def usable(self, names: Collection[str], console: Console) -> Path | None:
+    def usable(self, shapes: Mapping[str, torch.Size], console: Console) -> Path | None:
         """The newer of those that are whole, or None where there are none.
 
-        names: of the tensors of a stage's state. A damaged newest file is put aside, and that is
-        said. Raises UserError for files of another stage, and where all are damaged.
+        shapes: of the tensors of a stage's state. A damaged newest file is put aside, and that is
+        said. Raises UserError for files of another stage or run, and where all are damaged.
         """
-        files = [file for file in (self.newest, self.previous) if file.is_file()]
+        files = [file for file in (self.newest, self.previous) if file.exists()]
         damaged: list[Path] = []
         for file in files:
-            problem = _problem(file, names)
+            problem = _problem(file, shapes, self.owner)
             if problem is None:
                 for other in damaged:
                     other.replace(self.damaged)  # or the next one would push the good one out
@@ -68,19 +72,22 @@ class ResumeFiles:
             file.unlink(missing_ok=True)
 
 
-def _problem(file: Path, names: Collection[str]) -> str | None:
+def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str) -> str | None:
     try:
         with zipfile.ZipFile(file) as archive:
             if archive.testzip() is not None:  # torch itself never compares the checksums
                 return "damaged"
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        found = set(content["state_dict"])
-        known = content.keys() >= _HELD
+        found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
+        whole = all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
     except MemoryError:
         raise
     except Exception:  # whatever a damaged file makes of the readers
         return "damaged"
-    return None if known and found == set(names) else "not of this stage"
+    if not whole:
+        return "damaged"
+    mine = content.get("owner") == owner and found == shapes
+    return None if mine else "not of this stage of this run"
 
 
 class ResumeWriter(TorchCheckpointIO):
@@ -99,7 +106,7 @@ class ResumeWriter(TorchCheckpointIO):
     ) -> None:
         """Called in the first process alone, while the others wait: it may not raise."""
         content = io.BytesIO()
-        torch.save(checkpoint, content)
+        torch.save({**checkpoint, "owner": self.files.owner}, content)
         try:
             self.files.add(content.getvalue())
             self.failure = None

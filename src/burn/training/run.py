@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import time
 import warnings
 from collections.abc import Mapping
@@ -153,7 +154,7 @@ def pretrain(
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     processes = Processes.start(torch_device(machine.device))
     try:
-        _check_shares(plan.recipe, processes)
+        processes.on_first(lambda: _check_shares(plan.recipe, processes))
         if not processes.first:
             console = Console(quiet=True)
         run = processes.on_first_then_all(lambda: _Run(plan, machine, processes, console))
@@ -289,7 +290,7 @@ def _appears(file: Path) -> bool:
 def _tidy(file: Path, checkpoint: Checkpoint, folder: Path) -> None:
     """What a stage does after its file has been written, if it was killed before."""
     complete_checkpoint(file, checkpoint.meta)
-    ResumeFiles(folder).remove()
+    ResumeFiles(folder, owner="").remove()
 
 
 def read_plan(out: Path) -> RunPlan:
@@ -411,7 +412,8 @@ def _open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrit
             raise UserError(f"--out {out} already holds a run: give --resume or --overwrite")
         _remove_run(out)
     try:
-        write_text(out / _RUN_FILE, json.dumps(described, indent=2) + "\n")
+        named = {**described, "run": secrets.token_hex(8)}
+        write_text(out / _RUN_FILE, json.dumps(named, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
 
@@ -500,6 +502,7 @@ class _Stage:
         self._run, self._number, self._precision = run, number, precision
         self._out, self._stop = out, stop
         self._folder = out / f"stage{number}"
+        self._owner = f"{_read_run_file(out).get('run')}, stage {number}"
 
     def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
         """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
@@ -516,9 +519,9 @@ class _Stage:
         module = PretrainModule(method, recipe, num_steps, steps_per_epoch, processes)
 
         processes.on_first(lambda: self._folder.mkdir(exist_ok=True))
-        files = ResumeFiles(self._folder)
-        names = {f"method.{name}" for name in method.weights()}
-        resumed = processes.gather(processes.on_first(lambda: files.usable(names, console)))[0]
+        files = ResumeFiles(self._folder, self._owner)
+        shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
+        resumed = processes.gather(processes.on_first(lambda: files.usable(shapes, console)))[0]
         writer = ResumeWriter(files)
         saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
         monitor = Monitor(
@@ -622,8 +625,8 @@ class _Stage:
             save_checkpoint(file, weights, meta)
         except (UserError, OSError) as error:
             raise UserError(
-                f"stage {self._number} is trained but {file} cannot be written: {error}; make "
-                f"room, then go on with: {self._run.resume_command}"
+                f"stage {self._number} is trained but not saved: {error}; make room, then go on "
+                f"with: {self._run.resume_command}"
             ) from error
 
 
