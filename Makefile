@@ -4,13 +4,17 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test check clean
+.PHONY: demo test faults check clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
 
 test: .venv/ready
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+# The tests that start many processes and take minutes.
+faults: .venv/ready
+	$(BIN)/pytest -m long
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from pathlib import Path
 import commands
 import killing
 import numpy as np
+import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -42,6 +43,7 @@ def test_killed_at_every_delicate_moment(teacher: Path, tmp_path: Path):
     assert (cut / "stage1.json").read_text()
 
 
+@pytest.mark.long
 def test_a_run_on_shards_goes_on_in_the_same_order(teacher: Path, tmp_path: Path):
     """Killed in the second epoch, with another number of image-loading processes afterwards."""
     shards = tmp_path / "shards"
@@ -69,6 +71,7 @@ def test_a_run_on_shards_goes_on_in_the_same_order(teacher: Path, tmp_path: Path
     assert commands.same(*ends)
 
 
+@pytest.mark.long
 def test_two_processes_killed_at_random(teacher: Path, tmp_path: Path):
     """The longer run of this is in docs/results.md."""
     assert killing.kill_and_compare(teacher, tmp_path, kills=1, devices=2, steps=12, seed=0)

@@ -45,6 +45,7 @@ def test_sigterm_saves_and_exits_with_its_code(
     assert (out / "stage1" / "resume.ckpt").is_file()
 
 
+@pytest.mark.long
 def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
     out = tmp_path / "run"
     with started(commands.command(teacher, out)) as process:
@@ -77,6 +78,7 @@ def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path,
     assert output.count("stage 2 binary: ") == 1, output
 
 
+@pytest.mark.long
 def test_the_processes_end_with_their_launcher(teacher: Path, tmp_path: Path):
     out = tmp_path / "run"
     arguments = commands.command(teacher, out, "--devices=2", "--max-steps=400")
@@ -115,6 +117,7 @@ def in_two(arguments: list[str], moment: str) -> list[tuple[int, str]]:
         return [end(process)[:2] for process in (first, second)]
 
 
+@pytest.mark.long
 def test_an_error_of_one_rank_ends_the_other_without_a_traceback(teacher: Path, tmp_path: Path):
     arguments = commands.command(teacher, tmp_path / "run")
     (status, output), (other, own) = in_two(arguments, "rank 1 finds no data")

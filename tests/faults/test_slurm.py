@@ -35,6 +35,7 @@ if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> "$CALLS"; fi
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="bash of another age")
+@pytest.mark.long
 def test_the_job_saves_requeues_itself_and_goes_on(teacher: Path, tmp_path: Path):
     tools = tmp_path / "bin"
     tools.mkdir()

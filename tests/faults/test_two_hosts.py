@@ -84,6 +84,7 @@ def test_two_hosts_train_what_two_processes_of_one_do(
     assert commands.same(*ends)
 
 
+@pytest.mark.long
 def test_a_host_that_goes_ends_the_other(hosts: list[str], teacher: Path, tmp_path: Path):
     out = tmp_path / "run"
     processes = on_hosts(hosts, commands.command(teacher, out, "--max-steps=400"))

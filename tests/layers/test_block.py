@@ -158,7 +158,7 @@ def test_bfloat16_maps_give_float32_gradients():
         assert cosine > 0.99, name  # a sign near zero may flip: 8 bits of mantissa
 
 
-@pytest.mark.parametrize("stays", ["eval", "momentum", "type", "image", "float", "gradient"])
+@pytest.mark.parametrize("stays", ["eval", "momentum", "type", "image", "float"])
 def test_what_it_does_not_know_runs_layer_by_layer(stays: str):
     precision = Precision.FLOAT if stays == "float" else Precision.BINARY
     block = build(8, 8, 1, precision)
@@ -172,12 +172,7 @@ def test_what_it_does_not_know_runs_layer_by_layer(stays: str):
         block.pointwise_norm = type("Other", (nn.BatchNorm2d,), {})(8).double()
     elif stays == "image":
         x = x[:1]
-    with torch.set_grad_enabled(stays != "gradient"):
-        out = block(x.requires_grad_())
-    if stays == "gradient":
-        assert out.grad_fn is None
-    else:
-        assert "RPReLU" in type(out.grad_fn).__name__
+    assert "RPReLU" in type(block(x.requires_grad_()).grad_fn).__name__
 
 
 def test_a_layer_that_is_replaced_is_heeded():

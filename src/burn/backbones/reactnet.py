@@ -59,12 +59,7 @@ class Block(nn.Module):
             Half(self.pointwise, self.pointwise_norm, self.pointwise_activation),
         ]
         # One image has no statistics of its own where the map is a pixel: BN says so below.
-        if (
-            torch.is_grad_enabled()
-            and len(x) > 1
-            and all(half.fits() for half in halves)
-            and not torch.compiler.is_compiling()
-        ):
+        if len(x) > 1 and all(half.fits() for half in halves) and not torch.compiler.is_compiling():
             return train_block(x, halves)
         shortcut = F.avg_pool2d(x, 2, ceil_mode=True) if self.stride == 2 else x
         x = self.spatial_activation(self.spatial_norm(self.spatial(x)).add_(shortcut))

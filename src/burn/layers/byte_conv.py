@@ -22,12 +22,12 @@ def sign_conv2d(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor 
     x: (batch, channels, height, width), without -0.0. weight: (out channels, channels, k, k). In
     x's type, or that of an autocast around it; each sum is exact and rounded once.
     """
-    if x.device.type != "cpu" or not _works():
-        return None
     dtype = x.dtype
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
     if dtype not in (torch.float32, torch.bfloat16) or x.dtype not in (dtype, torch.float32):
+        return None
+    if x.device.type != "cpu" or not _works():
         return None
     return _convolve(x, weight, stride, padding, dtype)
 
