@@ -15,7 +15,6 @@ import argparse
 import ctypes
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -32,6 +31,7 @@ import onnxruntime
 import torch
 import torchvision
 from matplotlib.figure import Figure
+from processor import processor
 
 import burn_engine
 from burn.backbones import Backbone, BackboneConfig, build_backbone
@@ -254,16 +254,6 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         "memory_beyond_file_mb": loaded["growth_mb"] - size / 2**20,
         "file_bytes": size,
     }  # fmt: skip
-
-
-def processor() -> str:
-    """Its name, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        named = (line for line in lines if line.startswith("model name"))
-        return next(named).split(":", 1)[1].strip()
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 _NAMES = {

@@ -27,7 +27,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from typing import Any, Literal, cast
 import timm
 import torch
 from decode import decode_ratio
+from processor import processor
 from torch import Tensor, nn
 from twin import TwinBurn, twin_of
 
@@ -320,16 +320,6 @@ def setting(device: str, rounds: int, threads: int) -> dict[str, Any]:
         "torch": torch.__version__,
         "malloc": {k: v for k, v in os.environ.items() if k.startswith("MALLOC_")},
     }
-
-
-def processor() -> str:
-    """Its name, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        named = (line for line in lines if line.startswith("model name"))
-        return next(named).split(":", 1)[1].strip()
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 # --- CUDA ---

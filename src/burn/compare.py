@@ -28,6 +28,7 @@ from burn.evaluation.protocols import KnnConfig, check_sources, run_knn, run_lin
 from burn.evaluation.subject import Subject, load_model
 from burn.files import write_text
 from burn.methods.registry import METHODS, NEED_TEACHER, MethodName, build_method
+from burn.processes import require_alone
 from burn.recipes import find_recipe
 from burn.report.plots import comparison_picture
 from burn.report.tables import comparison_markdown
@@ -135,6 +136,7 @@ def compare(
     of the cores, its output in logs/; default: one for each GPU, or one. A run that fails does not
     stop the others. Raises UserError as `pretrain` does, Interrupted after a signal.
     """
+    require_alone("compare")
     comparison.check(methods)
     if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
         raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")

@@ -20,6 +20,7 @@ from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
 from burn.files import write_text
+from burn.processes import require_alone
 from burn.recipes import find_recipe
 from burn.report.plots import demo_picture
 from burn.results import Result, append_results
@@ -35,6 +36,7 @@ def run_demo(
     demo.png and demo.svg in `out`. What an earlier demo finished there is kept, unless
     `overwrite`. Raises UserError as `pretrain` does.
     """
+    require_alone("demo")
     machine = Machine(device=device, workers=0)
     teacher, student = out / "teacher", out / "student"
     for folder, recipe, taught_by in ((teacher, "demo_teacher", None), (student, "demo", teacher)):

@@ -24,7 +24,7 @@ from burn.backbones import Backbone, BackboneConfig, build_backbone
 from burn.backbones.reactnet import ReActNet
 from burn.checkpoint import load_checkpoint, save_checkpoint, take
 from burn.data.views import ViewConfig
-from burn.errors import UserError
+from burn.errors import UserError, printable
 from burn.files import require_free, write_beside
 from burn.targets.weights import backbone_from, read_weights
 from burn.types import Precision
@@ -351,7 +351,7 @@ def _sort(
     unknown = []
     for path, value in _flatten(content):
         if not isinstance(value, Tensor):  # an epoch, an optimizer's state
-            dropped[_printable(path.partition(".")[0])] += 1
+            dropped[printable(path.partition(".")[0])] += 1
             continue
         name = ".".join(word for word in path.split(".") if word not in ("state_dict", "module"))
         part = next((p for p in parts if name == p or (p[-1] == "." and name.startswith(p))), None)
@@ -426,10 +426,6 @@ def _misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
     for words, names in problems.items():
         if names:
             more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-            texts.append(f"it {words} {', '.join(map(_printable, names[:10]))}{more}")
+            first = ", ".join(printable(name[:100]) for name in names[:10])
+            texts.append(f"it {words} {first}{more}")
     return UserError("; ".join(texts))
-
-
-def _printable(name: str) -> str:
-    """A name from a stranger's file, fit for one line."""
-    return "".join(c if c.isprintable() else "?" for c in name[:100])

@@ -121,6 +121,9 @@ class Parser(jsonargparse.ArgumentParser):
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Help that ends with the default, where there is one to tell."""
 
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return "VALUE"  # the option's name again would tell no more
+
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
         untold = default is None or default is False or default in ("", argparse.SUPPRESS)

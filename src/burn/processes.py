@@ -32,6 +32,12 @@ def in_group() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
+def require_alone(command: str) -> None:
+    """Raise UserError in a group: the command is one process, or starts others itself."""
+    if in_group():
+        raise UserError(f"burn {command} is not for torchrun or srun: start it as it is")
+
+
 def _take_names_of_srun() -> None:
     """Give a task that srun started the names that torchrun would have given it."""
     env = os.environ

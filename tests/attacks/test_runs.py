@@ -62,6 +62,20 @@ def test_a_run_that_explodes_stops_and_saves_nothing(
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
+def test_statistics_that_are_not_finite_are_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Loss and gradient were, at every step."""
+
+    def spoil(self, progress):
+        self.backbone.model.bn1.running_var.data[0] = torch.inf
+
+    monkeypatch.setattr(Simclr, "after_step", spoil)
+    with pytest.raises(UserError, match="the weights are not finite"):
+        tiny.train(tiny.teacher_recipe(), tmp_path / "run", max_steps=2)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 def test_a_teacher_with_numbers_that_are_not_finite_is_named(teacher: Path, tmp_path: Path):
     from safetensors.torch import load_file, save_file
 

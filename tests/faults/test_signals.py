@@ -23,7 +23,13 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, float]:
 
 
 @pytest.mark.parametrize(
-    ("devices", "whom"), [(2, "launcher"), (2, "one rank"), (1, "process group")]
+    ("devices", "whom"),
+    [
+        pytest.param(1, "process", marks=pytest.mark.long),
+        (2, "launcher"),
+        (2, "one rank"),
+        (1, "process group"),
+    ],
 )
 def test_sigterm_saves_and_exits_with_its_code(
     devices: int, whom: str, teacher: Path, tmp_path: Path
@@ -137,3 +143,12 @@ def test_a_loss_that_is_not_finite_in_one_rank_stops_both_and_is_named(
     assert "kl is inf" in output
     assert "the gradient of student backbone" in output
     assert "burn" not in own
+
+
+@pytest.mark.long
+def test_a_step_is_left_out_by_both_ranks(teacher: Path, tmp_path: Path):
+    arguments = commands.command(
+        teacher, tmp_path / "more", "--max-steps=6", "--on-nonfinite=skip:1", "--stages=1"
+    )
+    for status, output in in_two(arguments, "rank 1 loses its numbers:3"):
+        assert status == 0, output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -100,3 +101,19 @@ def test_a_host_that_goes_ends_the_other(hosts: list[str], teacher: Path, tmp_pa
     finally:
         for process in processes:
             commands.kill_all(process)
+
+
+@pytest.mark.long
+def test_sigterm_on_one_host_saves_on_both(hosts: list[str], teacher: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    processes = on_hosts(hosts, commands.command(teacher, out, "--max-steps=400"))
+    try:
+        commands.wait_for_step(processes[0], out, 2)
+        processes[1].send_signal(signal.SIGTERM)
+        for process in processes:
+            output, _ = process.communicate(timeout=30)
+            assert process.returncode == 128 + signal.SIGTERM, output
+    finally:
+        for process in processes:
+            commands.kill_all(process)
+    assert (out / "stage1" / "resume.ckpt").is_file()

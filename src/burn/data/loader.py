@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -112,21 +112,27 @@ class QuietLoader(DataLoader[Any]):
         """Accept any number: the user asked for it, and torch warns of more workers than cores."""
 
 
-class TrainLoader(QuietLoader):
+class Epochs(Protocol):
+    """What yields an epoch's batches, or their keys: of `epoch`, without the first `skip`."""
+
+    epoch: int
+    skip: int
+
+    def __len__(self) -> int: ...
+
+
+class EpochLoader(QuietLoader):
     """One epoch an iteration, and it knows where it stands: its state is the batches handed out."""
 
-    def __init__(
-        self, source: Source, transform: Transform, sampler: EpochSampler, workers: int
-    ) -> None:
+    def __init__(self, epochs: Epochs, dataset: Dataset[Any], workers: int, **options: Any) -> None:
         super().__init__(
-            _Views(source, transform),
-            batch_sampler=sampler,  # type: ignore[arg-type]
-            collate_fn=collate,
+            dataset,
             num_workers=workers,
             persistent_workers=workers > 0,
             worker_init_fn=start_worker,
+            **options,
         )
-        self._epochs = sampler
+        self._epochs = epochs
         self._used = 0
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -142,6 +148,16 @@ class TrainLoader(QuietLoader):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on after the batches of `state`."""
         self._used = state["used"]
+
+
+class TrainLoader(EpochLoader):
+    """Of the views of a source's images."""
+
+    def __init__(
+        self, source: Source, transform: Transform, sampler: EpochSampler, workers: int
+    ) -> None:
+        views = _Views(source, transform)
+        super().__init__(sampler, views, workers, batch_sampler=sampler, collate_fn=collate)
 
 
 def plain_batches(

@@ -20,7 +20,13 @@ from torch import Tensor
 from burn.data.decode import MOST_BYTES, UnreadableImage, decode
 from burn.data.digits import Split
 from burn.data.labeled import MOST_CLASSES, digest
-from burn.data.sources import EXTENSIONS, IMAGE_COLUMNS, LABEL_COLUMNS, class_names_of, named_part
+from burn.data.sources import (
+    EXTENSIONS,
+    class_names_of,
+    image_column_of,
+    label_column_of,
+    named_part,
+)
 from burn.errors import UserError
 from burn.files import expand
 
@@ -413,12 +419,11 @@ class _ParquetFile:
         try:
             with self._open() as file:
                 schema = file.schema_arrow
-                self._column, self._in_struct = self._image_column(schema)
+                self._column, self._in_struct = image_column_of(schema, path)
                 data = file.metadata
                 counts = [data.row_group(i).num_rows for i in range(data.num_row_groups)]
                 self.groups = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
-                column = next((c for c in LABEL_COLUMNS if c in schema.names), None)
-                if column and pa.types.is_integer(schema.field(column).type):
+                if column := label_column_of(schema):
                     labels = file.read([column], use_threads=False)[column]
                     if labels.null_count:
                         raise UserError(f"{path}: column label has missing values")
@@ -432,25 +437,6 @@ class _ParquetFile:
         # With a buffer, pages come one by one (of up to 1,024 images, as most are written);
         # without, a row group comes as a whole.
         return pq.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False)
-
-    def _image_column(self, schema: pa.Schema) -> tuple[str, bool]:
-        """Name of the column of images, and whether it is {bytes, path}."""
-        for column in (*IMAGE_COLUMNS, *LABEL_COLUMNS):
-            if schema.names.count(column) > 1:
-                raise UserError(f"{self.path} has two columns {column}")
-        column = next((c for c in IMAGE_COLUMNS if c in schema.names), None)
-        if column is None:
-            names = ", ".join(schema.names)
-            raise UserError(f"{self.path} has no column image; its columns: {names}")
-        kind = schema.field(column).type
-        in_struct = pa.types.is_struct(kind)
-        if in_struct:
-            if kind.get_field_index("bytes") < 0:
-                raise UserError(f"{self.path}: column {column} has no field bytes")
-            kind = kind.field("bytes").type
-        if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-            raise UserError(f"{self.path}: column {column} holds {kind}, not encoded bytes")
-        return column, in_struct
 
     def read(self, rows: Sequence[int]) -> list[bytes | None]:
         """Encoded images of ascending rows; None for what cannot be read any more."""

@@ -230,8 +230,36 @@ class LabeledFiles(_Files):
         self._path, self._names = listing.root, listing.names
 
 
-IMAGE_COLUMNS = ("image", "img")
-LABEL_COLUMNS = ("label", "fine_label")
+_IMAGE_COLUMNS = ("image", "img")
+_LABEL_COLUMNS = ("label", "fine_label")
+
+
+def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
+    """Name of a parquet file's column of encoded images, and whether it is {bytes, path}.
+
+    Raises UserError where there is none.
+    """
+    for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
+        if schema.names.count(column) > 1:
+            raise UserError(f"{path} has two columns {column}")
+    column = next((c for c in _IMAGE_COLUMNS if c in schema.names), None)
+    if column is None:
+        raise UserError(f"{path} has no column image; its columns: {', '.join(schema.names)}")
+    kind = schema.field(column).type
+    in_struct = pa.types.is_struct(kind)
+    if in_struct:
+        if kind.get_field_index("bytes") < 0:
+            raise UserError(f"{path}: column {column} has no field bytes")
+        kind = kind.field("bytes").type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise UserError(f"{path}: column {column} holds {kind}, not encoded bytes")
+    return column, in_struct
+
+
+def label_column_of(schema: pa.Schema) -> str | None:
+    """Name of its column of labels: of whole numbers, or there is none."""
+    column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
+    return column if column and pa.types.is_integer(schema.field(column).type) else None
 
 
 def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
@@ -286,30 +314,17 @@ class Parquet:
         try:
             file = pq.ParquetFile(path)
             schema = file.schema_arrow
-            for column in (*IMAGE_COLUMNS, *LABEL_COLUMNS):
-                if schema.names.count(column) > 1:
-                    raise UserError(f"{path} has two columns {column}")
-            image_column = next((c for c in IMAGE_COLUMNS if c in schema.names), None)
-            label_column = next((c for c in LABEL_COLUMNS if c in schema.names), None)
-            if image_column is None:
-                raise UserError(
-                    f"{path} has no column image; its columns: {', '.join(schema.names)}"
-                )
-            if label_column and not pa.types.is_integer(schema.field(label_column).type):
-                label_column = None
+            image_column, in_struct = image_column_of(schema, path)
+            label_column = label_column_of(schema)
             table = file.read([image_column, *([label_column] if label_column else [])])
             labels = {"label": table[label_column].cast(pa.int64())} if label_column else {}
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{path} is not a readable parquet file: {reason}") from error
         image = table[image_column]
-        if pa.types.is_struct(image.type):
-            if image.type.get_field_index("bytes") < 0:
-                raise UserError(f"{path}: column {image_column} has no field bytes")
+        if in_struct:
             kind = image.type.field("bytes").type
             image = pa.chunked_array([chunk.field("bytes") for chunk in image.chunks], kind)
-        if not (pa.types.is_binary(image.type) or pa.types.is_large_binary(image.type)):
-            raise UserError(f"{path}: column {image_column} holds {image.type}, not encoded bytes")
         image = image.cast(pa.large_binary())
         names = class_names_of(schema, label_column) if label_column else ()
         return pa.table({"image": image, **labels}), names

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler, get_worker_info
 
 from burn.data.decode import UnreadableImage
-from burn.data.loader import Key, QuietLoader, Transform, collate, start_worker
+from burn.data.loader import EpochLoader, Key, Transform, collate
 from burn.data.shards import ShardedImages
 from burn.errors import UserError
 from burn.types import Batch
@@ -172,8 +172,8 @@ class _Numbers(Sampler[Key]):
         return ((self.epoch, number) for number in range(self.skip, self.count))
 
 
-class StreamLoader(QuietLoader):
-    """One rank's batches: one epoch an iteration, and it knows where it stands.
+class StreamLoader(EpochLoader):
+    """One rank's batches of streamed images.
 
     batch_size: images a batch and rank; where all ranks' batches hold more than there are images,
     as many as there are for each. Every rank has as many batches, and an epoch leaves out what
@@ -190,35 +190,21 @@ class StreamLoader(QuietLoader):
         batch_size = min(batch_size, len(images) // world)
         order = _Order(images, batch_size, seed, rank, world)
         numbers = _Numbers(order.num_batches)
-        super().__init__(
-            _Batches(images, transform, order),
-            batch_size=None,
-            sampler=numbers,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            worker_init_fn=start_worker,
-        )
-        self._numbers = numbers
-        self._used = 0
+        batches = _Batches(images, transform, order)
+        super().__init__(numbers, batches, workers, batch_size=None, sampler=numbers)
         self._order = {"world": world, "batch_size": batch_size}
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        self._numbers.epoch, self._numbers.skip = divmod(self._used, len(self._numbers))
-        for batch in super().__iter__():
-            self._used += 1
-            yield batch
 
     def state_dict(self) -> dict[str, int]:
         """Batches handed out since the start of the stage, and what their order depends on."""
-        return {"used": self._used, **self._order}
+        return {**super().state_dict(), **self._order}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on after the batches of `state`. Raises UserError where the order would be another."""
         for name, now in self._order.items():
             if state[name] != now:
-                what = {"world": "processes", "batch_size": "images a batch"}.get(name, name)
+                what = {"world": "processes", "batch_size": "images a batch"}[name]
                 raise UserError(
                     f"a run on shards goes on in its order only with as many {what} as it was "
                     f"begun with: {state[name]}, not {now}"
                 )
-        self._used = state["used"]
+        super().load_state_dict(state)

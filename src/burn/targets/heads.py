@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from burn.errors import UserError
+from burn.errors import UserError, printable
 
 _NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
@@ -27,7 +27,7 @@ def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential
     for name, tensor in weights.items():
         match = re.fullmatch(r"(\d{1,3})\.(\w+)", name)
         if match is None:
-            raise UserError(f"{_shown(name)} is not of a sequence of layers")
+            raise UserError(f"{printable(name[:80])} is not of a sequence of layers")
         entries.setdefault(int(match[1]), {})[match[2]] = tensor
     indices = sorted(entries)
     if indices[:1] != [0]:
@@ -88,7 +88,3 @@ def classifier_from(
                 layer.bias.copy_(bias)
             return layer.eval()
     return None
-
-
-def _shown(name: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in name)[:80]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from burn.backbones import Backbone, BackboneConfig, build_backbone, is_binary
 from burn.checkpoint import find_checkpoint, load_checkpoint, take
-from burn.errors import UserError
+from burn.errors import UserError, printable
 from burn.files import expand
 from burn.settings import from_plain
 from burn.targets.heads import classifier_from, head_from
@@ -392,5 +392,5 @@ def _check_numbers(
 
 def _few(names: Collection[Any]) -> str:
     """The first ten names, in one line whatever they hold."""
-    shown = ["".join(c if c.isprintable() else "?" for c in str(n))[:80] for n in list(names)[:10]]
+    shown = [printable(str(name)[:80]) for name in list(names)[:10]]
     return ", ".join(shown) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
