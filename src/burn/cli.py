@@ -34,6 +34,7 @@ commands:
   pretrain   unlabelled images in, a binary backbone out
   evaluate   judge a checkpoint by one of the paper's protocols
   compare    train and judge several methods at one budget
+  ablate     BURN with one choice changed at a time, at one budget
   import     a published binary checkpoint becomes burn's
   export     a checkpoint in another project's format, or as ONNX
   pack       a binary checkpoint as one file of bits, for burn-engine
@@ -110,6 +111,7 @@ def _run(arguments: list[str], console: Console) -> int:
         "pretrain": _pretrain,
         "evaluate": _evaluate,
         "compare": _compare,
+        "ablate": _ablate,
         "import": _import,
         "export": _export,
         "pack": _pack,
@@ -428,8 +430,6 @@ def _compare(arguments: list[str], console: Console) -> None:
     options = parser.read(arguments)
     if not options.out:
         raise UserError("give --out: a folder for the runs and the table")
-    if options.processes is not None and options.processes < 1:
-        raise UserError(f"--processes {options.processes} is not at least 1")
     given = options.as_dict()
     comparison = from_plain(Comparison, {f.name: given[f.name] for f in fields(Comparison)})
     methods = (
@@ -445,6 +445,54 @@ def _compare(arguments: list[str], console: Console) -> None:
         processes=options.processes,
     )
     _print_results(results, options.json, comparison_table)
+
+
+def _ablate(arguments: list[str], console: Console) -> None:
+    from burn.ablate import Ablation, ablate, groups_named
+    from burn.report.ablations import GROUPS, ablation_table
+    from burn.settings import from_plain
+    from burn.training.run import Machine
+
+    named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
+    parser = Parser(
+        "ablate",
+        "Train a BURN recipe with one choice changed at a time, at equal budget, and judge every\n"
+        "variant by kNN and linear evaluation. Interrupted, the same command goes on; later ones "
+        f"may add\ngroups and seeds.\n\ngroups:\n{named}",
+        "  burn ablate --groups components --data cifar/train.parquet --test cifar/val.parquet \\\n"
+        "      --budget 400000 --teacher runs/teacher --out runs/ablated\n"
+        "  burn ablate --groups all --seeds 0,1 --data photos/train --test photos/val \\\n"
+        "      --budget 400000 --teacher runs/teacher \\\n"
+        "      --labelled-teacher runs/teacher-supervised --out runs/ablated",
+    )
+    parser.add_argument(
+        "--groups", type=str, default="all", help="all, or names from above with commas between"
+    )
+    parser.add_argument("--seeds", type=str, default="0", help="of every random number, 0,1,2 …")
+    parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
+    parser.add_argument(
+        "--processes", type=int | None, default=None,
+        help="runs at once; default: one for each GPU, or one",
+    )  # fmt: skip
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_class_arguments(Ablation, as_group=False)
+    options = parser.read(arguments)
+    if not options.out:
+        raise UserError("give --out: a folder for the runs and the table")
+    given = options.as_dict()
+    ablation = from_plain(Ablation, {f.name: given[f.name] for f in fields(Ablation)})
+    results = ablate(
+        ablation,
+        groups_named(options.groups, ablation.labelled_teacher),
+        _numbers(options.seeds, "--seeds"),
+        Path(options.out),
+        Machine(_device(options.device), options.workers),
+        console,
+        processes=options.processes,
+    )
+    _print_results(results, options.json, ablation_table)
 
 
 def _import(arguments: list[str], console: Console) -> None:
@@ -550,7 +598,8 @@ def _pack(arguments: list[str], console: Console) -> None:
         "  burn evaluate linear runs/student --lr 0.003 --train photos/train --test photos/val \\\n"
         "      --out runs/student-linear\n"
         "  burn pack runs/student student.bnn --head runs/student-linear\n"
-        "  burn pack runs/supervised classes.bnn --head runs/supervised",
+        "  burn pack runs/supervised classes.bnn --head runs/supervised\n"
+        "  burn pack runs/student student.bnn --results runs/student-judged",
     )
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write, .bnn")
@@ -559,15 +608,31 @@ def _pack(arguments: list[str], console: Console) -> None:
         help="linear classifier: what evaluate linear kept (the folder or the file), or a "
         "checkpoint or run that has one, of the same backbone",
     )  # fmt: skip
+    parser.add_argument(
+        "--results", type=str | None, default=None,
+        help="folder to whose results.jsonl the file's size, its agreement and the milliseconds of "
+        "an image here on one thread are added",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     options = parser.read(arguments)
     from burn.deploy.pack import pack
     from burn.files import expand
+    from burn.results import append_results
 
     head = None if options.head is None else expand(options.head)
+    kept = None if options.results is None else expand(options.results) / "results.jsonl"
+    if kept:
+        append_results(kept, [])  # it is too late to find out once the file is written
     done = pack(expand(options.checkpoint), expand(options.out), head)
+    speed: dict[str, float] = {}
+    if kept:
+        from burn.deploy.measured import pack_results
+
+        results = pack_results(done, expand(options.out), options.checkpoint)
+        append_results(kept, results)
+        speed = {r.metric: r.value for r in results if r.metric == "milliseconds"}
     if options.json:
-        print(json.dumps({**asdict(done), "out": options.out}))
+        print(json.dumps({**asdict(done), **speed, "out": options.out}))
         return
     print(
         f"{done.bytes:,} bytes, {done.ratio:.1f} times less than the {done.float32_bytes:,} of its "
@@ -577,6 +642,8 @@ def _pack(arguments: list[str], console: Console) -> None:
         f"run and compared on {done.images} images: least cosine of the features {done.cosine:.6f}"
         + (f", same class for {done.same_class} of them" if done.classes else "")
     )
+    if kept:
+        print(f"{speed['milliseconds']:.2f} ms an image here on one thread, added to {kept}")
     print(f"-> {options.out}")
     print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")
 

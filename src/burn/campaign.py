@@ -1,0 +1,377 @@
+"""Several runs in one folder: trained at one budget, judged alike, gone on with where stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from burn.backbones import build_backbone
+from burn.compute import Device, torch_device, uses_bfloat16
+from burn.data.sources import open_source
+from burn.errors import Interrupted, UserError
+from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
+from burn.evaluation.subject import Subject, load_model
+from burn.files import write_text
+from burn.methods.registry import build_method
+from burn.results import Result, read_results
+from burn.stop import StopRequest
+from burn.targets.weights import load_teacher
+from burn.training.recipe import Recipe
+from burn.training.run import Machine, RunPlan, default_workers, pretrain
+
+_JUDGED_FILE = "compared.jsonl"
+_NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
+# Not trained here, but judged beside what is: the floor and what was learned from.
+RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
+
+
+def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:
+    """The recipe cut or stretched to `budget` images in all stages, and the steps of each stage.
+
+    Warm-up is a fifth at most: a short budget is not to be spent on it. Raises UserError where the
+    budget does not make a step.
+    """
+    batch = min(recipe.batch_size, num_images)
+    steps = budget // (len(recipe.precisions()) * batch)
+    if steps < 1:
+        raise UserError(f"--budget {budget} is less than one batch of {batch} a stage")
+    steps_per_epoch = num_images // batch
+    warmup = min(recipe.optim.warmup_epochs, steps / steps_per_epoch / 5)
+    recipe = replace(
+        recipe,
+        epochs=math.ceil(steps / steps_per_epoch),
+        optim=replace(recipe.optim, warmup_epochs=warmup),
+    )
+    return recipe, steps
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Where and on what: kNN, and linear evaluation by `linear`'s settings."""
+
+    train: str
+    test: str
+    linear: LinearConfig
+    machine: Machine
+
+    def judge(self, model: str, spec: str, seed: int, console: Console) -> list[Result]:
+        """Results under the name `model`; the network's weights stay random if that is RANDOM."""
+        train, test = open_source(self.train, "train"), open_source(self.test, "test")
+        _, backbone, views = load_model(spec, fresh=model == RANDOM, seed=seed)
+        machine = self.machine
+        workers = default_workers(machine.device) if machine.workers is None else machine.workers
+        subject = Subject(
+            model, spec, backbone.to(torch_device(machine.device)), views, train, test, seed,
+            workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
+        )  # fmt: skip
+        knn = run_knn(subject, KnnConfig(), console)
+        return [*knn, *run_linear(subject, self.linear, console)]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a campaign in its folder, MODEL-seedN in `out`."""
+
+    model: str
+    plan: RunPlan
+    out: Path
+    judging: Judging
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.model}-seed{self.plan.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.name
+
+    @property
+    def done(self) -> bool:
+        """Whether it is trained and judged: its results are written last."""
+        return _read_judged(self.folder / _JUDGED_FILE, self.model, trained=True) is not None
+
+    def run(self, console: Console) -> None:
+        """Train, or go on with it, and judge."""
+        console.rule(self.name)
+        machine = replace(self.judging.machine, max_bad=1.0)  # counted, as in the judging
+        summaries = pretrain(
+            self.plan, self.folder, machine, console, overwrite=False,
+            resume=(self.folder / "run.json").is_file(), resume_command="the same command",
+        )  # fmt: skip
+        results = self.judging.judge(self.model, str(self.folder), self.plan.seed, console)
+        train = open_source(self.plan.data, "train")
+        batch = min(self.plan.recipe.batch_size, len(train))
+        seen = sum(summary.steps for summary in summaries) * batch
+        collapsed = [s.stage for s in summaries if s.collapsed_at is not None]
+        training = {
+            "recipe": self.plan.recipe_name,
+            "images_seen": seen,
+            "epochs": round(seen / len(train), 3),
+            "seconds": round(sum(summary.seconds for summary in summaries), 1),
+            "collapsed_stages": collapsed,
+        }
+        results = [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
+        _write_results(self.folder / _JUDGED_FILE, results)
+
+
+def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
+    """Train and judge what is not done yet, `processes` at once; what failed, in a line each.
+
+    Raises Interrupted after a signal: everything is saved, and the same call goes on.
+    """
+    waiting = [job for job in jobs if not job.done]
+    processes = min(processes, len(waiting))
+    if processes > 1:
+        return _side_by_side(waiting, processes, console)
+    return _one_by_one(waiting, console)
+
+
+def judge_references(
+    out: Path, judging: Judging, specs: Mapping[str, str | None], console: Console
+) -> None:
+    """Judge what was not trained here, by name, where it is given and not judged yet."""
+    for name, spec in specs.items():
+        file = out / _reference_file(name)
+        if spec and _read_judged(file, name, trained=False) is None:
+            console.rule(name)
+            _write_results(file, judging.judge(name, spec, 0, console))
+
+
+def read_campaign(out: Path) -> list[Result]:
+    """Of everything in the folder that is judged, in the order of names."""
+    files = [
+        (file, file.parent.name.rpartition("-seed")[0], True)
+        for file in out.glob(f"*/{_JUDGED_FILE}")
+    ]
+    files += [
+        (out / _reference_file(name), name, False) for name in (RANDOM, TEACHER, LABELLED_TEACHER)
+    ]
+    return [
+        result
+        for file, model, trained in sorted(files)
+        for result in _read_judged(file, model, trained=trained) or ()
+    ]
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise UserError for seeds that are none."""
+    if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
+        raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")
+
+
+def check_processes(processes: int | None, machine: Machine) -> int:
+    """How many run at once. Raises UserError for more than there are GPUs."""
+    if (machine.workers or 0) < 0:
+        raise UserError(f"--workers {machine.workers} is below 0")
+    if processes is not None and processes < 1:
+        raise UserError(f"--processes {processes} is not at least 1")
+    if torch_device(machine.device).type != "cuda":
+        return processes or 1
+    count = torch.cuda.device_count()
+    if processes is not None and processes > count:
+        raise UserError(f"--processes {processes}: torch sees {count} GPUs, and each needs its own")
+    return processes or count
+
+
+def check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[str, str]:
+    """What would stop one of them after the hours that others took, now.
+
+    teachers: all that belong to the campaign. Returns the SHA-256 of every teacher's file.
+    """
+    loaded = {spec: load_teacher(spec) for spec in teachers if spec is not None}
+    for job in jobs:
+        recipe = job.plan.recipe
+        recipe.check()
+        if job.plan.teacher is not None:
+            backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
+            build_method(
+                recipe.method, recipe.method_config(), backbone, loaded[job.plan.teacher], 0
+            )
+    return {spec: teacher.origin["sha256"] for spec, teacher in loaded.items()}
+
+
+def open_campaign(
+    out: Path, name: str, shared: Mapping[str, Any], fingerprints: Mapping[str, str]
+) -> None:
+    """A new folder, or one whose runs have the same settings, which stand in NAME.json.
+
+    shared: settings that may not change; but a teacher may be added. fingerprints: of data and
+    teachers, by name; they may not change either. Raises UserError naming what did.
+    """
+    shared = json.loads(json.dumps(shared))
+    file = out / f"{name}.json"
+    if file.is_file():
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            known = {name: stored[name] for name in shared}
+            before = dict(stored.get("files", {}))
+        except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{file} is damaged: remove it to begin anew") from error
+        differ = [
+            name
+            for name, value in shared.items()
+            if known[name] != value and not ("teacher" in name and None in (value, known[name]))
+        ]
+        if differ:
+            name = differ[0]
+            raise UserError(
+                f"{out} was begun with --{name.replace('_', '-')} {known[name]}, not "
+                f"{shared[name]}: give another --out"
+            )
+        shared = {**shared, **{name: known[name] for name in shared if shared[name] is None}}
+        for name, fingerprint in fingerprints.items():
+            if before.get(name, fingerprint) != fingerprint:
+                raise UserError(
+                    f"{name} is not what it was when {out} was begun: give another --out"
+                )
+        fingerprints = {**before, **fingerprints}
+    elif out.is_dir() and any(out.iterdir()):
+        raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")
+    elif out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps({**shared, "files": fingerprints}, indent=2) + "\n")
+
+
+def _reference_file(name: str) -> str:
+    return f"{name.replace(' ', '-')}.jsonl"
+
+
+def _write_results(file: Path, results: Sequence[Result]) -> None:
+    write_text(file, "".join(json.dumps(asdict(result)) + "\n" for result in results))
+
+
+def _read_judged(file: Path, model: str, *, trained: bool) -> list[Result] | None:
+    """The results that `_write_results` wrote, or None where they are not, or not whole."""
+    try:
+        results = read_results(file)
+        whole = [(r.protocol, r.metric) for r in results] == _NUMBERS and all(
+            r.model == model and 0 <= r.value <= 100 and isinstance(r.settings["compute"], str)
+            for r in results
+        )
+        if trained:
+            about = [r.settings["pretraining"] for r in results]
+            whole &= all(a["seconds"] >= 0 and a["epochs"] > 0 and a["recipe"] for a in about)
+    except (UserError, TypeError, KeyError, RecursionError):
+        return None
+    return results if whole else None
+
+
+def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
+    """What failed, in a line each."""
+    failed = []
+    for job in jobs:
+        try:
+            job.run(console)
+        except Interrupted:
+            raise
+        except UserError as error:
+            failed.append(f"{job.name}: {error}")
+            console.print(failed[-1], style="bold red")
+    return failed
+
+
+def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
+    """Each job in a process of its own, so many at a time; what failed, in a line each.
+
+    Raises Interrupted where a signal stopped them all.
+    """
+    logs = jobs[0].out / "logs"
+    logs.mkdir(exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    waiting, failed = list(jobs), list[str]()
+    running: dict[int, tuple[Job, Any]] = {}
+    stop = StopRequest()
+    told = False
+    with stop.installed():
+        while running or (waiting and not stop.requested):
+            for slot in range(processes):
+                if slot not in running and waiting and not stop.requested:
+                    job = waiting.pop(0)
+                    log = logs / f"{job.name}.txt"
+                    process = context.Process(target=_run_alone, args=(job, processes, log))
+                    with _one_gpu(slot, job.judging.machine.device):
+                        process.start()
+                    running[slot] = job, process
+                    console.print(f"{job.name}: begun, see {log}")
+            time.sleep(0.2)
+            if stop.requested and not told:
+                for _, process in running.values():
+                    process.terminate()  # it saves between two steps
+                told = True
+            for slot, (job, process) in list(running.items()):
+                if process.is_alive():
+                    continue
+                del running[slot]
+                if process.exitcode:
+                    failed.append(f"{job.name}: {_last_words(logs / f'{job.name}.txt')}")
+                outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
+                console.print(f"{job.name}: {outcome}")
+    if stop.requested:
+        raise Interrupted("stopped and saved; the same command goes on", stop.number)
+    return failed
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    return next((line for line in reversed(lines) if line.strip()), f"it died, see {log}")
+
+
+@contextlib.contextmanager
+def _one_gpu(slot: int, device: Device) -> Iterator[None]:
+    """Processes begun inside see one GPU, number `slot` of those that this one sees.
+
+    And they leave Ctrl-C, which a terminal sends them too, to this one.
+    """
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if torch_device(device).type == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = before.split(",")[slot] if before else str(slot)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        else:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
+
+def _run_alone(job: Job, processes: int, log: Path) -> None:
+    """A process's whole life, with its share of the cores."""
+    with (
+        log.open("a", buffering=1, encoding="utf-8", errors="replace") as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        try:
+            torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+            machine = job.judging.machine
+            workers = machine.workers
+            if workers is None:
+                workers = max(1, default_workers(machine.device) // processes)
+            machine = replace(machine, workers=workers)
+            job = replace(job, judging=replace(job.judging, machine=machine))
+            job.run(Console(file=file, width=100, markup=False, highlight=False))
+        except UserError as error:
+            print(" ".join(str(error).split()), file=file)
+            sys.exit(2)
+        except Exception:
+            traceback.print_exc(file=file)
+            sys.exit(1)

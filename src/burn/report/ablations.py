@@ -1,0 +1,212 @@
+"""The ablations: which variants stand beside each other, and the paper's numbers for them.
+
+A variant is a name that `burn.recipes.ablations` turns into a recipe, and `burn ablate` into runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group as Lines
+from rich.console import RenderableType
+from rich.table import Column, Table
+
+from burn.report.tables import mean_and_spread
+from burn.results import Result
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant in a group.
+
+    paper: the table and setting of the paper's number, as in paper.csv, or None where it has none.
+    """
+
+    label: str
+    variant: str
+    paper: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variants that answer one question; exactly one of them is what the recipe does anyway."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of its rows' variants."""
+        return tuple(row.variant for row in self.rows)
+
+
+GROUPS: tuple[Group, ...] = (
+    Group(
+        "components",
+        "What each component adds",
+        (
+            Row("① random classifier, KL alone", "kl", ("ablation", "components 1")),
+            Row("①② with feature similarity, λ = 0.7", "kl+fs", ("ablation", "components 1+2")),
+            Row(
+                "①②③ with λ(t) from 0.9 to 0.7",
+                "kl+fs+schedule",
+                ("ablation", "components 1+2+3"),
+            ),
+            Row(
+                "①②③④ in two stages",
+                "two-stages",
+                ("ablation", "components 1+2+3+4"),
+            ),
+        ),
+    ),
+    Group(
+        "similarity",
+        "Distance between features",
+        (
+            Row("cosine", "cosine", ("feature_similarity", "cosine")),
+            Row("L1", "l1", ("feature_similarity", "l1")),
+            Row("L2", "l2", ("feature_similarity", "l2")),
+        ),
+    ),
+    Group(
+        "balance",
+        "Shape of λ(t)",
+        (
+            Row("cosine, 0.9 to 0.7", "lambda-cosine", ("lambda_schedule", "cosine")),
+            Row("constant, 0.7", "lambda-constant", ("lambda_schedule", "constant")),
+            Row("Heaviside", "lambda-heaviside", ("lambda_schedule", "heaviside")),
+        ),
+    ),
+    Group(
+        "classifier",
+        "The teacher's classifier",
+        (
+            Row("frozen, random", "frozen"),
+            Row("trained jointly", "joint"),
+            Row("trained jointly, KL alone, one stage", "joint-kl"),
+            Row("none: feature similarity alone", "no-classifier"),
+        ),
+    ),
+    Group(
+        "direction",
+        "Direction of the KL divergence",
+        (
+            Row("teacher first, KL(p1 ‖ p2)", "teacher-first"),
+            Row("student first, KL(p2 ‖ p1)", "student-first"),
+        ),
+    ),
+    Group(
+        "views",
+        "What teacher and student see",
+        (Row("the same view", "same-view"), Row("two views, crossed", "crossed-views")),
+    ),
+    Group(
+        "sign",
+        "Gradient of the activations' sign",
+        (Row("piecewise polynomial", "poly"), Row("clipped identity", "clip")),
+    ),
+    Group(
+        "teacher",
+        "The teacher",
+        (
+            Row("trained without labels", "unlabelled-teacher"),
+            Row("trained with labels", "labelled-teacher"),
+        ),
+    ),
+)
+
+
+def find_group(name: str) -> Group | None:
+    """The group of that name, or None."""
+    return next((group for group in GROUPS if group.name == name), None)
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """A variant over its seeds: top-1 in % of each by kNN and linear evaluation.
+
+    collapsed: in how many of the runs the teacher's classifier collapsed. seconds: of training, the
+    mean.
+    """
+
+    row: Row
+    knn: tuple[float, ...]
+    linear: tuple[float, ...]
+    collapsed: int
+    seconds: float
+
+
+def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
+    """Of every group that has two rows or more, those that were run, in the groups' order."""
+    found = []
+    for group in GROUPS:
+        rows = [_row(row, mine) for row in group.rows if (mine := _of(results, row.variant))]
+        if len(rows) > 1:
+            found.append((group, rows))
+    return found
+
+
+def _of(results: Sequence[Result], variant: str) -> list[Result]:
+    return [r for r in results if r.model == variant and r.metric == "top1"]
+
+
+def _row(row: Row, results: Sequence[Result]) -> AblationRow:
+    knn = sorted((r for r in results if r.protocol == "knn"), key=lambda r: r.seed)
+    linear = sorted((r for r in results if r.protocol == "linear"), key=lambda r: r.seed)
+    trained = [r.settings["pretraining"] for r in knn]
+    return AblationRow(
+        row,
+        knn=tuple(r.value for r in knn),
+        linear=tuple(r.value for r in linear),
+        collapsed=sum(bool(about.get("collapsed_stages")) for about in trained),
+        seconds=statistics.mean(about["seconds"] for about in trained),
+    )
+
+
+_COLUMNS = ("", "kNN", "linear", "seeds", "training")
+
+
+def _cells(row: AblationRow) -> tuple[str, ...]:
+    """As `_COLUMNS` names them."""
+    collapsed = f" (collapsed in {row.collapsed} of {len(row.knn)})" if row.collapsed else ""
+    return (
+        row.row.label + collapsed,
+        mean_and_spread(row.knn),
+        mean_and_spread(row.linear),
+        str(len(row.knn)),
+        f"{row.seconds:.0f} s",
+    )
+
+
+def ablation_table(results: Sequence[Result]) -> RenderableType:
+    """A table a group, top-1 in %, for a terminal."""
+    tables = []
+    for group, rows in ablation_rows(results):
+        columns = (Column(name, justify="right" if name else "left") for name in _COLUMNS)
+        table = Table(*columns, title=group.title, title_justify="left")
+        for row in rows:
+            table.add_row(*_cells(row))
+        tables.append(table)
+    return Lines(*tables)
+
+
+def ablation_markdown(results: Sequence[Result]) -> str:
+    """The same for a page, as one table, with the data below it."""
+    lines = [_line(_COLUMNS), _line(("---", *("---:",) * (len(_COLUMNS) - 1)))]
+    for group, rows in ablation_rows(results):
+        lines.append(_line((f"**{group.title}**", *("",) * (len(_COLUMNS) - 1))))
+        lines += [_line(_cells(row)) for row in rows]
+    linear = next(r.settings for r in results if r.protocol == "linear")
+    about = (
+        f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, judged "
+        f"on {results[0].test}. Linear: learning rate {linear['lr']:g}, {linear['epochs']} epochs, "
+        f"augmentation {linear['augment']}."
+    )
+    return "\n".join([*lines, "", about, ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
