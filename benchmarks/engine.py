@@ -31,7 +31,6 @@ import onnxruntime
 import torch
 import torchvision
 from matplotlib.figure import Figure
-from processor import processor
 
 import burn_engine
 from burn.backbones import Backbone, BackboneConfig, build_backbone
@@ -39,6 +38,7 @@ from burn.checkpoint import save_checkpoint
 from burn.data.views import ViewConfig
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import pack
+from burn.machine import processor
 from burn.types import Precision
 from burn_engine import isas
 

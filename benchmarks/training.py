@@ -39,11 +39,11 @@ from typing import Any, Literal, cast
 import timm
 import torch
 from decode import decode_ratio
-from processor import processor
 from torch import Tensor, nn
 from twin import TwinBurn, twin_of
 
 from burn.backbones import BackboneConfig, build_backbone
+from burn.machine import processor
 from burn.methods.burn import Burn, BurnConfig
 from burn.optim import OptimConfig, build_optimizer
 from burn.types import Batch, Precision

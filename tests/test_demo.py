@@ -1,12 +1,14 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import tiny
 from burn.cli import main
+from burn.deploy import measured
 from burn.recipes import RECIPES, find_recipe
+from burn.results import read_results
 
 
 def test_demo_leaves_runs_results_and_pictures(
@@ -16,14 +18,22 @@ def test_demo_leaves_runs_results_and_pictures(
     teacher, student = tiny.teacher_recipe(), tiny.student_recipe()
     monkeypatch.setitem(RECIPES, "demo_teacher", lambda: teacher)
     monkeypatch.setitem(RECIPES, "demo", lambda: student)
+    monkeypatch.setattr(measured, "_MEASURED", 0.01)
     out = tmp_path / "demo"
     assert main(["demo", "--out", str(out), "--device", "cpu", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len({row["model"] for row in rows}) == 5
     assert len(rows) == 15  # kNN top-1, linear top-1 and top-5
     kept = ("teacher/stage1.safetensors", "student/stage2.safetensors", "student.bnn", "demo.svg")
-    for name in kept:
+    for name in (*kept, "neighbours.jpg", "linear/confusion.json"):
         assert (out / name).is_file()
+    for name in ("confusion.json", "neighbours.json"):
+        assert json.loads((out / name).read_text())["model"] == "BURN stage 2, binary"
+    *judged, size, _, _, _ = read_results(out / "results.jsonl")
+    assert [asdict(result) for result in judged] == rows
+    assert (size.protocol, size.metric, size.model) == ("pack", "bytes", "BURN stage 2, binary")
+    assert size.value == (out / "student.bnn").stat().st_size
+    assert size.checkpoint in {result.checkpoint for result in judged}
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     run = json.loads((out / "packed.json").read_text())["run"]
     assert [name.split()[0] for name in run["packages"]] == ["burn-engine", "numpy"]

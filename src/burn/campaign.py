@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
 from burn.files import write_text
 from burn.methods.registry import build_method
-from burn.results import Result, read_results
+from burn.results import Result, read_results, result_lines
 from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
 from burn.training.recipe import Recipe
@@ -169,6 +169,16 @@ def read_campaign(out: Path) -> list[Result]:
     ]
 
 
+def seeds_in(text: str) -> list[int]:
+    """Numbers with commas between. Raises UserError for what is none."""
+    try:
+        seeds = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {text}: give whole numbers with commas between") from None
+    check_seeds(seeds)
+    return seeds
+
+
 def check_seeds(seeds: Sequence[int]) -> None:
     """Raise UserError for seeds that are none."""
     if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
@@ -254,7 +264,7 @@ def _reference_file(name: str) -> str:
 
 
 def _write_results(file: Path, results: Sequence[Result]) -> None:
-    write_text(file, "".join(json.dumps(asdict(result)) + "\n" for result in results))
+    write_text(file, result_lines(results))
 
 
 def _read_judged(file: Path, model: str, *, trained: bool) -> list[Result] | None:

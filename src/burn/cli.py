@@ -35,10 +35,12 @@ commands:
   evaluate   judge a checkpoint by one of the paper's protocols
   compare    train and judge several methods at one budget
   ablate     BURN with one choice changed at a time, at one budget
+  analyze    the paper's small experiments, each as a picture, its data and a text
   import     a published binary checkpoint becomes burn's
   export     a checkpoint in another project's format, or as ONNX
   pack       a binary checkpoint as one file of bits, for burn-engine
   info       size and cost of a network or a checkpoint
+  report     runs, results and comparisons as one page to look at
 
 `burn COMMAND --help` shows each with examples; `burn --version` the version.
 """
@@ -112,10 +114,12 @@ def _run(arguments: list[str], console: Console) -> int:
         "evaluate": _evaluate,
         "compare": _compare,
         "ablate": _ablate,
+        "analyze": _analyze,
         "import": _import,
         "export": _export,
         "pack": _pack,
         "info": _info,
+        "report": _report,
     }
     if command not in commands:
         import difflib
@@ -276,6 +280,8 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             continue
         knn = "" if s.knn is None else f", kNN {100 * s.knn:.1f} %"
         collapsed = "" if s.collapsed_at is None else f", target collapsed at step {s.collapsed_at}"
+        if s.features_collapsed_at is not None:
+            collapsed += f", features collapsed at step {s.features_collapsed_at}"
         print(
             f"stage {s.stage} {s.precision.value}: {s.steps} steps, "
             f"{s.images_per_second:.0f} images/s{knn}{collapsed} -> {s.checkpoint}"
@@ -396,6 +402,7 @@ def _evaluate(arguments: list[str], console: Console) -> None:
 
 
 def _compare(arguments: list[str], console: Console) -> None:
+    from burn.campaign import seeds_in
     from burn.compare import Comparison, compare
     from burn.methods.registry import METHODS
     from burn.report.tables import comparison_table
@@ -438,7 +445,7 @@ def _compare(arguments: list[str], console: Console) -> None:
     results = compare(
         comparison,
         methods,
-        _numbers(options.seeds, "--seeds"),
+        seeds_in(options.seeds),
         Path(options.out),
         Machine(_device(options.device), options.workers),
         console,
@@ -449,6 +456,7 @@ def _compare(arguments: list[str], console: Console) -> None:
 
 def _ablate(arguments: list[str], console: Console) -> None:
     from burn.ablate import Ablation, ablate, groups_named
+    from burn.campaign import seeds_in
     from burn.report.ablations import GROUPS, ablation_table
     from burn.settings import from_plain
     from burn.training.run import Machine
@@ -486,13 +494,49 @@ def _ablate(arguments: list[str], console: Console) -> None:
     results = ablate(
         ablation,
         groups_named(options.groups, ablation.labelled_teacher),
-        _numbers(options.seeds, "--seeds"),
+        seeds_in(options.seeds),
         Path(options.out),
         Machine(_device(options.device), options.workers),
         console,
         processes=options.processes,
     )
     _print_results(results, options.json, ablation_table)
+
+
+def _analyze(arguments: list[str], console: Console) -> None:
+    from burn.analyze import ANALYSES, analyze
+    from burn.settings import from_plain
+
+    what = arguments[0] if arguments else "--help"
+    if what not in (*ANALYSES, "-h", "--help"):
+        raise UserError(f"unknown analysis {what!r}: give {', '.join(ANALYSES)} first")
+    width = max(map(len, ANALYSES))
+    parser = Parser(
+        "analyze WHAT",
+        "An experiment of the paper that is no training run to its end: WHAT.svg, its numbers in "
+        "WHAT.csv,\nand in WHAT.md what was seen. --help after its name shows the settings.\n\n"
+        + "\n".join(f"  {name:<{width}}  {about.title}" for name, about in ANALYSES.items()),
+        "  burn analyze gradients --data cifar10/train.parquet --teacher runs/teacher \\\n"
+        "      --out runs/gradients\n"
+        "  burn analyze ema-toy --out runs/ema-toy\n"
+        "  burn analyze cost --compared runs/compared --out runs/cost\n"
+        "  burn analyze negatives --data cifar10/train.parquet --test cifar10/val.parquet \\\n"
+        "      --budget 100000 --out runs/negatives",
+    )
+    parser.add_argument("what", type=str, help=", ".join(ANALYSES))
+    parser.add_argument("--out", type=str, required=True, help="folder for the three files")
+    kind = ANALYSES[what].options if what in ANALYSES else None
+    if kind and fields(kind):
+        parser.add_class_arguments(kind, as_group=False)
+    options = parser.read(arguments or ["--help"])
+    assert kind is not None
+    from burn.files import expand
+
+    given = options.as_dict()
+    chosen = from_plain(kind, {f.name: given[f.name] for f in fields(kind)})
+    print(analyze(what, chosen, expand(options.out), console))
+    for suffix in ("svg", "csv", "md"):
+        print(f"-> {Path(options.out) / what}.{suffix}")
 
 
 def _import(arguments: list[str], console: Console) -> None:
@@ -622,7 +666,7 @@ def _pack(arguments: list[str], console: Console) -> None:
     head = None if options.head is None else expand(options.head)
     kept = None if options.results is None else expand(options.results) / "results.jsonl"
     if kept:
-        append_results(kept, [])  # it is too late to find out once the file is written
+        append_results(kept, [])  # after packing would be late to find out
     done = pack(expand(options.checkpoint), expand(options.out), head)
     speed: dict[str, float] = {}
     if kept:
@@ -643,16 +687,9 @@ def _pack(arguments: list[str], console: Console) -> None:
         + (f", same class for {done.same_class} of them" if done.classes else "")
     )
     if kept:
-        print(f"{speed['milliseconds']:.2f} ms an image here on one thread, added to {kept}")
+        print(f"{speed['milliseconds']:.3f} ms an image here on one thread, added to {kept}")
     print(f"-> {options.out}")
     print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise UserError(f"{option} {text}: give whole numbers with commas between") from None
 
 
 def _info(arguments: list[str], console: Console) -> None:
@@ -676,6 +713,29 @@ def _info(arguments: list[str], console: Console) -> None:
         print(json.dumps({**about, **asdict(cost), "ops": cost.ops}, indent=2))
     else:
         Console(markup=False, highlight=False).print(cost_table(cost, about))
+
+
+def _report(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "report RUN…",
+        "What runs, results and comparisons hold, as one page that needs no network: did it work, "
+        "how it\nwas trained, the paper's numbers beside, curves, pictures. Each RUN is a folder "
+        "of pretrain,\nevaluate, compare, ablate, analyze or demo.",
+        "  burn report runs/demo\n"
+        "  burn report runs/student runs/judged --out student.html\n"
+        "  burn report runs/compared runs/ablated runs/analysis --out all.html",
+    )
+    parser.add_argument("run", type=str, nargs="+", help="folder with what burn left")
+    parser.add_argument(
+        "--out", type=str, default="report.html", help="page to write, in the place of an older one"
+    )
+    options = parser.read(arguments)
+    from burn.files import expand
+    from burn.report.html import write_report
+
+    out = expand(options.out)
+    size = write_report([expand(run) for run in options.run], out)
+    print(f"-> {options.out} ({size / 1000:,.0f} kB)")
 
 
 def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from burn.compute import Device
 from burn.data.digits import Digits
 from burn.data.loader import plain_batches
 from burn.deploy.environment import DeviceRun, run_on_device
+from burn.deploy.measured import pack_results
 from burn.deploy.pack import Packed, pack
 from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
@@ -26,15 +27,18 @@ from burn.report.plots import demo_picture
 from burn.results import Result, append_results
 from burn.training.run import Machine, RunPlan, pretrain
 
+_STUDENT = "BURN stage 2, binary"  # in tables, of the network that is shipped
+
 
 def run_demo(
     out: Path, seed: int, device: Device, console: Console, *, overwrite: bool
 ) -> list[Result]:
     """Train a teacher and a student on digits, judge both on held-out digits, pack the student.
 
-    Leaves teacher/, student/, linear/ (the classifier), student.bnn, packed.json, results.jsonl,
-    demo.png and demo.svg in `out`. What an earlier demo finished there is kept, unless
-    `overwrite`. Raises UserError as `pretrain` does.
+    Leaves teacher/, student/, linear/ (the classifier), student.bnn, packed.json, results.jsonl
+    (which has the packed file's numbers too), what kNN keeps of the student, demo.png and demo.svg
+    in `out`. What an earlier demo finished there is kept, unless `overwrite`. Raises UserError as
+    `pretrain` does.
     """
     require_alone("demo")
     machine = Machine(device=device, workers=0)
@@ -55,7 +59,7 @@ def run_demo(
             resume_command=f"burn demo --out {out} --seed {seed}",
         )
     console.rule("evaluation on 360 held-out digits")
-    results = _judge(teacher, student, seed, console)
+    results = _judge(teacher, student, out, seed, console)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
     demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
@@ -65,14 +69,17 @@ def run_demo(
     return results
 
 
-def _judge(teacher: Path, student: Path, seed: int, console: Console) -> list[Result]:
-    """kNN and linear for both stages of the student, fresh and trained, and for the teacher."""
+def _judge(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:
+    """kNN and linear for both stages of the student, fresh and trained, and for the teacher.
+
+    What kNN keeps of the trained student goes to `out`.
+    """
     stage1, stage2 = student / "stage1.safetensors", student / "stage2.safetensors"
     rows = (
         ("random, binary activations", stage1, True),
         ("BURN stage 1, binary activations", stage1, False),
         ("random, binary", stage2, True),
-        ("BURN stage 2, binary", stage2, False),
+        (_STUDENT, stage2, False),
         ("teacher, float", teacher, False),
     )
     results = []
@@ -81,7 +88,8 @@ def _judge(teacher: Path, student: Path, seed: int, console: Console) -> list[Re
         subject = Subject(
             name, str(checkpoint), backbone, views, Digits("train"), Digits("test"), seed, workers=0
         )
-        results += run_knn(subject, KnnConfig(), console)
+        shown = replace(subject, out=out) if name == _STUDENT else subject
+        results += run_knn(shown, KnnConfig(), console)
         results += run_linear(subject, LinearConfig(augment="none"), console)
     return results
 
@@ -100,6 +108,8 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     file = out / "student.bnn"
     file.unlink(missing_ok=True)
     packed = pack(student, file, kept)
+    results = pack_results(packed, file, str(student / "stage2.safetensors"), _STUDENT)
+    append_results(out / "results.jsonl", results)
     images = torch.cat([batch.views[0] for batch in plain_batches(test, views, 256, 0)])
     run = run_on_device(file, backbone, (classifier.weight, classifier.bias), images)
     numbers = {"file": asdict(packed), "run": asdict(run)}

@@ -17,6 +17,8 @@ class Result:
     """One number: a line of `results.jsonl`.
 
     value is in percent; spread its standard deviation over samples, where it is a mean of some.
+    Protocol pack alone has other units, which its metrics name: bytes and float32_bytes,
+    milliseconds (of an image), cosine (-1 to 1). train and test are "" where there are none.
     """
 
     protocol: str
@@ -32,13 +34,18 @@ class Result:
     spread: float | None = None
 
 
+def result_lines(results: Sequence[Result]) -> str:
+    """A line of JSON each, as files of results hold them."""
+    return "".join(json.dumps(asdict(result)) + "\n" for result in results)
+
+
 def append_results(path: Path, results: Sequence[Result]) -> None:
     """Add a line for each result, after a last line that was cut short if need be.
 
     With no results it only makes sure that there is such a file. Raises UserError where it cannot
     be written.
     """
-    lines = "".join(json.dumps(asdict(result)) + "\n" for result in results)
+    lines = result_lines(results)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:

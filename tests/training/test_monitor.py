@@ -1,14 +1,17 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from burn.training.monitor import (
+    FeatureMonitor,
     GradientFlowError,
     GradientFlowGuard,
     TargetMonitor,
     effective_rank,
+    gradient_norms,
 )
 from burn.types import Part
 
@@ -116,4 +119,70 @@ def test_monitor_is_quiet_for_confident_targets_that_differ():
     monitor = TargetMonitor()
     monitor.add(torch.eye(100))
     assert monitor.close(1)["target_entropy"] == pytest.approx(1, rel=1e-5)
+    assert monitor.collapsed_at is None
+
+
+def test_gradient_norms_against_loops():
+    first, second = two_layers()
+    modules = first, second, nn.Linear(2, 2)  # the last is not reached
+    backward(first, second)
+    parts = [Part(name, module, True) for name, module in zip("abc", modules, strict=True)]
+    squares = [
+        sum(
+            v**2
+            for p in module.parameters()
+            if p.grad is not None
+            for v in p.grad.flatten().tolist()
+        )
+        for module in (first, second)
+    ]
+    # float32 sums against float64 loops
+    expected = {"a": math.sqrt(squares[0]), "b": math.sqrt(squares[1]), "c": 0.0}
+    assert gradient_norms(parts) == pytest.approx(expected, rel=1e-6)
+
+
+def test_numbers_of_features_against_loops():
+    features = 5 + torch.randn(20, 6)
+    numbers = FeatureMonitor().look(features, 1)
+    rows = np.array([row / np.linalg.norm(row) for row in features.double().numpy()])
+    mean = [sum(row[i] for row in rows) / 20 for i in range(6)]
+    squares = [sum((row[i] - mean[i]) ** 2 for i in range(6)) for row in rows]
+    # float32 against float64; 1e-7 is inside the rank's log
+    assert numbers["feature_spread"] == pytest.approx(math.sqrt(sum(squares) / 20), rel=1e-4)
+    centred = features.double().numpy() - features.double().numpy().mean(axis=0)
+    singular = np.sqrt(np.linalg.eigvalsh(centred.T @ centred))
+    share = singular / singular.sum()
+    rank = math.exp(-sum(p * math.log(p) for p in share))
+    assert numbers["feature_rank"] == pytest.approx(rank, rel=1e-4)
+
+
+LINE = torch.ones(8) + torch.linspace(0, 4, 32).outer(torch.arange(8.0))
+COLLAPSED = {
+    "a line": LINE,
+    "constant": torch.ones(32, 8),
+    "zero": torch.zeros(32, 8),
+    "rounding": torch.linspace(1, 2, 8) * (1 + 1e-3 * (torch.rand(32, 8) - 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", COLLAPSED)
+def test_features_that_say_nothing_are_called_collapsed_at_the_second_look(name: str):
+    monitor = FeatureMonitor()
+    spread = torch.randn(32, 8)
+    for step, features in ((1, COLLAPSED[name]), (2, spread), (3, COLLAPSED[name])):
+        assert all(math.isfinite(number) for number in monitor.look(features, step).values())
+    assert monitor.collapsed_at is None
+    resumed = FeatureMonitor()
+    resumed.load_state_dict(monitor.state_dict())
+    for step in (4, 5):
+        resumed.look(COLLAPSED[name], step)
+    assert resumed.collapsed_at == 4
+
+
+def test_features_with_a_large_mean_or_of_few_images_are_not_called_collapsed():
+    monitor = FeatureMonitor()
+    for step in range(4):
+        monitor.look(100 + torch.randn(32, 64), step)
+    for step in range(4):
+        monitor.look(torch.randn(3, 64), step)
     assert monitor.collapsed_at is None

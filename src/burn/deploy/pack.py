@@ -256,12 +256,10 @@ def _check_names(classes: Sequence[str], origin: str) -> None:
             raise UserError(f"{origin}: the class {name!r} has a name that is not UTF-8") from error
 
 
-def _verify(
-    packed: Path, backbone: Backbone, classifier: Classifier | None, images: Tensor, origin: str
-) -> tuple[float, int]:
-    """Run the file and the network on images: least cosine of their features, same top classes.
+def open_packed(packed: Path, origin: str) -> Any:
+    """The file as a `burn_engine.Model`, on one thread. origin: what was packed, for messages.
 
-    Raises UserError where they are not the same function.
+    Raises UserError without burn-engine, and for a file that it refuses.
     """
     try:
         import burn_engine
@@ -272,10 +270,20 @@ def _verify(
         # Where its compiled core is missing it says that the NumPy reference is slow: as good here.
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
-            model = burn_engine.load(packed, threads=1)
+            return burn_engine.load(packed, threads=1)
         except burn_engine.ModelError as error:
             reason = str(error).removeprefix(f"{packed}: ")
             raise UserError(f"{origin} cannot be packed: {reason}") from error
+
+
+def _verify(
+    packed: Path, backbone: Backbone, classifier: Classifier | None, images: Tensor, origin: str
+) -> tuple[float, int]:
+    """Run the file and the network on images: least cosine of their features, same top classes.
+
+    Raises UserError where they are not the same function.
+    """
+    model = open_packed(packed, origin)
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
     with np.errstate(all="ignore"):  # what overflows does not agree
         found = np.asarray(model.features(pixels))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from burn.classifier_file import NAME as CLASSIFIER_NAME
 from burn.classifier_file import Classifier, save_classifier
@@ -22,6 +22,8 @@ from burn.evaluation.classifier import (
     top_k,
     train_linear,
 )
+from burn.evaluation.confusion import keep_confusion
+from burn.evaluation.neighbours import keep_neighbours
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.knn import knn_predict
@@ -125,8 +127,20 @@ def _are_numbers(classes: tuple[str, ...]) -> bool:
     return classes == tuple(str(i) for i in range(len(classes)))
 
 
+def class_names(subject: Subject) -> tuple[str, ...]:
+    """Of the training labels: the test images' names where the training images have numbers."""
+    train, test = subject.train.classes, subject.test.classes
+    if not _are_numbers(train):
+        return train
+    return (*test[: len(train)], *train[len(test) :])
+
+
 def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Result]:
-    """Top-1 of weighted kNN between plain features of the training and the test images."""
+    """Top-1 of weighted kNN between plain features of the training and the test images.
+
+    Confusions, and the nearest neighbours of a few test images, are kept in `subject.out`, in the
+    place of older ones.
+    """
     began = time.perf_counter()
     bank, queries = (plain_features(subject, part, console) for part in ("train", "test"))
     assert bank.labels is not None
@@ -135,15 +149,24 @@ def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Resul
         bank.values, bank.labels, queries.values, len(bank.classes), config.k, config.temperature
     )
     numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
-    return subject.results("knn", numbers, asdict(config), began)
+    results = subject.results("knn", numbers, asdict(config), began)
+    classes = class_names(subject)
+    keep_confusion(subject, "knn", "top1", scores, queries.labels, classes)
+    keep_neighbours(subject, bank, queries, classes)
+    return results
 
 
 def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list[Result]:
     """Top-1 and top-5 of a linear layer on the frozen backbone.
 
-    A strict one is kept in `subject.out`, in the place of an older one.
+    A strict one is kept in `subject.out`, and the confusions of either, in the place of older ones.
     """
-    probe, numbers, settings, began = _probe(subject, config, console)
+    judged = _probe(subject, config, console)
+    probe, settings = judged.probe, judged.settings
+    keep_confusion(
+        subject, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
+        class_names(subject),
+    )  # fmt: skip
     if subject.out and isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
         classes = tuple(subject.train.classes)
         classifier = Classifier(probe.weight, probe.bias, classes, subject.fingerprint)
@@ -151,18 +174,32 @@ def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list
         save_classifier(subject.out / CLASSIFIER_NAME, classifier, about)
     elif subject.out:
         subject.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
-    return subject.results("linear", numbers, settings, began)
+    return subject.results("linear", judged.numbers, settings, judged.began)
 
 
 def run_transfer(subject: Subject, config: TransferConfig, console: Console) -> list[Result]:
     """Linear evaluation on another data set than the one pretrained on, by that set's settings."""
-    _, numbers, settings, began = _probe(subject, config.linear(), console)
-    return subject.results("transfer", numbers, settings | {"settings": config.settings}, began)
+    judged = _probe(subject, config.linear(), console)
+    settings = judged.settings | {"settings": config.settings}
+    return subject.results("transfer", judged.numbers, settings, judged.began)
 
 
-def _probe(
-    subject: Subject, config: LinearConfig, console: Console
-) -> tuple[nn.Module, dict[str, float], dict[str, Any], float]:
+@dataclass(frozen=True)
+class _Judged:
+    """A trained probe and how it did; numbers are in percent, the top-1 first.
+
+    scores: (images, classes) of the test images; labels: int64 (images,). began: when its work did.
+    """
+
+    probe: nn.Module
+    scores: Tensor
+    labels: Tensor
+    numbers: dict[str, float]
+    settings: dict[str, Any]
+    began: float
+
+
+def _probe(subject: Subject, config: LinearConfig, console: Console) -> _Judged:
     began = time.perf_counter()
     s = subject
     unreadable: set[int] = set()
@@ -186,4 +223,4 @@ def _probe(
         scores = probe(test.values)
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
-    return probe, numbers, asdict(config), began
+    return _Judged(probe, scores, test.labels, numbers, asdict(config), began)

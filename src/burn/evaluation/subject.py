@@ -55,6 +55,15 @@ class Subject:
         """Changes with the network's weights and settings."""
         return fingerprint(self.backbone)
 
+    def about(self) -> dict[str, str]:
+        """Which network is judged on what, in the words of its results."""
+        return {
+            "model": self.model,
+            "checkpoint": self.checkpoint,
+            "train": self.train.name,
+            "test": self.test.name,
+        }
+
     def note_unreadable(self, source: Source, positions: Iterable[int]) -> None:
         """Have the user hear, once, of images of `source` that could not be read."""
         missing = sorted(set(positions))
@@ -77,14 +86,11 @@ class Subject:
                 protocol=protocol,
                 metric=metric,
                 value=round(value, 4),
-                model=self.model,
-                checkpoint=self.checkpoint,
-                train=self.train.name,
-                test=self.test.name,
                 seed=self.seed,
                 seconds=seconds,
                 settings={**settings, "compute": compute},
                 spread=round(spread[metric], 4) if spread and metric in spread else None,
+                **self.about(),
             )
             for metric, value in numbers.items()
         ]

@@ -13,6 +13,7 @@ from rich.console import Group as Lines
 from rich.console import RenderableType
 from rich.table import Column, Table
 
+from burn.report.paper import ablation_figure
 from burn.report.tables import mean_and_spread
 from burn.results import Result
 
@@ -138,6 +139,12 @@ class AblationRow:
     collapsed: int
     seconds: float
 
+    @property
+    def paper(self) -> float | None:
+        """Linear accuracy on ImageNet in %, where the paper has it."""
+        figure = ablation_figure(*self.row.paper) if self.row.paper else None
+        return figure.value if figure else None
+
 
 def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
     """Of every group that has two rows or more, those that were run, in the groups' order."""
@@ -166,7 +173,7 @@ def _row(row: Row, results: Sequence[Result]) -> AblationRow:
     )
 
 
-_COLUMNS = ("", "kNN", "linear", "seeds", "training")
+_COLUMNS = ("", "kNN", "linear", "seeds", "training", "the paper's linear")
 
 
 def _cells(row: AblationRow) -> tuple[str, ...]:
@@ -178,6 +185,7 @@ def _cells(row: AblationRow) -> tuple[str, ...]:
         mean_and_spread(row.linear),
         str(len(row.knn)),
         f"{row.seconds:.0f} s",
+        "" if row.paper is None else f"{row.paper:.1f}",
     )
 
 

@@ -20,7 +20,7 @@ from burn.results import Result
 from burn.training.metrics import read_metrics
 
 _GREY, _ORANGE, _BLUE, _PALE, _INK = "#b8bec7", "#e4572e", "#2e6fb7", "#8fb8de", "#20242b"
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "text.color": _INK,
@@ -44,7 +44,7 @@ def demo_picture(
 
     teacher, student: run folders.
     """
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), width_ratios=(1.5, 0.9, 1.2))
         _accuracy(axes[0], results)
         _losses(axes[1], [teacher / "stage1"], {"loss": ("contrastive loss", _BLUE)})
@@ -71,7 +71,7 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
     """
     rows = compared_rows(results)
     most = max(value for row in rows for values in row.numbers.values() for value in values)
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(9, 1.5 + 0.32 * len(rows)), sharey=True)
         for panel, protocol in zip(axes, ("knn", "linear"), strict=True):
             for place, row in enumerate(rows):

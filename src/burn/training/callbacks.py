@@ -1,29 +1,38 @@
-"""What happens around the steps of a stage: guard, monitor, online kNN, progress."""
+"""What happens around the steps of a stage: guard, monitors, online kNN, progress."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import lightning as L
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from burn.data.shards import ShardedImages
 from burn.data.sources import Source
 from burn.errors import SaidByFirst, UserError, printable
 from burn.features import extract_features
 from burn.knn import knn_accuracy
+from burn.machine import resident_bytes
+from burn.methods.base import Method
 from burn.processes import Processes
 from burn.stop import StopRequest
-from burn.training.metrics import MetricsFile
+from burn.training.binary import BinaryLayers
 from burn.training.module import PretrainModule
-from burn.training.monitor import ALARM, GradientFlowGuard, TargetMonitor, effective_rank
+from burn.training.monitor import (
+    ALARM,
+    RANK_ALARM,
+    SPREAD_ALARM,
+    FeatureMonitor,
+    GradientFlowGuard,
+    TargetMonitor,
+    effective_rank,
+    gradient_norms,
+)
+from burn.training.record import Record
 from burn.types import Batch
 
 _KNN_IMAGES = 1000
@@ -52,16 +61,14 @@ class Monitor(L.Callback):
     """
 
     def __init__(
-        self, every: int, max_bad: float, source: Source, folder: Path, processes: Processes,
+        self, every: int, max_bad: float, source: Source, record: Record, processes: Processes,
         console: Console,
     ) -> None:  # fmt: skip
         self._every, self._max_bad, self._source = every, max_bad, source
         self._processes, self._console = processes, console
-        self._metrics = MetricsFile(folder / "metrics.csv")
-        self._folder = folder
-        self._board: SummaryWriter | None = None
-        self._silent = False
+        self._record = record
         self._target = TargetMonitor()
+        self._features = FeatureMonitor()
         self._images = 0
         self._step = 0  # the last one that was looked at
         self._since = self._began = time.perf_counter()
@@ -75,6 +82,10 @@ class Monitor(L.Callback):
         return self._target.collapsed_at
 
     @property
+    def features_collapsed_at(self) -> int | None:
+        return self._features.collapsed_at
+
+    @property
     def seconds(self) -> float:
         """Time in training, that of the interrupted parts of a resumed stage included."""
         return self._seconds_before + time.perf_counter() - self._began
@@ -83,6 +94,7 @@ class Monitor(L.Callback):
         return {
             "seconds": self.seconds,
             "target": self._target.state_dict(),
+            "features": self._features.state_dict(),
             "unreadable": sorted(self.all_unreadable()),
             "last": self.last,
             "knn": self.knn,
@@ -91,21 +103,21 @@ class Monitor(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._seconds_before = state_dict["seconds"]
         self._target.load_state_dict(state_dict["target"])
+        # Resume files of the burn before this monitor hold nothing of it.
+        self._features.load_state_dict(state_dict.get("features", {}))
         self.unreadable = set(state_dict["unreadable"])
         self.last, self.knn = state_dict["last"], state_dict["knn"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._processes.first:
-            with self._complaint():
-                self._metrics.start(trainer.global_step)
-                self._board = SummaryWriter(str(self._folder), purge_step=trainer.global_step + 1)
+            self._record.start(trainer.global_step)
+        if pl_module.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(pl_module.device)
         self._since, self._images = time.perf_counter(), 0
         self._began, self._step = self._since, trainer.global_step
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        with self._complaint():
-            if self._board is not None:
-                self._board.close()
+        self._record.close()
         self._check_unreadable()
 
     def all_unreadable(self) -> set[int]:
@@ -124,20 +136,6 @@ class Monitor(L.Callback):
             f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
         )
         raise UserError(message) if self._processes.first else SaidByFirst(message)
-
-    @contextlib.contextmanager
-    def _complaint(self) -> Iterator[None]:
-        """Numbers that cannot be written do not end a run; the first time, it is said."""
-        try:
-            yield
-        except OSError as error:
-            if not self._silent:
-                self._console.print(
-                    f"numbers cannot be written to {self._folder}: {error.strerror or error}; "
-                    "going on without",
-                    style="bold red",
-                )
-            self._silent = True
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
@@ -165,22 +163,88 @@ class Monitor(L.Callback):
         numbers["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
         numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
         numbers["effective_rank"] = effective_rank(output.features)
-        collapsed_before = self.collapsed_at is not None
+        numbers |= self._features.look(output.features, step)
         numbers |= self._target.close(step)
         numbers["images_per_second"] = self._images / seconds
+        numbers["memory"] = memory(pl_module.device)
         self.last = numbers
-        self.write(trainer, step, numbers)
-        if self.collapsed_at is not None and not collapsed_before:
-            self._console.print(collapse_message(self.collapsed_at, numbers), style="bold red")
+        self._record.metrics(step, trainer.current_epoch, numbers)
+        if self.collapsed_at == step:
+            self._console.print(collapse_message(step, numbers), style="bold red")
+        if self.features_collapsed_at == step:
+            self._console.print(features_message(step, numbers), style="bold red")
         self._since, self._images = time.perf_counter(), 0
 
-    def write(self, trainer: L.Trainer, step: int, numbers: dict[str, float]) -> None:
-        """To metrics.csv and TensorBoard."""
-        with self._complaint():
-            self._metrics.append(step, trainer.current_epoch, numbers)
-            if self._board is not None:
-                for name, value in numbers.items():
-                    self._board.add_scalar(name, value, step)
+
+class Gradients(L.Callback):
+    """Writes the norms of the gradients by part, every `every` steps; of the first process alone.
+
+    What it sees are a whole step's: accumulated, averaged over the processes, not yet used.
+    """
+
+    def __init__(self, every: int, method: Method, record: Record) -> None:
+        self._every, self._record = every, record
+        self._parts = [part for part in method.parts() if part.trained]
+
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
+    ) -> None:  # fmt: skip
+        assert isinstance(pl_module, PretrainModule)
+        step = trainer.global_step + 1
+        if step % self._every == 0 and pl_module.learned_in_step:
+            self._record.gradients(step, gradient_norms(self._parts))
+
+
+class Layers(L.Callback):
+    """Writes what becomes of the binary layers at the end of every epoch and of the stage.
+
+    Looked at are images of every `every`th step, and of the step that ends the epoch; of the first
+    process alone.
+    """
+
+    def __init__(self, every: int, layers: BinaryLayers, record: Record) -> None:
+        self._every, self._layers, self._record = every, layers, record
+        self._step = 0  # the last one that was looked at
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._layers.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._layers.load_state_dict(state_dict)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._step = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        assert isinstance(pl_module, PretrainModule)
+        step = trainer.global_step
+        if step == self._step:
+            return  # a part of a batch
+        self._step = step
+        # Not when Lightning ends the epoch: a resume file of its last step is written before that.
+        ends = pl_module.ends_epoch
+        if (ends or step % self._every == 0) and len(batch.indices):
+            self._layers.look(batch.views[0], trainer.precision_plugin.forward_context())
+        if not ends:
+            return
+        rows = self._layers.close()
+        self._record.layers(step, trainer.current_epoch, rows)
+        numbers = {"memory": memory(pl_module.device)}
+        flips = self._layers.share_of_flips(rows)
+        if flips is not None:
+            numbers["weight_flips"] = flips
+        self._record.metrics(step, trainer.current_epoch, numbers)
+
+
+def memory(device: torch.device) -> float:
+    """In MB (10⁶ bytes): on CUDA the most that the stage's tensors held at once since the start
+    or the resuming; else what this process holds now (on macOS: its peak)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    return resident_bytes() / 1e6
 
 
 def unreadable_images(source: Source, positions: Collection[int]) -> str:
@@ -201,20 +265,38 @@ def collapse_message(step: int, numbers: dict[str, float]) -> str:
     )
 
 
+def features_message(step: int, numbers: Mapping[str, float]) -> str:
+    """The same of the backbone's features."""
+    return (
+        f"collapsed features at step {step}: the backbone hardly tells images apart any more (its "
+        f"features less their mean have rank {numbers.get('feature_rank', 0):.1f}, alarm below "
+        f"{RANK_ALARM:g}; their spread is {numbers.get('feature_spread', 0):.4f}, alarm below "
+        f"{SPREAD_ALARM:g}); lower --optim.lr, or look at the loss"
+    )
+
+
 class OnlineKnn(L.Callback):
     """After every epoch: kNN accuracy on a fixed fifth of up to 1,000 training images with labels.
 
     A monitor only: labels never reach the loss. Cut short where the run is to stop.
     """
 
-    def __init__(self, source: Source, monitor: Monitor, stop: StopRequest) -> None:
-        self._monitor, self._stop = monitor, stop
+    def __init__(
+        self, source: Source, monitor: Monitor, record: Record, stop: StopRequest
+    ) -> None:  # fmt: skip
+        self._monitor, self._record, self._stop = monitor, record, stop
         # Single images of shards are slow to reach: some that lie together are read once.
         sharded = isinstance(source, ShardedImages)
         self._source = source.sample(_KNN_IMAGES) if sharded else source
         random = torch.Generator().manual_seed(0)
         chosen = torch.randperm(len(self._source), generator=random)[:_KNN_IMAGES]
         self._indices = chosen.tolist()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        # An epoch whose last step was the last before a stop was not judged when it ended.
+        if pl_module.ends_epoch and not self._record.has(trainer.global_step, "knn"):
+            self.on_train_epoch_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, PretrainModule)
@@ -239,7 +321,9 @@ class OnlineKnn(L.Callback):
             features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
         )
         self._monitor.knn = accuracy
-        self._monitor.write(trainer, trainer.global_step, {"knn": accuracy})
+        # Not Lightning's number of the epoch: after a resume that is the next one's.
+        step = trainer.global_step
+        self._record.metrics(step, (step - 1) // pl_module.steps_per_epoch, {"knn": accuracy})
 
 
 class _Stopped(Exception):

@@ -45,6 +45,12 @@ class PretrainModule(L.LightningModule):
         """Share of the stage's optimizer steps that are done, in [0, 1)."""
         return min(1.0, self.global_step / self.num_steps)
 
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the last step was an epoch's, or the stage's, last."""
+        step = self.global_step
+        return step > 0 and (step % self.steps_per_epoch == 0 or step == self.num_steps)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         batch = self._as_large_as_every_process_has(batch)
         self.batch, self.output = batch, None

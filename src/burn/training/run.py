@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import re
 import secrets
 import time
@@ -34,6 +33,7 @@ from burn.data.stream import StreamLoader
 from burn.errors import Interrupted, SaidByFirst, UserError
 from burn.files import locked, remove_unfinished, write_text
 from burn.layers import BinaryConv2d
+from burn.machine import cores, processor, source_commit
 from burn.methods.base import Method
 from burn.methods.registry import NEED_LABELS, NEED_TEACHER, SHUFFLE_NORMS, build_method
 from burn.processes import Processes
@@ -41,12 +41,16 @@ from burn.settings import from_plain
 from burn.stop import StopRequest
 from burn.targets.frozen import FrozenTarget
 from burn.targets.weights import Teacher, load_teacher
+from burn.training.binary import BinaryLayers
 from burn.training.callbacks import (
+    Gradients,
     Guard,
+    Layers,
     Monitor,
     OnlineKnn,
     ProgressBar,
     collapse_message,
+    features_message,
     unreadable_images,
 )
 from burn.training.finite import FiniteSteps
@@ -54,6 +58,7 @@ from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowGuard
 from burn.training.profile import Profile
 from burn.training.recipe import Recipe
+from burn.training.record import Record
 from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume
 from burn.types import Checkpoint, Precision
 
@@ -113,7 +118,11 @@ class Machine:
 
 @dataclass(frozen=True)
 class StageSummary:
-    """How a stage ended; `numbers` are the last ones the monitor wrote."""
+    """How a stage ended; `numbers` are the last ones the monitor wrote.
+
+    collapsed_at: the step at which its target was called collapsed, or None;
+    features_collapsed_at: its backbone's features.
+    """
 
     stage: int
     precision: Precision
@@ -123,6 +132,7 @@ class StageSummary:
     images_per_second: float
     knn: float | None
     collapsed_at: int | None
+    features_collapsed_at: int | None
     numbers: Mapping[str, float]
 
 
@@ -138,11 +148,11 @@ def pretrain(
 ) -> list[StageSummary]:
     """Train every stage of the plan into `out`, and say on the console how each ended.
 
-    A stage leaves stageN.safetensors, stageN.json, and in stageN/ metrics.csv, TensorBoard's
-    events and, while it is under way, the resume files. resume: go on with the run in `out`, or
-    begin where there is none. resume_command is what the user is told to type after an
-    interruption. Raises UserError for what cannot be used, GradientFlowError where the loss does
-    not train, Interrupted after a signal.
+    A stage leaves stageN.safetensors, stageN.json, and in stageN/ metrics.csv, gradients.csv,
+    layers.csv, TensorBoard's events and, while it is under way, the resume files. resume: go on
+    with the run in `out`, or begin where there is none. resume_command is what the user is told to
+    type after an interruption. Raises UserError for what cannot be used, GradientFlowError where
+    the loss does not train, Interrupted after a signal.
 
     Several processes (see `burn.processes`) share every batch; `out` must be a folder that all of
     them see.
@@ -191,6 +201,7 @@ class _Run:
         self.teacher = load_teacher(plan.teacher) if plan.teacher else None
         _check_size(plan.recipe)
         self.described = _describe(plan, self.source, self.teacher)
+        self.machine_described = _describe_machine(processes)
         self.make_method(plan.recipe.precisions()[0])
 
     def make_method(self, precision: Precision) -> Method:
@@ -372,6 +383,26 @@ def _describe(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[st
     return {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data, "teacher": origin}
 
 
+def _describe_machine(processes: Processes) -> dict[str, Any]:
+    """What a stage was trained on: this process's machine.
+
+    device: "cpu" or the GPU's name. cores: that the process may use; threads: of its arithmetic.
+    commit: of burn's source, as it was when the run was started or resumed.
+    """
+    device = processes.device
+    cuda = device.type == "cuda"
+    return {
+        "processor": processor(),
+        "device": torch.cuda.get_device_name(device) if cuda else device.type,
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "processes": processes.count,
+        "torch": torch.__version__,
+        "burn": version("burn-ssl"),
+        "commit": source_commit(),
+    }
+
+
 def _plain(plan: RunPlan) -> dict[str, Any]:
     return {**vars(plan), "recipe": plan.recipe.to_json()}
 
@@ -424,7 +455,10 @@ def _remove_run(out: Path) -> None:
         for suffix in (".safetensors", ".json"):
             (out / f"stage{number}{suffix}").unlink(missing_ok=True)
         folder = out / f"stage{number}"
-        names = ("metrics.csv", "profile.json", "resume*.ckpt", "events.out.tfevents.*")
+        names = (
+            "metrics.csv", "gradients.csv", "layers.csv", "profile.json", "resume*.ckpt",
+            "events.out.tfevents.*",
+        )  # fmt: skip
         for pattern in names:
             for file in folder.glob(pattern):
                 file.unlink()
@@ -489,6 +523,7 @@ def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
         images_per_second=monitor["images_per_second"],
         knn=monitor["knn"],
         collapsed_at=monitor["collapsed_at"],
+        features_collapsed_at=monitor.get("features_collapsed_at"),  # not of an earlier burn
         numbers=monitor["last"],
     )
 
@@ -524,16 +559,20 @@ class _Stage:
         resumed = processes.gather(processes.on_first(lambda: files.usable(shapes, console)))[0]
         writer = ResumeWriter(files)
         saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
-        monitor = Monitor(
-            machine.monitor_every, machine.max_bad, run.source, self._folder, processes, console
-        )
+        every, record = machine.monitor_every, Record(self._folder, console)
+        monitor = Monitor(every, machine.max_bad, run.source, record, processes, console)
         callbacks: list[L.Callback] = [
             FiniteSteps(machine.skip_nonfinite, processes, console),
             Guard(GradientFlowGuard(method.parts())),
             monitor,
         ]
-        if run.source.labels is not None and len(run.source) >= 10 and processes.first:
-            callbacks.append(OnlineKnn(run.source, monitor, self._stop))
+        if processes.first:
+            callbacks.append(Gradients(every, method, record))
+            layers = BinaryLayers(method.backbone)
+            if layers:
+                callbacks.append(Layers(every, layers, record))
+            if run.source.labels is not None and len(run.source) >= 10:
+                callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
         callbacks.append(saver)
         if processes.first:
             title = f"stage {self._number}/{len(recipe.precisions())} {self._precision.value}"
@@ -603,9 +642,11 @@ class _Stage:
             "recipe": {"name": run.plan.recipe_name, **recipe.to_json()},
             "data": run.described["data"],
             "teacher": run.described["teacher"],
+            "machine": run.machine_described,
             "monitor": {
                 "knn": monitor.knn,
                 "collapsed_at": monitor.collapsed_at,
+                "features_collapsed_at": monitor.features_collapsed_at,
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
@@ -616,6 +657,9 @@ class _Stage:
         run.processes.on_first(lambda: self._save(file, weights, meta))
         if monitor.collapsed_at is not None:
             text = collapse_message(monitor.collapsed_at, monitor.last)
+            run.console.print(f"stage {self._number}: {text}", style="bold red")
+        if monitor.features_collapsed_at is not None:
+            text = features_message(monitor.features_collapsed_at, monitor.last)
             run.console.print(f"stage {self._number}: {text}", style="bold red")
         if unreadable:
             run.console.print(unreadable_images(run.source, unreadable))
@@ -635,11 +679,8 @@ def default_workers(device: Device, processes: int = 1) -> int:
 
     Most cores feed GPUs; on a CPU half do, and the other half trains.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
     cuda = torch_device(device).type == "cuda"
-    return min(16, max(1, cores // processes)) if cuda else max(1, cores // 2 // processes)
+    return min(16, max(1, cores() // processes)) if cuda else max(1, cores() // 2 // processes)
 
 
 def _trainer(

@@ -1,0 +1,27 @@
+"""λ(t), the weight of the feature similarity, in the shapes of the paper's Table 7."""
+
+from __future__ import annotations
+
+from burn.analysis.rows import Row
+from burn.methods.burn import BurnConfig
+from burn.schedule import loss_balance
+
+POINTS = 200  # of each stage, and one more for its end
+
+
+def schedules(config: BurnConfig | None = None) -> list[Row]:
+    """A row a point, of two stages: each begins λ anew.
+
+    stage: 1 or 2. progress: share of its steps, in [0, 1]. cosine, constant, heaviside: λ(t),
+    between `config`'s ends; that of KL is 1 less it.
+    """
+    c = config or BurnConfig()
+    rows: list[Row] = []
+    for stage in (1, 2):
+        for point in range(POINTS + 1):
+            t = point / POINTS
+            row: Row = {"stage": stage, "progress": t}
+            for shape in ("cosine", "constant", "heaviside"):
+                row[shape] = loss_balance(t, shape, c.lam_start, c.lam_end)
+            rows.append(row)
+    return rows

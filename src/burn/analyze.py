@@ -1,0 +1,277 @@
+"""`burn analyze`: the paper's small experiments, from options to a picture, its data and a text."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burn.analysis.ema_toy import ema_toy
+from burn.analysis.gradients import SETTINGS, FirstSteps, Setting
+from burn.analysis.rows import Row, from_csv, to_csv
+from burn.analysis.schedules import schedules
+from burn.compute import Device, uses_bfloat16
+from burn.data.sources import Source, open_source, require_readable
+from burn.errors import Interrupted, UserError
+from burn.evaluation.progress import progress_bar
+from burn.files import locked, remove_unfinished, write_beside, write_text
+from burn.negatives import NegativesOptions, train_with_fewer_negatives
+from burn.processes import require_alone
+from burn.recipes import find_recipe
+from burn.report import analyses as report
+from burn.report import costs
+from burn.stop import StopRequest
+from burn.targets.weights import load_teacher
+from burn.training.monitor import ALARM
+from burn.training.recipe import Recipe
+from burn.training.run import default_workers
+from burn.training_cost import CostOptions, training_costs
+
+_PARTS, _ABOUT = "gradients-parts", "about.json"
+
+
+@dataclass(frozen=True)
+class GradientOptions:
+    """What is trained for the gradients.
+
+    Attributes:
+        data: images to learn from, as for pretraining.
+        teacher: float teacher, as for pretraining.
+        recipe: a recipe of method burn; its loss is varied, all else stays.
+        steps: how many of the first steps of stage 1.
+        seeds: of every random number, 0,1,2 …
+        device: auto, cpu or cuda.
+        workers: image-loading processes.
+    """
+
+    data: str
+    teacher: str
+    recipe: str = "burn_small"
+    steps: int = 100
+    seeds: str = "0,1"
+    device: Device = "auto"
+    workers: int | None = None
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if self.steps < 2:
+            raise UserError(f"--steps {self.steps} is not at least 2")
+        if (self.workers or 0) < 0:
+            raise UserError(f"--workers {self.workers} is below 0")
+        self.seed_numbers()
+
+    def seed_numbers(self) -> list[int]:
+        """The seeds, each once."""
+        try:
+            seeds = [int(word) for word in self.seeds.split(",")]
+        except ValueError:
+            seeds = []
+        if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
+            raise UserError(f"--seeds {self.seeds}: give numbers in 0 … 2³² - 1, each once")
+        return seeds
+
+
+@dataclass(frozen=True)
+class EmaToyOptions:
+    """The toy has the paper's constants.
+
+    Attributes:
+        seed: of every random number.
+    """
+
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"--seed {self.seed} is not in 0 … 2³² - 1")
+
+
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """Nothing to choose: BURN's defaults."""
+
+    def check(self) -> None:
+        """Nothing can be out of range."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What `burn analyze` needs to know of one.
+
+    title: for help. options: a frozen dataclass with `check`. run: options, an existing folder and
+    the console -> the text, after NAME.csv, NAME.svg and NAME.md were written.
+    """
+
+    title: str
+    options: type
+    run: Callable[[Any, Path, Console], str]
+
+
+def analyze(name: str, options: Any, out: Path, console: Console) -> str:
+    """Run an analysis into the folder `out`; returns the paragraph that NAME.md holds.
+
+    Raises UserError for what cannot be used, Interrupted after a signal.
+    """
+    require_alone("analyze")
+    options.check()
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        remove_unfinished(out)
+        return ANALYSES[name].run(options, out, console)
+
+
+def measure_gradients(
+    recipe: Recipe, recipe_name: str, options: GradientOptions, out: Path, console: Console
+) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of every setting and seed, and what they were measured with.
+
+    Finished runs are kept in `out`; Interrupted is raised between two steps.
+    """
+    for setting in SETTINGS:
+        setting.of(recipe).check()
+    source = open_source(options.data)
+    require_readable(source, at_least=2)
+    teacher = load_teacher(options.teacher)
+    about = {
+        "recipe": {"name": recipe_name, **recipe.to_json()},
+        "data": {"name": options.data, "images": len(source), "fingerprint": source.fingerprint},
+        "teacher": {"name": options.teacher, "sha256": teacher.origin["sha256"]},
+        "steps": options.steps,
+        "bfloat16": uses_bfloat16(recipe.compute, options.device),
+    }
+    parts = out / _PARTS
+    parts.mkdir(exist_ok=True)
+    remove_unfinished(parts)
+    _check_about(parts / _ABOUT, about)
+    jobs = [(seed, setting) for seed in options.seed_numbers() for setting in SETTINGS]
+    stop = StopRequest()
+    rows: list[Row] = []
+    with stop.installed():
+        for number, (seed, setting) in enumerate(jobs, start=1):
+            file = parts / f"{setting.name}-seed{seed}.csv"
+            title = f"{setting.name}, seed {seed} ({number} of {len(jobs)})"
+            if not file.is_file():
+                started = time.monotonic()
+                found = _measure(recipe, setting, seed, source, options, title, stop, console)
+                write_text(file, to_csv(found))
+                console.print(f"{title}: {len(found)} steps, {time.monotonic() - started:.0f} s")
+            else:
+                console.print(f"{title}: kept")
+            run = {"teacher_classifier": setting.classifier, "similarity": setting.similarity}
+            lines = file.read_text(encoding="utf-8").splitlines()
+            rows += [{**run, "seed": seed, **row} for row in from_csv(lines, str(file))]
+    return rows, about
+
+
+def _measure(
+    recipe: Recipe, setting: Setting, seed: int, source: Source, options: GradientOptions,
+    title: str, stop: StopRequest, console: Console,
+) -> list[Row]:  # fmt: skip
+    """One run's first steps; the teacher is loaded anew, as it becomes part of what is trained."""
+    workers = default_workers(options.device) if options.workers is None else options.workers
+    training = FirstSteps(
+        setting.of(recipe), source, load_teacher(options.teacher), seed, options.device, workers
+    )
+    rows: list[Row] = []
+    with progress_bar(console) as bar:
+        task = bar.add_task(title, total=min(options.steps, training.num_steps))
+        for row in islice(training.rows(), options.steps):
+            rows.append(row)
+            bar.advance(task)
+            if stop.requested and len(rows) < options.steps:
+                raise Interrupted(
+                    f"stopped at step {len(rows)} of {title}; finished ones are kept, the same "
+                    "command goes on",
+                    stop.number,
+                )
+    last = rows[-1]
+    if not math.isfinite(last["loss"] + last["classifier"] + last["extractor"]):
+        console.print(f"{title}: loss or gradient not finite at step {last['step']}", style="red")
+    return rows
+
+
+def _check_about(file: Path, about: dict[str, Any]) -> None:
+    """Runs that are kept must be of the same settings. Raises UserError naming the first other."""
+    now = json.loads(json.dumps(about))
+    if file.is_file():
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            stored = None
+        for name, value in now.items():
+            if not isinstance(stored, dict) or not _same(stored.get(name), value):
+                raise UserError(
+                    f"{file.parent} holds runs with another {name}: remove it, or give another "
+                    "--out"
+                )
+        return
+    write_text(file, json.dumps(now, indent=2) + "\n")
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Equal, but for what an earlier burn did not write yet."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(_same(value, new.get(name)) for name, value in old.items())
+    return old == new
+
+
+def _gradients(options: GradientOptions, out: Path, console: Console) -> str:
+    recipe = find_recipe(options.recipe)
+    rows, about = measure_gradients(recipe, options.recipe, options, out, console)
+    return _write(out, "gradients", rows, lambda read: report.gradients(read, about, ALARM))
+
+
+def _ema_toy(options: EmaToyOptions, out: Path, console: Console) -> str:
+    return _write(out, "ema-toy", ema_toy(options.seed), report.ema_toy)
+
+
+def _schedules(options: ScheduleOptions, out: Path, console: Console) -> str:
+    return _write(out, "schedules", schedules(), report.schedules)
+
+
+def _cost(options: CostOptions, out: Path, console: Console) -> str:
+    return _write(out, "cost", training_costs(options), costs.cost)
+
+
+def _negatives(options: NegativesOptions, out: Path, console: Console) -> str:
+    rows = train_with_fewer_negatives(options, out / "negatives", console)
+    return _write(out, "negatives", rows, costs.negatives)
+
+
+def _write(
+    out: Path, name: str, rows: list[Row], describe: Callable[[list[Row]], report.Report]
+) -> str:
+    """NAME.csv, and of what is written there NAME.svg and NAME.md; returns the text."""
+    written = to_csv(rows)
+    write_text(out / f"{name}.csv", written)
+    made = describe(from_csv(written.splitlines()))
+    write_beside(out / f"{name}.svg", made.draw)
+    parts = (f"# {made.title}", f"![]({name}.svg)", made.text, made.table)
+    write_text(out / f"{name}.md", "\n\n".join(part for part in parts if part) + "\n")
+    return made.text
+
+
+ANALYSES: dict[str, Analysis] = {
+    "gradients": Analysis(
+        "size of the gradients over the first steps of training, by loss", GradientOptions,
+        _gradients,
+    ),
+    "ema-toy": Analysis(
+        "how far a target that follows falls behind, float and binarised", EmaToyOptions, _ema_toy
+    ),
+    "schedules": Analysis("λ(t) over two stages", ScheduleOptions, _schedules),
+    "cost": Analysis("time of training against accuracy, of a comparison", CostOptions, _cost),
+    "negatives": Analysis(
+        "InfoMin with fewer negatives and weaker augmentation", NegativesOptions, _negatives
+    ),
+}  # fmt: skip

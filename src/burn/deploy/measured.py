@@ -1,0 +1,84 @@
+"""A packed file's numbers as results: its size, how well it agrees, and how long an image takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from burn.deploy.pack import Packed, open_packed
+from burn.deploy.shared import sample_images
+from burn.machine import processor
+from burn.results import Result
+
+_WARM_UP, _MEASURED = 0.2, 1.0  # seconds
+_LEAST_RUNS = 3
+_SIDE = 224  # pixels, for a file that names no size of images
+
+
+def pack_results(
+    packed: Packed, file: Path, checkpoint: str, model: str | None = None
+) -> list[Result]:
+    """Results of protocol pack: bytes, float32_bytes, cosine and milliseconds.
+
+    packed: what `pack` said of `file`. checkpoint: as the command names it. model: name for tables;
+    default: the one that evaluation gives it. Milliseconds are the median of an image in
+    burn-engine on one thread, of this process and machine, after a warm-up; settings say of which
+    side in pixels, by which instruction set and on what processor.
+    """
+    began = time.perf_counter()
+    network = open_packed(file, checkpoint)
+    side = network.image.size if network.image else _SIDE
+    numbers = {
+        "bytes": packed.bytes,
+        "float32_bytes": packed.float32_bytes,
+        "cosine": packed.cosine,
+        "milliseconds": round(statistics.median(_milliseconds(network, side)), 4),
+    }
+    settings = {
+        "isa": network.isa or network.backend,
+        "threads": 1,
+        "image_size": side,
+        "processor": processor(),
+        "images": packed.images,
+        "classes": packed.classes,
+    }
+    seconds = round(time.perf_counter() - began, 3)
+    return [
+        Result(
+            protocol="pack",
+            metric=metric,
+            value=value,
+            model=model or _name(network.origin or {}),
+            checkpoint=checkpoint,
+            train="",
+            test="",
+            seed=0,
+            seconds=seconds,
+            settings=settings,
+        )
+        for metric, value in numbers.items()
+    ]
+
+
+def _milliseconds(network: Any, side: int) -> list[float]:
+    """Of an image each, until about a second has passed."""
+    image = np.ascontiguousarray(sample_images(side)[0].permute(1, 2, 0).numpy())
+    ready = time.perf_counter() + _WARM_UP
+    network(image)  # lays out the memory for images of this size
+    while time.perf_counter() < ready:
+        network(image)
+    times: list[float] = []
+    enough = time.perf_counter() + _MEASURED
+    while (began := time.perf_counter()) < enough or len(times) < _LEAST_RUNS:
+        network(image)
+        times.append(time.perf_counter() - began)
+    return [1e3 * seconds for seconds in times]
+
+
+def _name(origin: dict[str, Any]) -> str:
+    """As evaluation names a checkpoint."""
+    return f"{origin.get('recipe', '')}, stage {origin.get('stage', '')}"[:80]

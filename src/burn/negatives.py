@@ -1,0 +1,126 @@
+"""`burn analyze negatives`: InfoMin with fewer negatives and weaker augmentation (Figures 7, 8)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from burn.analysis.rows import Row
+from burn.campaign import (
+    Job,
+    Judging,
+    check_jobs,
+    check_processes,
+    open_campaign,
+    read_campaign,
+    run_jobs,
+    seeds_in,
+    within_budget,
+)
+from burn.compute import Device
+from burn.data.sources import open_source
+from burn.errors import UserError
+from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.protocols import check_sources
+from burn.recipes import find_recipe
+from burn.training.recipe import Recipe
+from burn.training.run import Machine, RunPlan
+
+_SHARES = (1, 4, 16)
+
+
+@dataclass(frozen=True)
+class NegativesOptions:
+    """What InfoMin is trained on, with 1, 1/4 and 1/16 of its negatives, and weaker augmentation.
+
+    Attributes:
+        data: images to learn from, as for pretraining; with labels, which judging needs.
+        test: images with labels to judge on.
+        budget: images that each run sees in all of its stages together.
+        recipe: a recipe of method infomin, for the binary network.
+        float_recipe: a recipe whose backbone is the float network.
+        seeds: of every random number, 0,1,2 …
+        linear: linear evaluation, on features of plain views unless its augment says otherwise.
+        device: auto, cpu or cuda.
+        workers: image-loading processes.
+        processes: runs at once; default: one for each GPU, or one.
+    """
+
+    data: str
+    test: str
+    budget: int
+    recipe: str = "infomin_small"
+    float_recipe: str = "teacher_small"
+    seeds: str = "0"
+    linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
+    device: Device = "auto"
+    workers: int | None = None
+    processes: int | None = None
+
+    def check(self) -> None:
+        """Raise UserError for values out of range and recipes that do not fit."""
+        base = find_recipe(self.recipe)
+        if base.method != "infomin":
+            raise UserError(f"--recipe {self.recipe} is not of method infomin: infomin_small, say")
+        if base.infomin.negatives < _SHARES[-1]:
+            raise UserError(f"--recipe {self.recipe} has too few negatives to take a sixteenth of")
+        if len(find_recipe(self.float_recipe).precisions()) > 1:
+            raise UserError(f"--float-recipe {self.float_recipe} is of a binary network")
+        seeds_in(self.seeds)
+        self.linear.check()
+
+    def variants(self) -> dict[str, Recipe]:
+        """Name of each run to its recipe."""
+        binary = find_recipe(self.recipe)
+        backbone = find_recipe(self.float_recipe).backbone
+        found = {}
+        for network, base in (
+            ("binary", binary), ("float", replace(binary, stages=1, backbone=backbone))
+        ):  # fmt: skip
+            for share in _SHARES:
+                fewer = replace(base.infomin, negatives=base.infomin.negatives // share)
+                found[f"{network}-{fewer.negatives}"] = replace(base, infomin=fewer)
+        weak = replace(binary.views, rand_augment=0)
+        return {**found, "binary-weak": replace(binary, views=weak)}
+
+
+def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Console) -> list[Row]:
+    """Train and judge each variant in `out`, and tell of all that are there, a row a run.
+
+    Raises UserError where a run fails, Interrupted after a signal; the same call goes on.
+    """
+    train, test = open_source(options.data, "train"), open_source(options.test, "test")
+    check_sources(train, test)
+    machine = Machine(options.device, options.workers)
+    judging = Judging(options.data, options.test, options.linear, machine)
+    variants, jobs = options.variants(), []
+    for seed in seeds_in(options.seeds):
+        for name, recipe in variants.items():
+            cut, steps = within_budget(recipe, options.budget, len(train))
+            plan = RunPlan(options.recipe, cut, options.data, None, seed, steps)
+            jobs.append(Job(name, plan, out, judging))
+    check_jobs(jobs[: len(variants)], ())
+    of_a_call = ("seeds", "device", "workers", "processes")
+    shared = {name: value for name, value in asdict(options).items() if name not in of_a_call}
+    data = {"--data": train.fingerprint, "--test": test.fingerprint}
+    open_campaign(out, "negatives", shared, data)
+    failed = run_jobs(jobs, check_processes(options.processes, machine), console)
+    if failed:
+        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
+    results = {(r.model, r.seed, r.protocol): r for r in read_campaign(out) if r.metric == "top1"}
+    return [
+        {
+            "network": name.partition("-")[0],
+            "augmentation": "weak" if name.endswith("-weak") else "InfoMin's",
+            "negatives": recipe.infomin.negatives,
+            "seed": seed,
+            "knn": results[name, seed, "knn"].value,
+            "linear": linear.value,
+            "seconds": linear.settings["pretraining"]["seconds"],
+        }
+        for name, recipe in variants.items()
+        for (model, seed, protocol), linear in sorted(results.items())
+        if model == name and protocol == "linear"
+    ]

@@ -1,0 +1,404 @@
+"""The paper's claims, each with what was measured here and whether it holds.
+
+A comparison of accuracies is decided by its margin: two standard errors of the difference, of which
+the spread of seeds and the finite number of test images both make part. Linear evaluation decides,
+as in the paper; kNN stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from burn.report.paper import ablation_figure, figures
+from burn.results import Result
+
+Verdict = Literal["holds", "does not hold", "cannot be told"]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim. paper: its numbers there; here: what was measured. `why` may stay empty."""
+
+    text: str
+    where: str
+    paper: str
+    here: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What claims are judged by; what is empty judges none.
+
+    compared, ablated: results of `burn compare` and `burn ablate`, on `test_images` images.
+    gradients, ema_toy, negatives: rows of `burn analyze`.
+    """
+
+    compared: Sequence[Result] = ()
+    ablated: Sequence[Result] = ()
+    test_images: int = 1
+    gradients: Sequence[Row] = ()
+    ema_toy: Sequence[Row] = ()
+    negatives: Sequence[Row] = ()
+
+
+def claims(evidence: Evidence) -> list[Claim]:
+    """A row for every claim of which the evidence tells anything, in the paper's order."""
+    return [
+        *_order(Scores(evidence.compared, evidence.test_images)),
+        *_ablations(Scores(evidence.ablated, evidence.test_images)),
+        *_joint(Scores(evidence.ablated, evidence.test_images)),
+        *_gradients(evidence.gradients),
+        *_drift(evidence.ema_toy),
+        *_negatives(evidence.negatives, evidence.test_images),
+    ]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two models' means, in points; margin: two standard errors of it."""
+
+    points: float
+    margin: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the claim that the first is ahead."""
+        if abs(self.points) <= self.margin:
+            return "cannot be told"
+        return "holds" if self.points > 0 else "does not hold"
+
+
+class Scores:
+    """Top-1 of models over seeds."""
+
+    def __init__(self, results: Sequence[Result], test_images: int) -> None:
+        self._test_images = test_images
+        self._values: dict[tuple[str, str], list[float]] = {}
+        for r in results:
+            if r.metric == "top1":
+                self._values.setdefault((r.protocol, r.model), []).append(r.value)
+
+    def has(self, *models: str) -> bool:
+        """Whether all were judged."""
+        return all(("linear", model) in self._values for model in models)
+
+    def mean(self, model: str, protocol: str = "linear") -> float:
+        """In %."""
+        return statistics.mean(self._values[protocol, model])
+
+    def spread(self, protocol: str = "linear") -> float:
+        """Standard deviation of a seed, pooled over all models of several; 0 where none has."""
+        squares, freedom = 0.0, 0
+        for (name, _), values in self._values.items():
+            if name == protocol and len(values) > 1:
+                mean = statistics.mean(values)
+                squares += sum((value - mean) ** 2 for value in values)
+                freedom += len(values) - 1
+        return math.sqrt(squares / freedom) if freedom else 0.0
+
+    def difference(self, ahead: str, behind: str, protocol: str = "linear") -> Difference:
+        """How far the first is ahead of the second."""
+        points = self.mean(ahead, protocol) - self.mean(behind, protocol)
+        variance = sum(self._variance(model, protocol) for model in (ahead, behind))
+        return Difference(points, 2 * math.sqrt(variance))
+
+    def _variance(self, model: str, protocol: str) -> float:
+        """Of a model's mean: by the seeds and by the test images, which all seeds share."""
+        p = self.mean(model, protocol) / 100
+        images = 100**2 * p * (1 - p) / self._test_images
+        return self.spread(protocol) ** 2 / len(self._values[protocol, model]) + images
+
+    def told(self, *models: str, names: Mapping[str, str] | None = None) -> str:
+        """ "burn 46.5, s2bnn 46.7": linear accuracy, and kNN behind it."""
+        return ", ".join(
+            f"{(names or {}).get(m, m)} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})"
+            for m in models
+        )
+
+
+def _all_of(differences: Sequence[Difference]) -> Verdict:
+    """Of a claim that all are ahead: one clear reversal refutes it, one tie leaves it open."""
+    verdicts = {difference.verdict for difference in differences}
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "cannot be told" if "cannot be told" in verdicts else "holds"
+
+
+def _by(difference: Difference) -> str:
+    return f"{difference.points:+.1f} ± {difference.margin:.1f}"
+
+
+# --- methods -------------------------------------------------------------------------------------
+
+
+def _order(scores: Scores) -> list[Claim]:
+    found = []
+    linear = {
+        (f.pretrained_on, f.method): f.value for f in figures()
+        if (f.task, f.metric) == ("linear", "top1") and f.setting == "full"
+    }  # fmt: skip
+
+    def paper(*methods: str, on: str = "imagenet") -> str:
+        return ", ".join(f"{_PAPER.get(m, m)} {linear[on, m]:.1f}" for m in methods)
+
+    for text, ahead, behind, cited in (
+        ("BURN before S2-BNN", "burn", ("s2bnn",), paper("burn", "s2bnn")),
+        (
+            "BURN before MoCo v2, BYOL and SwAV", "burn", ("mocov2", "byol", "swav"),
+            paper("burn", "mocov2_tuned", "byol", "swav"),
+        ),
+        (
+            "BURN before SimCLR", "burn", ("simclr",),
+            paper("burn", "simclrv2", on="imagenet100") + " (ImageNet100)",
+        ),
+        (
+            "BURN far before InfoMin", "burn", ("infomin",),
+            paper("burn", "infomin", on="imagenet100") + " (ImageNet100)",
+        ),
+        ("labels before BURN", "supervised", ("burn",), paper("supervised", "burn")),
+        (
+            "moving targets by momentum (MoCo v2, BYOL) behind S2-BNN's fixed ones", "s2bnn",
+            ("mocov2", "byol"), paper("s2bnn", "mocov2_tuned", "byol"),
+        ),
+    ):  # fmt: skip
+        if not scores.has(ahead, *behind):
+            continue
+        differences = [scores.difference(ahead, other) for other in behind]
+        points = "; ".join(_by(difference) for difference in differences)
+        where = "Tables 2 and 8" if "ImageNet100" in cited else "Table 2"
+        here = f"{scores.told(ahead, *behind)}: {points}"
+        found.append(Claim(text, where, cited, here, _all_of(differences)))
+    return found
+
+
+_PAPER = {"burn": "BURN", "s2bnn": "S2-BNN", "mocov2_tuned": "MoCo v2", "byol": "BYOL",
+          "swav": "SwAV", "simclrv2": "SimCLR v2", "infomin": "InfoMin"}  # fmt: skip
+
+
+# --- ablations -----------------------------------------------------------------------------------
+
+# Text, the variant said to be ahead and those behind, each with the paper's table and setting.
+_ABLATED: tuple[tuple[str, str, tuple[str, tuple[str, str]], tuple[Any, ...]], ...] = (
+    (
+        "② feature similarity helps", "Table 5", ("kl+fs", ("ablation", "components 1+2")),
+        (("kl", ("ablation", "components 1")),),
+    ),
+    (
+        "③ a λ that changes helps", "Table 5",
+        ("kl+fs+schedule", ("ablation", "components 1+2+3")),
+        (("kl+fs", ("ablation", "components 1+2")),),
+    ),
+    (
+        "④ two stages before one", "Table 5",
+        ("two-stages", ("ablation", "components 1+2+3+4")),
+        (("kl+fs+schedule", ("ablation", "components 1+2+3")),),
+    ),
+    (
+        "cosine before L1 and L2", "Table 6", ("cosine", ("feature_similarity", "cosine")),
+        (("l1", ("feature_similarity", "l1")), ("l2", ("feature_similarity", "l2"))),
+    ),
+    (
+        "λ(t) by a cosine before constant and Heaviside", "Table 7",
+        ("lambda-cosine", ("lambda_schedule", "cosine")),
+        (
+            ("lambda-constant", ("lambda_schedule", "constant")),
+            ("lambda-heaviside", ("lambda_schedule", "heaviside")),
+        ),
+    ),
+)  # fmt: skip
+
+
+def _ablations(scores: Scores) -> list[Claim]:
+    found = []
+    for text, where, ahead, behind in _ABLATED:
+        if not scores.has(ahead[0], *(variant for variant, _ in behind)):
+            continue
+        differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
+        cited = []
+        for _, setting in (ahead, *behind):
+            figure = ablation_figure(*setting)
+            assert figure is not None
+            cited.append(f"{figure.value:.1f}")
+        points = "; ".join(_by(difference) for difference in differences)
+        here = f"{scores.told(ahead[0], *(v for v, _ in behind))}: {points}"
+        found.append(Claim(text, where, " against ".join(cited), here, _all_of(differences)))
+    return found
+
+
+def _joint(scores: Scores) -> list[Claim]:
+    """The paper's first component: a random classifier, trained jointly."""
+    found = []
+    first = ablation_figure("ablation", "components 1")
+    assert first is not None
+    if scores.has("joint-kl", "random weights", "kl"):
+        against_nothing = scores.difference("joint-kl", "random weights")
+        here = (
+            f"{scores.told('joint-kl', 'random weights')}: {_by(against_nothing)}. The classifier "
+            f"collapses; one that stays random and frozen gives {scores.mean('kl'):.1f}"
+        )
+        found.append(
+            Claim(
+                "① KL with a jointly trained classifier teaches by itself",
+                "Table 5",
+                f"{first.value:.1f}",
+                here,
+                against_nothing.verdict,
+            )
+        )
+    if scores.has("joint", "frozen"):
+        difference = scores.difference("joint", "frozen")
+        text = f"{scores.told('joint', 'frozen')}: {_by(difference)}"
+        if scores.has("no-classifier"):
+            text += (
+                f". Without classifiers, feature similarity alone gives "
+                f"{scores.mean('no-classifier'):.1f}"
+            )
+        found.append(
+            Claim(
+                "training the classifier jointly is better than a fixed one",
+                "Section 3.1",
+                "no number",
+                text,
+                difference.verdict,
+            )
+        )
+    return found
+
+
+# --- analyses ------------------------------------------------------------------------------------
+
+
+def _gradients(rows: Sequence[Row]) -> list[Claim]:
+    """Of the figures on stability; with the frozen classifier, whose gradient does not vanish."""
+    if not rows:
+        return []
+    last = max(row["step"] for row in rows)
+
+    def late(similarity: str, name: str, target: str = "frozen") -> float:
+        values = [
+            row[name] for row in rows
+            if row["similarity"] == similarity and row["teacher_classifier"] == target
+            and row["step"] > last - 25 and isinstance(row[name], (int, float)) and row[name] > 0
+        ]  # fmt: skip
+        return statistics.geometric_mean(values) if values else 0.0
+
+    def first(similarity: str, name: str, target: str = "frozen") -> float:
+        values = [
+            row[name] for row in rows
+            if row["similarity"] == similarity and row["teacher_classifier"] == target
+            and row["step"] == 1
+        ]  # fmt: skip
+        return statistics.geometric_mean(values)
+
+    raw = first("cosine", "classifier") / first("none", "classifier")
+    weighed = first("cosine", "classifier_per_weight") / first("none", "classifier_per_weight")
+    later = late("cosine", "classifier_per_weight") / late("none", "classifier_per_weight")
+    calms: Verdict = (
+        "holds" if later < 0.8 else "does not hold" if later > 1.25 else "cannot be told"
+    )
+    found = [
+        Claim(
+            "L_FS makes the classifier's gradients smaller and steadier",
+            "Section 3.2, Figure 3",
+            "curves",
+            f"× {raw:.3f} at step 1, which is the weight 1 − λ and nothing else (× {weighed:.2f} "
+            f"divided by it); × {later:.2f} divided by it over the last 25 of {last} steps "
+            "(frozen classifier: the joint one's gradient vanishes as it collapses)",
+            calms,
+        )
+    ]
+    growth = {
+        name: late(name, "extractor") / first(name, "extractor") for name in ("cosine", "l1", "l2")
+    }
+    exploded = [name for name in ("l1", "l2") if growth[name] > 10]
+    size = {name: first(name, "extractor") for name in growth}
+    found.append(
+        Claim(
+            "L1 and L2 make the extractor's gradients explode, cosine does not",
+            "Figure 6",
+            "curves",
+            f"at step 1 L1 {size['l1'] / size['cosine']:.0f} times and L2 "
+            f"{size['l2'] / size['cosine']:.1f} times the cosine's; from there to step {last} "
+            + ", ".join(f"{name} × {value:.2f}" for name, value in growth.items()),
+            "holds" if len(exploded) == 2 and growth["cosine"] < 10 else "does not hold",
+        )
+    )
+    return found
+
+
+def _drift(rows: Sequence[Row]) -> list[Claim]:
+    """The toy of the EMA target, read literally, at its last step."""
+    ends = {}
+    for row in rows:
+        ends[row["reading"]] = row
+    if "literal" not in ends:
+        return []
+    literal = ends["literal"]
+    larger = [row["title"] for row in ends.values() if row["binary_many"] > row["float_many"]]
+    here = (
+        f"literally {literal['binary']:.1f} binarised against {literal['float']:.1f} float after "
+        f"{literal['step']} steps; binarised is larger in {len(larger)} of {len(ends)} readings"
+        + (f" ({'; '.join(larger)})" if larger else "")
+    )
+    holds = literal["binary_many"] > literal["float_many"]
+    return [
+        Claim(
+            "an EMA target drifts farther from a binary network than from a float one",
+            "Section 4.3, Figure 5",
+            "a figure",
+            here,
+            "holds" if holds else "does not hold",
+        )
+    ]
+
+
+_OPPOSITE: dict[Verdict, Verdict] = {
+    "holds": "does not hold", "does not hold": "holds", "cannot be told": "cannot be told",
+}  # fmt: skip
+
+
+def _negatives(rows: Sequence[Row], test_images: int) -> list[Claim]:
+    """Figures 7 and 8."""
+    if not rows:
+        return []
+    results = [
+        Result(
+            protocol, "top1", row[protocol],
+            f"{row['network']} {row['augmentation']} {row['negatives']}", "", "", "",
+            int(row["seed"]), 0.0, {},
+        )
+        for row in rows for protocol in ("linear", "knn")
+    ]  # fmt: skip
+    scores = Scores(results, test_images)
+    found = []
+    counts = sorted({row["negatives"] for row in rows})
+    fewest, most = counts[0], counts[-1]
+    for network, text in (
+        ("binary", "fewer negatives help InfoMin on a binary network"),
+        ("float", "fewer negatives do not help InfoMin on a float network"),
+    ):
+        few, many = (f"{network} InfoMin's {count}" for count in (fewest, most))
+        if not scores.has(few, many):
+            continue
+        difference = scores.difference(few, many)
+        verdict = difference.verdict
+        if network == "float":  # said to be worse or no better
+            verdict = _OPPOSITE[verdict]
+        here = (
+            f"{scores.mean(few):.1f} with {fewest:,}, {scores.mean(many):.1f} with {most:,}: "
+            f"{_by(difference)}"
+        )
+        found.append(Claim(text, "Figure 8", "a figure", here, verdict))
+    weak, strong = f"binary weak {most}", f"binary InfoMin's {most}"
+    if scores.has(weak, strong):
+        difference = scores.difference(strong, weak)
+        here = f"{scores.mean(weak):.1f} against {scores.mean(strong):.1f}: {_by(difference)}"
+        text = "weaker augmentation makes InfoMin worse on a binary network"
+        found.append(Claim(text, "Figure 7", "a figure", here, difference.verdict))
+    return found

@@ -1,0 +1,225 @@
+"""Pictures and paragraphs of `burn analyze cost` and `negatives`, of their rows alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from burn.report.analyses import Report, Row
+from burn.report.plots import STYLE
+from burn.report.tables import mean_and_spread
+
+_INK, _ORANGE, _BLUE, _PALE, _SOFT = "#20242b", "#e4572e", "#2e6fb7", "#8fb8de", "#8a919c"
+
+
+def cost(rows: Sequence[Row]) -> Report:
+    """Training time against linear accuracy (Figure 4), of a comparison's rows, a run each."""
+    methods = _by(rows, "method")
+    return Report(
+        title="Training time and linear accuracy",
+        text=_cost_text(methods),
+        table=_cost_table(methods),
+        draw=lambda file: _draw_cost(methods, file),
+    )
+
+
+def negatives(rows: Sequence[Row]) -> Report:
+    """InfoMin's accuracy by its negatives, binary and float (Figures 7 and 8), a row a run."""
+    return Report(
+        title="InfoMin with fewer negatives and weaker augmentation",
+        text=_negatives_text(rows),
+        table="",
+        draw=lambda file: _draw_negatives(rows, file),
+    )
+
+
+def _by(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        found.setdefault(key[0] if len(names) == 1 else key, []).append(row)
+    return found
+
+
+def _seconds(rows: Sequence[Row]) -> float:
+    """Of the fastest run: what else the machine did only adds."""
+    return min(row["seconds"] for row in rows)
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return statistics.mean(row[name] for row in rows)
+
+
+# --- cost ----------------------------------------------------------------------------------------
+
+
+def _cost_text(methods: dict[str, list[Row]]) -> str:
+    """Who is ahead of whom in both, and what a teacher adds."""
+    seconds = {name: _seconds(rows) for name, rows in methods.items()}
+    linear = {name: _mean(rows, "linear") for name, rows in methods.items()}
+    best = max(linear, key=lambda name: linear[name])
+    front = [
+        name for name in methods
+        if not any(
+            seconds[o] <= seconds[name] and linear[o] >= linear[name] and o != name
+            for o in methods
+        )
+    ]  # fmt: skip
+    front.sort(key=lambda name: seconds[name])
+    said = [
+        f"Of {len(methods)} methods {best} is the most accurate, {linear[best]:.1f} % after "
+        f"{seconds[best]:.0f} s. No method is both faster and more accurate than "
+        + _listed([f"{name} ({linear[name]:.1f} %, {seconds[name]:.0f} s)" for name in front])
+        + "."
+    ]
+    if "burn" in methods:
+        slower = [
+            name for name in methods
+            if name != "burn" and seconds[name] >= seconds["burn"]
+            and linear[name] < linear["burn"]
+        ]  # fmt: skip
+        if slower:
+            said.append(f"burn takes less time and is more accurate than {_listed(slower)}.")
+    taught = [name for name, rows in methods.items() if rows[0]["teacher_seconds"] is not None]
+    if taught:
+        teachers = ", ".join(
+            f"{name}'s took {methods[name][0]['teacher_seconds']:.0f} s" for name in taught
+        )
+        with_teacher = {
+            name: seconds[name] + (methods[name][0]["teacher_seconds"] or 0) for name in methods
+        }
+        slowest = sorted(methods, key=lambda name: with_teacher[name])
+        said.append(f"A teacher's own training is not in these times: {teachers}.")
+        if "burn" in taught:
+            said.append(
+                "Trained for one student alone it would make burn number "
+                f"{slowest.index('burn') + 1} of {len(methods)} in time."
+            )
+    said.append("Times are each method's fastest run: what else a machine does only adds to them.")
+    return " ".join(said)
+
+
+def _cost_table(methods: dict[str, list[Row]]) -> str:
+    lines = ["| | linear | kNN | training | teacher |", "|---|---|---|---|---|"]
+    for name, rows in sorted(methods.items(), key=lambda item: -_mean(item[1], "linear")):
+        teacher = rows[0]["teacher_seconds"]
+        lines.append(
+            f"| {name} | {mean_and_spread([row['linear'] for row in rows])} "
+            f"| {mean_and_spread([row['knn'] for row in rows])} | {_seconds(rows):.0f} s "
+            f"| {'' if teacher is None else f'{teacher:.0f} s'} |"
+        )
+    return "\n".join(lines)
+
+
+def _draw_cost(methods: dict[str, list[Row]], file: Path) -> None:
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.3, 4.2))
+        for name, rows in methods.items():
+            labelled = name.startswith("supervised")
+            colour = _ORANGE if name == "burn" else _PALE if labelled else _BLUE
+            x, y = _seconds(rows), _mean(rows, "linear")
+            axes.plot([x] * len(rows), [row["linear"] for row in rows], "o-", ms=3, lw=0.8,
+                      color=colour, alpha=0.6)  # fmt: skip
+            axes.plot(x, y, "o", ms=8, color=colour)
+            axes.annotate(name, (x, y), (7, 5), textcoords="offset points", fontsize=8.5,
+                          color=_INK, weight="bold" if name == "burn" else "normal")  # fmt: skip
+        axes.set_xlim(left=0)
+        axes.margins(x=0.12, y=0.12)
+        axes.set_xlabel("training of the binary network, seconds (its teacher's not included)")
+        axes.set_ylabel("linear accuracy, %")
+        axes.set_title("Accuracy for the time it takes")
+        axes.text(
+            1, 1.02, "small dots: seeds   pale: learned from labels", transform=axes.transAxes,
+            ha="right", fontsize=7.5, color=_SOFT,
+        )  # fmt: skip
+        _save(figure, file)
+
+
+# --- negatives -----------------------------------------------------------------------------------
+
+
+def _negatives_text(rows: Sequence[Row]) -> str:
+    """What fewer negatives and weaker augmentation did, in each network."""
+    said = []
+    for network in ("binary", "float"):
+        mine = [r for r in rows if r["network"] == network and r["augmentation"] != "weak"]
+        counts = _by(mine, "negatives")
+        if len(counts) < 2:
+            continue
+        most, fewest = max(counts), min(counts)
+        gain = _mean(counts[fewest], "linear") - _mean(counts[most], "linear")
+        best = max(counts, key=lambda n: _mean(counts[n], "linear"))
+        listed = ", ".join(
+            f"{_mean(counts[n], 'linear'):.1f} % with {n:,}" for n in sorted(counts, reverse=True)
+        )
+        said.append(
+            f"The {network} network's linear accuracy is {listed}: {abs(gain):.1f} points "
+            f"{'more' if gain > 0 else 'less'} with a {most // fewest}th of the negatives, best "
+            f"with {best:,}."
+        )
+    weak = [r for r in rows if r["augmentation"] == "weak"]
+    if weak:
+        strong = [
+            r for r in rows
+            if r["network"] == weak[0]["network"] and r["negatives"] == weak[0]["negatives"]
+            and r["augmentation"] != "weak"
+        ]  # fmt: skip
+        change = _mean(weak, "linear") - _mean(strong, "linear")
+        said.append(
+            f"With weaker augmentation the binary network comes to {_mean(weak, 'linear'):.1f} %, "
+            f"{abs(change):.1f} points {'more' if change > 0 else 'less'} than with InfoMin's."
+        )
+    seeds = len({row["seed"] for row in rows})
+    said.append(
+        f"The paper: fewer negatives help a binary network and not a float one, weaker "
+        f"augmentation helps neither. {seeds} seed{'s' if seeds > 1 else ''}."
+    )
+    return " ".join(said)
+
+
+def _draw_negatives(rows: Sequence[Row], file: Path) -> None:
+    with plt.rc_context(STYLE):
+        figure, panels = plt.subplots(1, 2, figsize=(7.3, 3.4), sharey=False)
+        for panel, network in zip(panels, ("binary", "float"), strict=True):
+            mine = [r for r in rows if r["network"] == network]
+            _negatives_panel(panel, mine)
+            panel.set_title(f"{network.capitalize()} network")
+        panels[0].set_ylabel("linear accuracy, %")
+        _save(figure, file)
+
+
+def _negatives_panel(panel: Axes, rows: Sequence[Row]) -> None:
+    counts = _by([r for r in rows if r["augmentation"] != "weak"], "negatives")
+    x = sorted(counts, reverse=True)
+    panel.plot(x, [_mean(counts[n], "linear") for n in x], "o-", color=_ORANGE, ms=6, lw=1.6)
+    for n in x:
+        panel.plot([n] * len(counts[n]), [r["linear"] for r in counts[n]], "o", ms=3, color=_INK,
+                   alpha=0.6)  # fmt: skip
+    weak = [r for r in rows if r["augmentation"] == "weak"]
+    if weak:
+        n, y = weak[0]["negatives"], _mean(weak, "linear")
+        panel.plot(n, y, "D", color=_BLUE, ms=6)
+        panel.annotate("weaker augmentation", (n, y), (8, 0), textcoords="offset points",
+                       va="center", fontsize=8, color=_BLUE)  # fmt: skip
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(x, [f"{n:,}" for n in x])
+    panel.minorticks_off()
+    panel.invert_xaxis()
+    panel.margins(x=0.25, y=0.25)
+    panel.set_xlabel("negatives")
+
+
+def _save(figure: Any, file: Path) -> None:
+    figure.tight_layout()
+    metadata = {"Date": None} if file.suffix == ".svg" else None
+    figure.savefig(file, dpi=150, metadata=metadata)
+    plt.close(figure)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

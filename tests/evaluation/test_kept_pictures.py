@@ -1,0 +1,320 @@
+"""confusion.json, neighbours.json and neighbours.jpg, against loops and the images themselves."""
+
+import io
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import Tensor
+
+import tiny  # noqa: F401 - one thread
+from burn.cli import main
+from burn.data.digits import Digits
+from burn.data.sources import Source, UnreadableImage, open_source
+from burn.evaluation import neighbours as room
+from burn.evaluation.classifier import LinearConfig, top_k
+from burn.evaluation.confusion import MOST_CLASSES, confusion, keep_confusion
+from burn.evaluation.neighbours import (
+    NEAREST,
+    ROWS,
+    SIDE,
+    keep_neighbours,
+    nearest_rows,
+    spread,
+    tiles,
+)
+from burn.evaluation.protocols import KnnConfig, class_names, run_knn, run_linear
+from burn.evaluation.subject import Subject, load_model
+from burn.types import Features
+
+CONSOLE = Console(file=io.StringIO())
+CLASSES = ("cat", "dog", "emu")
+
+
+class Slopes:
+    """Images of smooth colours, of which no two are alike, in memory."""
+
+    def __init__(
+        self, number: int, classes: tuple[str, ...] = CLASSES, seed: int = 0,
+        broken: Collection[int] = (), size: tuple[int, int] = (20, 31),
+    ) -> None:  # fmt: skip
+        random = np.random.default_rng(seed)
+        self.name, self.fingerprint, self.classes = f"slopes {seed}", f"{seed}", classes
+        self.labels: np.ndarray | None = random.integers(0, len(classes), number)
+        self.broken = set(broken)
+        self.colours = random.integers(0, 256, (number, 2, 3))
+        self.size = size
+
+    def __len__(self) -> int:
+        return len(self.colours)
+
+    def read(self, index: int) -> Tensor:
+        if index in self.broken:
+            raise UnreadableImage(self.describe(index))
+        height, width = self.size
+        share = torch.linspace(0, 1, width)
+        left, right = torch.from_numpy(self.colours[index]).float()
+        line = left[:, None] * (1 - share) + right[:, None] * share
+        return line[:, None, :].expand(3, height, width).round().to(torch.uint8)
+
+    def describe(self, index: int) -> str:
+        return f"{self.name}[{index}]"
+
+
+def features(source: Source, seed: int, without: Collection[int] = ()) -> Features:
+    """Random ones, of all images but some."""
+    positions = torch.tensor([i for i in range(len(source)) if i not in set(without)])
+    values = torch.randn(len(positions), 8, generator=torch.Generator().manual_seed(seed))
+    assert source.labels is not None
+    labels = torch.from_numpy(source.labels)[positions]
+    return Features(values, labels, source.classes, positions)
+
+
+def subject(out: Path | None, train: Source, test: Source) -> Subject:
+    nothing: Any = None  # no network is asked
+    return Subject("tiny", "runs/x", nothing, nothing, train, test, seed=0, workers=0, out=out)
+
+
+def kept(out: Path) -> tuple[dict[str, Any], np.ndarray]:
+    about = json.loads((out / "neighbours.json").read_text())
+    return about, np.asarray(Image.open(out / about["picture"]))
+
+
+def test_confusions_are_those_of_a_double_loop():
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randint(0, 4, (300, 7), generator=generator).float()  # many equal ones
+    labels = torch.randint(0, 7, (300,), generator=generator)
+    counts = confusion(scores, labels)
+    expected = [[0] * 7 for _ in range(7)]
+    for true in range(7):
+        for image in range(300):
+            if labels[image] == true:
+                expected[true][int(scores[image].topk(1).indices)] += 1
+    assert counts.tolist() == expected
+    assert counts.sum(dim=1).tolist() == torch.bincount(labels, minlength=7).tolist()
+    assert int(counts.trace()) / 300 == pytest.approx(top_k(scores, labels, 1), abs=1e-6)
+
+
+def test_classes_that_no_test_image_has_are_rows_of_zeros():
+    counts = confusion(torch.eye(4)[[1, 1]], torch.tensor([1, 0]))
+    assert counts.tolist() == [[0, 1, 0, 0], [0, 1, 0, 0], [0] * 4, [0] * 4]
+
+
+def test_too_many_classes_are_noted_and_not_kept(tmp_path: Path):
+    source = Slopes(4)
+    for number, is_kept in ((MOST_CLASSES, True), (MOST_CLASSES + 1, False)):
+        judged = subject(tmp_path / str(number), source, source)
+        (tmp_path / str(number)).mkdir()
+        names = [str(i) for i in range(number)]
+        keep_confusion(judged, "knn", "top1", torch.eye(number), torch.arange(number), names)
+        assert (tmp_path / str(number) / "confusion.json").exists() == is_kept
+        assert len(judged.notes) == (not is_kept)
+
+
+def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
+    name, backbone, views = load_model(str(teacher), fresh=False, seed=0)
+    data = Digits("test")
+    judged = Subject(
+        name, str(teacher), backbone, views, data, data, seed=0, workers=0, out=tmp_path
+    )
+
+    def check(protocol: str, top1: Any) -> None:
+        found = json.loads((tmp_path / "confusion.json").read_text())
+        assert (found["protocol"], found["metric"]) == (protocol, top1.metric)
+        assert {key: found[key] for key in judged.about()} == judged.about()
+        assert found["classes"] == list("0123456789")
+        counts = np.array(found["counts"])
+        assert data.labels is not None
+        assert counts.sum(axis=1).tolist() == np.bincount(data.labels).tolist()
+        assert 100 * counts.trace() / counts.sum() == pytest.approx(top1.value, abs=1e-4)
+
+    (knn,) = run_knn(judged, KnnConfig(), CONSOLE)
+    check("knn", knn)
+    about, picture = kept(tmp_path)
+    assert picture.shape == (ROWS * SIDE, (1 + NEAREST) * SIDE, 3)
+    for row in about["rows"]:  # the bank are the test images themselves
+        assert row["neighbours"][0]["position"] == row["position"]
+        assert row["neighbours"][0]["cosine"] == 1
+    settings = LinearConfig(epochs=2, lr=0.1, augment="none")
+    check("linear", run_linear(judged, settings, CONSOLE)[0])
+    check("linear", run_linear(judged, replace(settings, probe="mlp"), CONSOLE)[0])
+    before = sorted(tmp_path.iterdir())
+    run_knn(replace(judged, out=None), KnnConfig(), CONSOLE)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_neighbours_are_those_of_a_sort_and_tiles_are_where_they_belong(tmp_path: Path):
+    train, test = Slopes(200, seed=1), Slopes(50, seed=2)
+    bank, queries = features(train, 1), features(test, 2)
+    keep_neighbours(subject(tmp_path, train, test), bank, queries, CLASSES)
+    about, picture = kept(tmp_path)
+    rows = about.pop("rows")
+    assert about == {
+        "model": "tiny", "checkpoint": "runs/x", "train": "slopes 1", "test": "slopes 2",
+        "classes": list(CLASSES), "side": SIDE, "columns": 6, "picture": "neighbours.jpg",
+    }  # fmt: skip
+    assert len(rows) == ROWS
+    labels = [row["label"] for row in rows]
+    assert labels == sorted(labels)
+    x, y = (f.values.double().numpy() for f in (bank, queries))
+    cosines = (y / np.linalg.norm(y, axis=1)[:, None]) @ (x / np.linalg.norm(x, axis=1)[:, None]).T
+    assert train.labels is not None
+    assert test.labels is not None
+    for number, row in enumerate(rows):
+        query = row["position"]
+        assert row["label"] == CLASSES[test.labels[query]]
+        expected = np.argsort(-cosines[query])[:5].tolist()
+        assert [n["position"] for n in row["neighbours"]] == expected
+        for near in row["neighbours"]:
+            assert near["label"] == CLASSES[train.labels[near["position"]]]
+            # four digits are kept
+            assert near["cosine"] == pytest.approx(cosines[query, near["position"]], abs=1e-4)
+        places = [(test, query), *((train, position) for position in expected)]
+        for column, (source, position) in enumerate(places):
+            tile = picture[SIDE * number :, SIDE * column :][:SIDE, :SIDE].astype(float)
+            image = source.read(position).permute(1, 2, 0).numpy()[:, 5:25]  # 20 of 31 columns
+            enlarged = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BOX))
+            # JPEG at 88 is off by 1 to 3 on such slopes, and a box's steps by half a source pixel
+            assert np.abs(tile - enlarged).mean() < 5
+
+
+def test_other_networks_are_shown_on_the_same_images(tmp_path: Path):
+    train, test = Slopes(200, seed=1), Slopes(50, seed=2)
+    contents, shown = [], []
+    for seed in (2, 2, 3):
+        keep_neighbours(
+            subject(tmp_path, train, test), features(train, 1), features(test, seed), CLASSES
+        )
+        contents.append((tmp_path / "neighbours.jpg").read_bytes())
+        shown.append([row["position"] for row in kept(tmp_path)[0]["rows"]])
+    assert contents[0] == contents[1] != contents[2]
+    assert shown[0] == shown[1] == shown[2]
+    # nor does an image that cannot be read change which others of its class come first
+    lost = shown[0][3]
+    fewer = spread(features(test, 2, without={lost}), 50)
+    assert test.labels is not None
+    for label in range(3):
+        mine, left = (
+            [position for position in order if test.labels[position] == label]
+            for order in (spread(features(test, 2), 50), fewer)
+        )
+        assert left == [position for position in mine if position != lost]
+
+
+@pytest.mark.parametrize("number", [2, 3, 30])
+def test_classes_take_turns(number: int):
+    classes = tuple(str(i) for i in range(number))
+    test = Slopes(900, classes)
+    order = spread(features(test, 0), 900)
+    assert sorted(order) == list(range(900))
+    assert test.labels is not None
+    counts = np.bincount(test.labels[order[:ROWS]], minlength=number)
+    assert counts.max() - counts.min() <= 1
+    assert order[:ROWS] != sorted(order[:ROWS])
+
+
+def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
+    train, test = Slopes(60, seed=1), Slopes(40, seed=2)
+    bank, queries = features(train, 1), features(test, 2)
+    keep_neighbours(subject(tmp_path, train, test), bank, queries, CLASSES)
+    rows = kept(tmp_path)[0]["rows"]
+    test.broken = {rows[0]["position"], rows[5]["position"]}
+    train.broken = {row["neighbours"][1]["position"] for row in rows}
+    keep_neighbours(subject(tmp_path, train, test), bank, queries, CLASSES)
+    about, picture = kept(tmp_path)
+    assert len(about["rows"]) == ROWS
+    assert test.broken.isdisjoint(row["position"] for row in about["rows"])
+    before = {row["position"]: row["neighbours"] for row in rows}
+    for number, row in enumerate(about["rows"]):
+        found = row["neighbours"]
+        assert len(found) == NEAREST
+        assert train.broken.isdisjoint(near["position"] for near in found)
+        left = [n for n in before.get(row["position"], []) if n["position"] not in train.broken]
+        assert found[: len(left)] == left
+        last = tiles(train, [found[-1]["position"]])[found[-1]["position"]].astype(float)
+        assert np.abs(picture[SIDE * number :, -SIDE:][:SIDE] - last).mean() < 3  # as above
+
+
+def test_where_all_have_vanished_it_is_said(tmp_path: Path):
+    test = Slopes(40, broken=range(40))
+    judged = subject(tmp_path, test, test)
+    keep_neighbours(judged, features(test, 1), features(test, 2), CLASSES)
+    assert not list(tmp_path.iterdir())
+    assert judged.notes == [
+        "neighbours.json is not kept: the images of slopes 0 cannot be read any more"
+    ]
+
+
+def test_few_images_make_few_rows_and_leave_white(tmp_path: Path):
+    train, test = Slopes(3, seed=1), Slopes(4, seed=2)
+    keep_neighbours(subject(tmp_path, train, test), features(train, 1), features(test, 2), CLASSES)
+    about, picture = kept(tmp_path)
+    assert [len(row["neighbours"]) for row in about["rows"]] == [3] * 4
+    assert about["columns"] == 6
+    assert picture.shape == (4 * SIDE, 6 * SIDE, 3)
+    assert picture[:, 4 * SIDE :].min() == 255
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 3), (700, 900)])
+def test_images_of_any_shape_make_tiles(size: tuple[int, int]):
+    assert tiles(Slopes(2, size=size), [1])[1].shape == (SIDE, SIDE, 3)
+
+
+def test_a_bank_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch):
+    bank, queries = torch.randn(90, 8), torch.randn(4, 8)
+    cosines, rows = nearest_rows(bank, queries, 100)
+    assert rows.shape == (4, 90)
+    monkeypatch.setattr(room, "_BANK_ROWS", 7)
+    again, same = nearest_rows(bank, queries, 100)
+    assert torch.equal(rows, same)
+    torch.testing.assert_close(cosines, again, rtol=0, atol=1e-6)  # a few roundings of 1
+
+
+def test_shards_show_the_same_as_the_file_in_memory(tmp_path: Path):
+    images = Slopes(80)
+    encoded = []
+    for index in range(80):
+        file = io.BytesIO()
+        Image.fromarray(images.read(index).permute(1, 2, 0).numpy()).save(file, "PNG")
+        encoded.append(file.getvalue())
+    encoded[11] = b"no image"
+    path = tmp_path / "images.parquet"
+    pq.write_table(pa.table({"image": encoded, "label": images.labels}), path, row_group_size=30)
+    contents = []
+    for spec in (str(path), f"stream:{path}"):
+        source = open_source(spec)
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        bank = features(source, 1)  # with those of the image that has become unreadable
+        keep_neighbours(subject(out, source, source), bank, features(source, 2), CLASSES)
+        contents.append((out / "neighbours.jpg").read_bytes())
+        assert '"position": 11,' not in (out / "neighbours.json").read_text()
+    assert contents[0] == contents[1]
+
+
+def test_names_come_from_whichever_source_has_them():
+    numbers, named = Slopes(9, tuple("012")), Slopes(9)
+    assert class_names(subject(None, numbers, named)) == CLASSES
+    assert class_names(subject(None, named, numbers)) == CLASSES
+    assert class_names(subject(None, numbers, numbers)) == tuple("012")
+    fewer, more = Slopes(9, ("cat", "dog")), Slopes(9, (*CLASSES, "fox"))
+    assert class_names(subject(None, numbers, fewer)) == ("cat", "dog", "2")
+    assert class_names(subject(None, numbers, more)) == CLASSES
+
+
+def test_the_command_keeps_them_and_says_which_network(teacher: Path, tmp_path: Path, capsys):
+    given = [str(teacher), "--train", "digits", "--test", "digits", "--out", str(tmp_path)]
+    for option, model in ((["--random-init"], "random resnet10t, float"), ([], "tiny, stage 1")):
+        assert main(["evaluate", "knn", *given, *option]) == 0
+        for name in ("confusion.json", "neighbours.json"):
+            assert json.loads((tmp_path / name).read_text())["model"] == model
+    assert capsys.readouterr().err == ""
