@@ -32,8 +32,10 @@ def test_no_arguments_show_the_commands(capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "pretrain", "evaluate", "compare", "import", "export", "pack", "info"]
-)
+    "command",
+    ["demo", "pretrain", "evaluate", "compare", "ablate", "analyze", "report", "import", "export",
+     "pack", "info"],
+)  # fmt: skip
 def test_help_leads_with_examples_and_fits_a_screen_or_two(command: str, capsys):
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
@@ -169,6 +171,21 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
          "--processes 0"),
         ("compare --data digits --test digits --out {tmp}/x", "budget"),
         ("compare --data digits --test digits --budget lots --out {tmp}/x", "--budget: expected"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp}", "give --out"),
+        ("ablate --data digits --test digits --budget 64 --out {tmp}/x", "give --teacher"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp} --out {tmp}/x --groups a",
+         "--groups: unknown 'a'"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp} --out {tmp}/x --seeds 0,0",
+         "each once"),
+        ("ablate --data digits --test digits --budget 512 --teacher {tmp} --out {tmp}/x",
+         "holds no finished stage"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp} --out {tmp}/x "
+         "--recipe byol_small", "is not of method burn"),
+        ("analyze gradient --out {tmp}/x", "unknown analysis 'gradient': give gradients"),
+        ("analyze cost --compared {tmp} --out {tmp}/x", "is no folder of burn compare"),
+        ("analyze negatives --data digits --test digits --budget 64 --recipe byol_small "
+         "--out {tmp}/x", "is not of method infomin"),
+        ("analyze ema-toy", "give --out"),
         ("import {tmp}/none --format reactnet --out {tmp}/x.safetensors", "no file at"),
         ("import {tmp}/none --format keras --out {tmp}/x.safetensors", "unknown format 'keras'"),
         ("import {tmp}/none --out {tmp}/x.safetensors", "--format"),

@@ -120,9 +120,9 @@ def ablate(
     for every variant that it stands for. processes, and what is raised: as in `compare`.
     """
     require_alone("ablate")
-    ablation.check()
     check_seeds(seeds)
     processes = check_processes(processes, machine)
+    ablation.check()
     train, test = open_source(ablation.data, "train"), open_source(ablation.test, "test")
     check_sources(train, test)
     runs = runs_of_variants(ablation, len(train))

@@ -122,9 +122,9 @@ def compare(
     stop the others. Raises UserError as `pretrain` does, Interrupted after a signal.
     """
     require_alone("compare")
-    comparison.check(methods)
     check_seeds(seeds)
     processes = check_processes(processes, machine)
+    comparison.check(methods)
     train, test = open_source(comparison.data, "train"), open_source(comparison.test, "test")
     check_sources(train, test)
     judging = Judging(comparison.data, comparison.test, comparison.linear, machine)

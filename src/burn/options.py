@@ -119,7 +119,10 @@ class Parser(jsonargparse.ArgumentParser):
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help that ends with the default, where there is one to tell."""
+    """Help that ends with the default, where there is one to tell; as wide as what stands above."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=100)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         return "VALUE"  # the option's name again would tell no more
