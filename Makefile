@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test faults check clean
+.PHONY: demo test faults check docs clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -15,6 +15,10 @@ test: .venv/ready
 # The tests that start many processes and take minutes.
 faults: .venv/ready
 	$(BIN)/pytest -m long
+
+# docs/results.md, its pictures and README's table, from the numbers in docs/results/.
+docs: .venv/ready
+	$(BIN)/python docs/generate.py
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -1,0 +1,296 @@
+"""From results to networks side by side: which is which, and whether it worked."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from burn.report.gather import Gathered, Judgement, Run, settings_of, words
+from burn.report.tables import number_name
+from burn.results import Result
+
+Kind = Literal["random", "float", "half", "binary"]
+PROTOCOLS = ("knn", "linear", "semi", "transfer", "svm", "detection")
+NAMES = {
+    "burn": "BURN", "byol": "BYOL", "swav": "SwAV", "mocov2": "MoCo v2", "s2bnn": "S2-BNN",
+    "simclr": "SimCLR", "infomin": "InfoMin", "supervised_kl": "supervised, KL",
+}  # fmt: skip
+_REFERENCES = ("random weights", "teacher", "labelled teacher")  # of every comparison
+_LEARNED = 5.0  # points above random weights from which nobody would call it chance
+_BARELY = 1.0
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a network, over its seeds.
+
+    label: as people write it, with the settings in which it differs from its like. spread: over
+    samples, where a single result is a mean of some, or over seeds.
+    """
+
+    protocol: str
+    metric: str
+    label: str
+    train: str
+    test: str
+    results: tuple[Result, ...]
+
+    @property
+    def values(self) -> list[float]:
+        """Of each seed."""
+        return [r.value for r in self.results]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """Over seeds, or over the samples of the only one."""
+        if len(self.results) > 1:
+            return statistics.stdev(self.values)
+        return next(result.spread for result in self.results)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What was judged.
+
+    kind: random weights; float, as teachers are; half, after stage 1 of two; binary. group: the
+    comparison that it belongs to. runs: of pretraining, those of them that were given.
+    """
+
+    name: str
+    kind: Kind
+    method: str
+    checkpoint: str
+    group: Path | None
+    runs: Sequence[Run]
+    numbers: tuple[Number, ...]
+
+    @property
+    def run(self) -> Run | None:
+        """The first of its runs."""
+        return next(iter(self.runs), None)
+
+    def find(self, protocol: str, metric: str, on: tuple[str, str] | None = None) -> Number | None:
+        """The newest such number; on: training and test images."""
+        fitting = (
+            n for n in reversed(self.numbers)
+            if (n.protocol, n.metric) == (protocol, metric) and on in (None, (n.train, n.test))
+        )  # fmt: skip
+        return next(fitting, None)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Did it work? In one word, one sentence, and the networks that it is about.
+
+    measure: protocol and metric of the answer, on: training and test images.
+    """
+
+    word: Literal["yes", "barely", "no", "unknown"]
+    headline: str
+    network: Network | None
+    floor: Network | None
+    teacher: Network | None
+    measure: tuple[str, str] | None
+    on: tuple[str, str] | None
+
+
+def networks(gathered: Gathered) -> list[Network]:
+    """Every network that was judged, with all its numbers but those of packed files."""
+    judged = [j for j in gathered.judgements if j.result.protocol in PROTOCOLS]
+    names = _labels([j.result for j in judged])
+    clusters: dict[tuple[str, ...], list[Judgement]] = {}
+    for j in judged:
+        # Seeds of a comparison are one network; elsewhere a checkpoint is.
+        of = (str(j.group), "") if j.group else ("", j.result.checkpoint)
+        clusters.setdefault((j.result.model, *of), []).append(j)
+    compared = {group.folder for group in gathered.groups if not group.ablation}
+    told_apart = [
+        model for (model, _, _), cluster in clusters.items()
+        if cluster[0].group is None or (cluster[0].group in compared and model not in _REFERENCES)
+    ]  # fmt: skip
+    several = {model for model in told_apart if told_apart.count(model) > 1}
+    found = []
+    for (model, _, checkpoint), cluster in clusters.items():
+        first = cluster[0]
+        runs = tuple(
+            {
+                run.folder: run
+                for j in cluster
+                if (
+                    run := run_of(j.result.checkpoint, gathered.runs, j.folder if j.group else None)
+                )
+            }.values()
+        )
+        columns: dict[tuple[str, str, str, str, str], dict[tuple[str, int], Result]] = {}
+        for j in cluster:
+            r = j.result
+            key = (r.protocol, r.metric, names[_key(r)], r.train, r.test)
+            columns.setdefault(key, {})[r.checkpoint, r.seed] = r
+        kind = _kind(model, first.result.checkpoint, runs)
+        where = str(first.group) if first.group else checkpoint
+        name = NAMES.get(model, model) if first.group in compared else model
+        found.append(
+            Network(
+                f"{name} ({where})" if model in several else name, kind,
+                runs[0].method if runs and kind != "random" else model if first.group else "",
+                first.result.checkpoint, first.group, runs,
+                tuple(_number(*key, rs.values()) for key, rs in columns.items()),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _number(
+    protocol: str, metric: str, label: str, train: str, test: str, results: Iterable[Result]
+) -> Number:
+    return Number(protocol, metric, label, train, test, tuple(results))
+
+
+def _kind(model: str, checkpoint: str, runs: Sequence[Run]) -> Kind:
+    if model.lower().startswith("random"):
+        return "random"
+    if runs:
+        if runs[0].is_float:
+            return "float"
+        half = runs[0].num_stages == 2 and checkpoint.endswith(("stage1", "stage1.safetensors"))
+        return "half" if half else "binary"
+    # hub:resnet50 and resnet50:FILE are how a float network of elsewhere is named
+    if "teacher" in model.lower() or (":" in checkpoint and not Path(checkpoint).exists()):
+        return "float"
+    return "half" if checkpoint.endswith(("stage1", "stage1.safetensors")) else "binary"
+
+
+def run_of(checkpoint: str, runs: Sequence[Run], folder: Path | None = None) -> Run | None:
+    """The run that left a checkpoint: by its path, or, where it was moved since, by its last names.
+
+    folder: of the result, which may lie in its run's.
+    """
+    path = Path(checkpoint)
+    if path.suffix == ".safetensors" or path.name in ("stage1", "stage2"):
+        path = path.parent
+    for run in runs:
+        if path == run.folder or _resolved(path) == _resolved(run.folder) or folder == run.folder:
+            return run
+    moved = [run for run in runs if _resolved(run.folder).parts[-2:] == path.parts[-2:]]
+    return moved[0] if len(moved) == 1 else None
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return path
+
+
+def _labels(results: Sequence[Result]) -> dict[str, str]:
+    """A label for each kind of number: its name and the settings in which its like differ."""
+    alike: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for r in results:
+        alike.setdefault((r.protocol, r.metric, r.train, r.test), {})[_key(r)] = _scalars(r)
+    labels = {}
+    for (protocol, metric, _, _), variants in alike.items():
+        settings = list(variants.values())
+        names = sorted({name for s in settings for name in s})
+        differ = [name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1]
+        for key, own in variants.items():
+            told = [f"{_plain(name)} {_plain(own[name])}" for name in differ if name in own]
+            labels[key] = ", ".join([number_name(protocol, metric), *told])
+    return labels
+
+
+def _key(result: Result) -> str:
+    parts = (result.protocol, result.metric, result.train, result.test, _scalars(result))
+    return json.dumps(parts, sort_keys=True)
+
+
+def _scalars(result: Result) -> dict[str, Any]:
+    """Settings of one value each; the number format moves a number less than a seed does."""
+    return {
+        name: value
+        for name, value in settings_of(result).items()
+        if isinstance(value, (str, int, float, bool)) and name != "compute"
+    }
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).replace("_", " ") if not isinstance(value, bool) else str(value).lower()
+
+
+def verdict(found: Sequence[Network]) -> Verdict:
+    """The answer to "did it work?", by the first of the protocols that tells."""
+    students = [n for n in found if n.kind in ("binary", "half")]
+    pool = students or [n for n in found if n.kind == "float"]
+    for protocol, metric in _MEASURES:
+        able = [n for n in pool if n.find(protocol, metric)]
+        if able:
+            return _verdict(max(able, key=lambda n: _rank(n, protocol, metric)), found, protocol,
+                            metric)  # fmt: skip
+    return Verdict("unknown", "Not judged yet", None, None, None, None, None)
+
+
+_MEASURES = (
+    ("knn", "top1"), ("linear", "top1"), ("transfer", "top1"), ("semi", "10% top1"),
+    ("semi", "1% top1"), ("svm", "full mAP cv"), ("detection", "AP"),
+)  # fmt: skip
+
+
+def _rank(network: Network, protocol: str, metric: str) -> tuple[Any, ...]:
+    """What was given by itself first, then BURN, then whole networks, then the best."""
+    measured = network.find(protocol, metric)
+    return (
+        any(run.chosen for run in network.runs) or network.group is None,
+        network.method == "burn",
+        network.kind == "binary",
+        not network.method.startswith("supervised"),
+        measured.mean if measured else 0.0,
+    )
+
+
+def _verdict(network: Network, found: Sequence[Network], protocol: str, metric: str) -> Verdict:
+    own = network.find(protocol, metric)
+    assert own is not None
+    on = own.train, own.test
+    floor = _reference(network, found, "random", protocol, metric, on)
+    teacher = (
+        _reference(network, found, "float", protocol, metric, on)
+        if network.kind != "float" else None
+    )  # fmt: skip
+    lowest = floor.find(protocol, metric, on) if floor else None
+    if lowest is None:
+        return Verdict("unknown", "Trained and judged", network, None, teacher,
+                       (protocol, metric), on)  # fmt: skip
+    above = own.mean - lowest.mean
+    word = "yes" if above >= _LEARNED else "barely" if above >= _BARELY else "no"
+    headline = {"yes": "It learned", "barely": "It barely learned", "no": "It did not learn"}[word]
+    return Verdict(word, headline, network, floor, teacher, (protocol, metric), on)  # type: ignore[arg-type]
+
+
+def _reference(
+    network: Network, found: Sequence[Network], kind: Kind, protocol: str, metric: str,
+    on: tuple[str, str],
+) -> Network | None:  # fmt: skip
+    """What a network is measured against: of its own comparison, its own kind, its own teacher."""
+    able = [n for n in found if n.kind == kind and n.find(protocol, metric, on)]
+    if not able:
+        return None
+    taught = words(network.run.about, "teacher", "spec") if network.run else ""
+    labelled = network.method == "supervised_kl"
+    return max(
+        able,
+        key=lambda n: (
+            n.group == network.group,
+            n.checkpoint in (network.checkpoint, taught),
+            ("labelled" in n.name) == labelled,
+        ),
+    )

@@ -1,0 +1,365 @@
+import json
+import os
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+import report_samples as samples
+from PIL import Image
+
+from burn.cli import main
+from burn.errors import UserError
+from burn.report import html
+from burn.report.ablations import GROUPS
+from burn.report.gather import gather
+from burn.report.html import MOST_BYTES, write_report
+from burn.report.networks import networks, verdict
+from burn.report.paper import ablation_figure, figures, paper_figure
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def page_of(tmp_path: Path, *folders: Path) -> str:
+    write_report(folders, tmp_path / "page.html")
+    return (tmp_path / "page.html").read_text()
+
+
+def words_of(page: str) -> str:
+    """What a reader sees, in one line."""
+    body = re.sub(r"(?s)<(style|script)>.*?</\1>", "", page)
+    return unescape(" ".join(re.sub(r"<[^>]*>", " ", body).split()))
+
+
+def test_papers_figures_are_those_of_its_tables():
+    assert len(figures()) == 198
+    found = paper_figure("linear", "top1", {}, "burn", "imagenet")
+    assert found is not None
+    assert (found.number, found.value) == (2, 62.29)
+    few = paper_figure("svm", "k=16 mAP oracle", {}, "s2bnn", "imagenet")
+    assert few is not None
+    assert (few.number, few.value, few.std) == (3, 61.86, 1.14)
+    transfer = paper_figure("transfer", "top1", {"settings": "cub200"}, "burn", "imagenet")
+    assert transfer is not None
+    assert (transfer.number, transfer.value) == (4, 49.62)
+    detection = paper_figure("detection", "AP", {}, "burn", "imagenet")
+    assert detection is not None
+    assert (detection.number, detection.value) == (1, 41.0)
+    assert paper_figure("knn", "top1", {}, "burn", "imagenet") is None
+    assert paper_figure("svm", "k=16 mAP cv", {}, "burn", "imagenet") is None
+
+
+def test_every_ablation_with_a_number_of_the_paper_finds_it():
+    named = [row.paper for group in GROUPS for row in group.rows if row.paper]
+    assert named
+    assert all(ablation_figure(*pair) for pair in named)
+
+
+def test_a_page_of_everything_is_one_file_that_needs_nothing_else(tmp_path: Path):
+    page = page_of(tmp_path, *samples.everything(tmp_path / "runs"))
+    assert len(page.encode()) < 1_000_000
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
+    assert "http" not in re.sub(r'xmlns(:\w+)?="http[^"]*"|http-equiv', "", page)
+    assert len(set(re.findall(r'\bid="([^"]*)"', page))) == len(re.findall(r'\bid="', page))
+    for role in re.findall(r"var\(--(\w[\w-]*)\)", page):
+        assert f"--{role}:" in page
+    text = words_of(page)
+    for said in (
+        "It learned.", "reaches 44.3 % (kNN top-1), where random weights give 21.0 %",
+        "Collapsed target: ", "student (stage 1, step 60)", "AMD EPYC 9B14", "b60c5f4", "292 kB",
+        "1/24.5 of float32", "What each component adds", "Size of the gradients, by part",
+        "Dead channels, by layer", "The distance is larger for bits.",
+    ):  # fmt: skip
+        assert said in text
+
+
+def test_the_same_folders_give_the_same_bytes(tmp_path: Path):
+    folders = samples.everything(tmp_path / "runs")
+    assert page_of(tmp_path, *folders) == page_of(tmp_path, *folders)
+
+
+def test_paper_stands_beside_with_what_differs(tmp_path: Path):
+    run = samples.run(tmp_path / "student", teacher="runs/teacher")
+    text = words_of(page_of(tmp_path, run, samples.evaluation(tmp_path / "judged", str(run))))
+    assert "other data (yours: cifar10/train.parquet, 40,000 images; paper: ImageNet" in text
+    assert "0.02 % of the paper's images seen (102,400)" in text
+    assert "46.3 62.29 −16.0 2" in text  # linear, here and there
+    assert "kNN top-1 44.3 — — —" in text
+    assert "33.2 41 −7.8 1" in text
+    assert "iterations 800 (paper: 24000)" in text
+
+
+def test_nothing_differs_where_data_budget_and_settings_are_the_papers(tmp_path: Path):
+    run = samples.run(tmp_path / "imagenet", images=1_281_167, teacher="moco")
+    about = json.loads((run / "run.json").read_text())
+    recipe = about["plan"]["recipe"] | {"batch_size": 2048, "backbone": {"width": 1.0}}
+    recipe |= {"views": {"size": 224}, "burn": {"classifier": "joint"}}
+    about["plan"]["recipe"] = recipe
+    about["teacher"]["architecture"] = "resnet50"
+    (run / "run.json").write_text(json.dumps(about))
+    for stage in (1, 2):
+        meta = json.loads((run / f"stage{stage}.json").read_text()) | {"steps": 125_000}
+        (run / f"stage{stage}.json").write_text(json.dumps(meta))
+    settings = samples.LINEAR | {"augment": "crop"}
+    result = samples.result("linear", "top1", 63.0, "x", str(run), test="imagenet/val",
+                            settings=settings)  # fmt: skip
+    samples.append_results(tmp_path / "judged" / "results.jsonl", [result])
+    page = page_of(tmp_path, run, tmp_path / "judged")
+    assert "Another experiment" not in page
+    assert re.search(r'<td class="good n"[^>]*>\+0\.7', page)
+
+
+def test_names_of_strangers_are_text(tmp_path: Path):
+    folder = tmp_path / "judged"
+    evil = tmp_path / EVIL.replace("/", "∕")
+    run = samples.run(evil, name=EVIL, detailed=True)
+    for file in (run / "stage1" / "gradients.csv", run / "stage1" / "layers.csv"):
+        text = file.read_text().replace("student", EVIL).replace("blocks.3.conv1", EVIL)
+        file.write_text(text)
+    samples.judged(folder / "results.jsonl", EVIL, EVIL, 50.0)
+    samples.confusion(folder, [EVIL, "ça \u202e\ud800 va"], [[3, 1], [0, 2]])
+    samples.neighbours(folder, rows=2, label=EVIL)
+    analysis = tmp_path / "analysis"
+    analysis.mkdir()
+    (analysis / "x.svg").write_text(f"<svg xmlns='http://www.w3.org/2000/svg'>{EVIL}</svg>")
+    (analysis / "x.md").write_text(f"# {EVIL}\n\n{EVIL}\n\n| {EVIL} |\n|---|\n| {EVIL} |\n")
+    compared = samples.comparison(tmp_path / "compared", burn=(40.0,))
+    samples.judged(compared / "burn-seed0" / "compared.jsonl", EVIL, "c", 41.0)
+    page = page_of(tmp_path, run, folder, analysis, compared)
+    assert page.count("<script>") == 1
+    assert "<img src=x" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "\u202e" not in page
+    assert re.search(r"script-src 'sha256-[\w+/=]{44}'", page)
+
+
+def test_newest_of_two_like_numbers_counts(tmp_path: Path):
+    file = tmp_path / "judged" / "results.jsonl"
+    for value in (30.0, 40.0):
+        samples.judged(file, "x", "runs/x", value)
+    (network,) = networks(gather([tmp_path / "judged"]))
+    number = network.find("knn", "top1")
+    assert number is not None
+    assert number.values == [40.0]
+
+
+def test_settings_that_differ_make_two_numbers(tmp_path: Path):
+    results = [
+        samples.result("linear", "top1", v, "x", "runs/x", settings={"lr": lr, "epochs": 100})
+        for v, lr in ((44.0, 30.0), (53.0, 0.003))
+    ]
+    samples.append_results(tmp_path / "j" / "results.jsonl", results)
+    (network,) = networks(gather([tmp_path / "j"]))
+    labels = [n.label for n in network.numbers]
+    assert labels == ["linear top-1, lr 30", "linear top-1, lr 0.003"]
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(44.0, "yes"), (23.0, "barely"), (21.5, "no"), (12.0, "no")]
+)
+def test_verdict_is_by_the_distance_from_random_weights(tmp_path: Path, value: float, word: str):
+    samples.judged(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", value)
+    samples.judged(tmp_path / "j" / "results.jsonl", "random reactnet_a, binary", "runs/x", 21.0)
+    assert verdict(networks(gather([tmp_path / "j"]))).word == word
+
+
+def test_without_a_floor_it_is_not_told(tmp_path: Path):
+    samples.judged(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", 44.0)
+    text = words_of(page_of(tmp_path, tmp_path / "j"))
+    assert "no random-weights floor was given" in text
+    assert "It learned" not in text
+
+
+def test_seeds_of_a_comparison_are_one_network(tmp_path: Path):
+    folder = samples.comparison(tmp_path / "compared", burn=(44.0, 42.0), byol=(36.0,))
+    found = {n.name: n for n in networks(gather([folder]))}
+    assert set(found) == {"BURN", "BYOL", "random weights", "teacher"}
+    number = found["BURN"].find("knn", "top1")
+    assert number is not None
+    assert number.mean == 43.0
+    assert number.spread == pytest.approx(2**0.5)
+    assert [run.name for run in found["BURN"].runs] == ["burn-seed0", "burn-seed1"]
+    assert found["random weights"].kind == "random"
+    assert found["teacher"].kind == "float"
+
+
+def test_a_run_beside_its_comparison_is_read_once(tmp_path: Path):
+    folder = samples.comparison(tmp_path / "compared", burn=(44.0,))
+    found = gather([folder / "burn-seed0", folder])
+    assert [run.chosen for run in found.runs] == [True]
+    assert len(found.judgements) == 9
+
+
+def test_a_run_under_way_is_shown_as_such(tmp_path: Path):
+    run = samples.run(tmp_path / "student", finished=False)
+    text = words_of(page_of(tmp_path, run))
+    assert "Not judged yet" in text
+    assert "not trained to its end: 1 of 2 stages" in text
+
+
+def test_an_old_run_lacks_and_a_newer_one_adds(tmp_path: Path):
+    run = samples.run(tmp_path / "old")
+    for stage in (1, 2):
+        file = run / f"stage{stage}.json"
+        meta = json.loads(file.read_text())
+        del meta["machine"]
+        del meta["monitor"]["seconds"]
+        file.write_text(json.dumps(meta | {"unheard_of": [1]}))
+    samples.table(run / "stage1" / "metrics.csv", [{"step": 20, "loss": 1, "unheard_of": 2}])
+    assert "not recorded" in words_of(page_of(tmp_path, run))
+
+
+def test_torn_rows_are_left_out_and_told(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    with (run / "stage2" / "metrics.csv").open("a") as file:
+        file.write("420,0,0.1\n440,0,bad" + "," * 12 + "\n\0\0\n")
+    found = gather([run])
+    assert len(found.runs[0].stages[1].metrics.rows) == 20
+    assert "3 torn lines" in found.notes[0]
+
+
+def test_many_classes_are_no_table(tmp_path: Path):
+    counts = [[3 if i == j else 0 for j in range(120)] for i in range(120)]
+    counts[7][9] = 2
+    samples.confusion(tmp_path / "j", [f"class {i}" for i in range(120)], counts)
+    page = page_of(tmp_path, tmp_path / "j")
+    assert "Accuracy of each class" in page
+    assert 'class="confusion"' not in page
+    assert "class 7 class 9 2 40.0" in words_of(page)
+
+
+def test_demo_folder_brings_its_runs(tmp_path: Path):
+    folder = tmp_path / "demo"
+    samples.run(folder / "student")
+    samples.run(folder / "teacher", method="simclr", stages=1)
+    samples.judged(folder / "results.jsonl", "x", str(folder / "student"), 44.0)
+    assert len(gather([folder]).runs) == 2
+    assert len(gather([tmp_path]).runs) == 2  # and so does the folder that it lies in
+
+
+def damage_json(folder: Path) -> None:
+    (folder / "stage1.json").write_text('{"stage": ')
+
+
+def damage_deeply(folder: Path) -> None:
+    (folder / "run.json").write_text("[" * 200_000)
+
+
+def damage_result(folder: Path) -> None:
+    (folder / "results.jsonl").write_text('{"protocol": "knn", "value": 1}\n')
+
+
+def damage_value(folder: Path) -> None:
+    samples.judged(folder / "results.jsonl", "x", "y", 44.0)
+    file = folder / "results.jsonl"
+    file.write_text(file.read_text().replace("44.0", "NaN"))
+
+
+def damage_csv(folder: Path) -> None:
+    (folder / "stage1" / "metrics.csv").write_bytes(os.urandom(2000).replace(b"step", b""))
+
+
+def make_link(folder: Path) -> None:
+    (folder / "results.jsonl").symlink_to("/etc/passwd")
+
+
+def make_huge(folder: Path) -> None:
+    with (folder / "results.jsonl").open("wb") as file:
+        file.truncate(2**34)
+
+
+def make_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "results.jsonl")
+
+
+def damage_confusion(folder: Path) -> None:
+    samples.confusion(folder, ["a", "b"], [[1, 2], [3]])
+
+
+def damage_picture(folder: Path) -> None:
+    samples.neighbours(folder)
+    (folder / "neighbours.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+
+
+def small_picture(folder: Path) -> None:
+    samples.neighbours(folder, rows=3)
+    Image.new("RGB", (10, 10)).save(folder / "neighbours.jpg")
+
+
+def picture_elsewhere(folder: Path) -> None:
+    samples.neighbours(folder, rows=3)
+    file = folder / "neighbours.json"
+    file.write_text(file.read_text().replace("neighbours.jpg", "../../secret.jpg"))
+
+
+def bomb(folder: Path) -> None:
+    Image.new("1", (60_000, 60_000)).save(folder / "detections.png")
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (damage_json, r"stage1\.json is damaged"),
+        (damage_deeply, r"run\.json is damaged"),
+        (damage_result, "line 1 is not a result"),
+        (damage_value, "line 1 is not a result"),
+        (damage_csv, r"metrics\.csv is damaged"),
+        (make_link, "results.jsonl is a link"),
+        (make_huge, "has 16384 MB"),
+        (make_pipe, "is not a plain file"),
+        (damage_confusion, r"confusion\.json is damaged"),
+        (damage_picture, r"neighbours\.jpg is no whole PNG or JPEG"),
+        (small_picture, "names more images than its picture holds"),
+        (picture_elsewhere, r"neighbours\.json is damaged"),
+        (bomb, "more pixels than a report shows"),
+    ],
+)
+def test_damage_is_one_line_that_names_the_file(tmp_path: Path, harm, says: str):
+    run = samples.run(tmp_path / "student")
+    harm(run)
+    with pytest.raises(UserError, match=says):
+        write_report([run], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_folders_that_are_none(tmp_path: Path):
+    with pytest.raises(UserError, match="no such folder"):
+        gather([tmp_path / "nowhere"])
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"):
+        gather([tmp_path / "file"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds nothing that a report shows"):
+        gather([tmp_path / "empty"])
+
+
+def test_out_that_cannot_be(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    with pytest.raises(UserError, match="is a folder"):
+        write_report([run], tmp_path)
+    with pytest.raises(UserError, match="there is no folder"):
+        write_report([run], tmp_path / "nowhere" / "page.html")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_report([run], Path("/proc/page.html"))
+
+
+def test_a_page_too_large_is_shrunk_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = samples.evaluation(tmp_path / "judged")
+    whole = len(page_of(tmp_path, folder))
+    assert whole < MOST_BYTES
+    monkeypatch.setattr(html, "MOST_BYTES", whole - 1)
+    page = page_of(tmp_path, folder)
+    assert len(page) < whole
+    assert "Pictures were made smaller" in page
+    monkeypatch.setattr(html, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="give fewer folders"):
+        page_of(tmp_path, folder)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = samples.run(tmp_path / "student")
+    out = tmp_path / "r.html"
+    assert main(["report", str(run), "--out", str(out)]) == 0
+    assert re.fullmatch(rf"-> {re.escape(str(out))} \(\d+ kB\)\n", capsys.readouterr().out)
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
