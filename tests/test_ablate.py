@@ -13,7 +13,7 @@ from rich.console import Console
 
 import burn.ablate
 import tiny
-from burn.ablate import Ablation, ablate, groups_named, runs_of_variants
+from burn.ablate import Ablation, ablate, groups_named, read_ablation, runs_of_variants
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.recipes.ablations import VARIANTS
@@ -97,6 +97,8 @@ def test_runs_share_a_budget_and_seeds_and_groups_may_be_added(teacher: Path, tm
         "two-stages-seed0",
         "student-first-seed0",
     }
+    runs = json.loads((out / "ablation.json").read_text())["runs"]
+    assert results == read_ablation(out, runs)
     seen = {
         r.settings["pretraining"]["images_seen"] for r in results if "pretraining" in r.settings
     }

@@ -32,7 +32,7 @@ from burn.processes import require_alone
 from burn.recipes import find_recipe
 from burn.recipes.ablations import VARIANTS
 from burn.report.ablations import GROUPS, Group, ablation_markdown, find_group
-from burn.results import Result, result_lines
+from burn.results import Result
 from burn.training.recipe import Recipe
 from burn.training.run import Machine, RunPlan
 
@@ -115,9 +115,9 @@ def ablate(
     """Train and judge every variant of the groups with every seed; what `out` holds is kept.
 
     Variants that are the same run, as what the recipe does anyway is in every group, are trained
-    once, under the first one's name. Each leaves a run folder VARIANT-seedN in `out`. ablation.md
-    shows all that `out` holds, and ablation.jsonl holds it, which is returned: the results of a run
-    for every variant that it stands for. processes, and what is raised: as in `compare`.
+    once, under the first one's name; ablation.json says which. Each leaves a run folder
+    VARIANT-seedN in `out`; ablation.md shows all that `out` holds, which is returned: the results
+    of a run for every variant that it stands for. processes, and what is raised: as in `compare`.
     """
     require_alone("ablate")
     check_seeds(seeds)
@@ -135,7 +135,7 @@ def ablate(
     ]
     teachers = check_jobs(jobs[: len(wanted)], (ablation.teacher, ablation.labelled_teacher))
     data = {"--data": train.fingerprint, "--test": test.fingerprint}
-    open_campaign(out, "ablation", asdict(ablation), teachers | data)
+    open_campaign(out, "ablation", asdict(ablation), teachers | data, runs=runs)
     failed = run_jobs(jobs, processes, console)
     references = {
         RANDOM: next((str(job.folder) for job in jobs if job.done), None),
@@ -145,7 +145,6 @@ def ablate(
     judge_references(out, judging, references, console)
     results = read_ablation(out, runs)
     if results:
-        write_text(out / "ablation.jsonl", result_lines(results))
         write_text(out / "ablation.md", ablation_markdown(results))
     if failed:
         raise UserError(f"{failed[0]}; what else was asked for is in {out}")

@@ -217,12 +217,17 @@ def check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[st
 
 
 def open_campaign(
-    out: Path, name: str, shared: Mapping[str, Any], fingerprints: Mapping[str, str]
+    out: Path,
+    name: str,
+    shared: Mapping[str, Any],
+    fingerprints: Mapping[str, str],
+    **told: Any,
 ) -> None:
     """A new folder, or one whose runs have the same settings, which stand in NAME.json.
 
     shared: settings that may not change; but a teacher may be added. fingerprints: of data and
-    teachers, by name; they may not change either. Raises UserError naming what did.
+    teachers, by name; they may not change either. told: what NAME.json says besides, each time
+    anew. Raises UserError naming what did change.
     """
     shared = json.loads(json.dumps(shared))
     file = out / f"{name}.json"
@@ -256,7 +261,7 @@ def open_campaign(
     elif out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps({**shared, "files": fingerprints}, indent=2) + "\n")
+    write_text(file, json.dumps({**shared, "files": fingerprints, **told}, indent=2) + "\n")
 
 
 def _reference_file(name: str) -> str:

@@ -41,7 +41,8 @@ def gradient_rows(steps: int = 40, seeds: int = 2, **changed: Callable[[Row], fl
 
 def told(rows: list[Row], optimizer: str = "adam") -> str:
     recipe = {**ABOUT["recipe"], "optim": {"name": optimizer}}
-    return report.gradients(rows, {**ABOUT, "recipe": recipe}, 0.5).text
+    made = report.gradients(rows, {**ABOUT, "recipe": recipe}, 0.5)
+    return f"{made.text}\n{made.table}"
 
 
 def test_a_weight_is_called_a_weight_and_nothing_else_is():

@@ -29,7 +29,7 @@ _WIDTH = 7.3  # inches: 700 pixels
 class Report:
     """What is told of one analysis.
 
-    text: a paragraph. table: more numbers in Markdown, or nothing. draw: writes the picture, SVG or
+    text: a paragraph. table: more in Markdown, or nothing. draw: writes the picture, SVG or
     PNG by the file's suffix.
     """
 
@@ -59,7 +59,7 @@ def gradients(rows: Sequence[Row], about: Mapping[str, Any], alarm: float) -> Re
     return Report(
         title="Gradients over the first steps",
         text=_gradients_text(runs, about),
-        table=_gradients_table(runs),
+        table=f"{_gradients_table(runs)}\n\n{' '.join([*_other_distances(runs), *_peaks(runs)])}",
         draw=lambda file: _save(_gradients_figure, file, runs, about),
     )
 
@@ -142,7 +142,8 @@ def _gradients_text(runs: _Runs, about: Mapping[str, Any]) -> str:
     recipe = about["recipe"]
     seeds = runs.seeds()
     told = [
-        f"{recipe['name']}, the first {runs.steps} steps of stage 1 on {about['data']['name']} "
+        f"{recipe['name']}, the first {runs.steps} steps of stage 1 on "
+        f"{'/'.join(Path(about['data']['name']).parts[-2:])} "
         f"(batch {recipe['batch_size']}, "
         + (
             f"seeds {_listed(map(str, seeds))}, geometric means over them)."
@@ -153,8 +154,6 @@ def _gradients_text(runs: _Runs, about: Mapping[str, Any]) -> str:
         *_collapse(runs),
         *_of_extractor(runs),
         *_later(runs),
-        *_other_distances(runs),
-        *_peaks(runs),
     ]
     return " ".join(told)
 

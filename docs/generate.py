@@ -1,0 +1,206 @@
+"""results.md, the pictures, and README's table of the demo, from the numbers in docs/results/.
+
+    make docs                                           # after a number or a word has changed
+    python docs/generate.py --take runs/compared …      # first take in what runs hold
+
+--take copies results and rows of comparisons, ablations, analyses and demos into docs/results/.
+Nothing in results.md is written by hand but the words in docs/results/results.md.j2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from burn.ablate import read_ablation
+from burn.analysis.rows import from_csv
+from burn.campaign import read_campaign
+from burn.report import analyses, costs
+from burn.report.ablations import ablation_markdown
+from burn.report.claims import Evidence, claims
+from burn.report.plots import comparison_picture, demo_picture
+from burn.report.tables import comparison_markdown, number_name
+from burn.results import Result, read_results, result_lines
+from burn.training.monitor import ALARM
+
+DOCS = Path(__file__).parent
+DATA = DOCS / "results"
+TEST_IMAGES = 5000  # of CIFAR-10's validation split, by which the claims are judged
+
+ANALYSES: dict[str, Callable[[list[dict[str, Any]]], analyses.Report]] = {
+    "gradients": lambda rows: analyses.gradients(rows, _about("gradients"), ALARM),
+    "ema-toy": analyses.ema_toy,
+    "schedules": analyses.schedules,
+    "cost": costs.cost,
+    "negatives": costs.negatives,
+}
+
+
+def main() -> None:
+    """Take in what is asked for, then write everything anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--take", nargs="*", type=Path, default=[], metavar="RUN")
+    for folder in parser.parse_args().take:
+        take(folder)
+    for name, text in documents().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+    draw(DOCS)
+
+
+# --- taking in -----------------------------------------------------------------------------------
+
+
+def take(folder: Path) -> None:
+    """Copy the numbers of a folder of `burn compare`, `ablate`, `analyze` or `demo`."""
+    DATA.mkdir(exist_ok=True)
+    found = []
+    if (folder / "comparison.json").is_file():
+        found.append(_keep("compared.jsonl", read_campaign(folder)))
+    if (folder / "ablation.json").is_file():
+        runs = json.loads((folder / "ablation.json").read_text())["runs"]
+        found.append(_keep("ablated.jsonl", read_ablation(folder, runs)))
+    for name in ANALYSES:
+        if (folder / f"{name}.csv").is_file():
+            shutil.copy(folder / f"{name}.csv", DATA)
+            found.append(name)
+        about = folder / f"{name}-parts" / "about.json"
+        if about.is_file():
+            text = json.dumps(_without_paths(json.loads(about.read_text())), indent=2)
+            (DATA / f"{name}.json").write_text(text + "\n")
+    if (folder / "student" / "stage2.json").is_file() and (folder / "results.jsonl").is_file():
+        found.append(_keep("demo.jsonl", read_results(folder / "results.jsonl")))
+        for run, stage in (("teacher", 1), ("student", 1), ("student", 2)):
+            there = DATA / "demo" / run / f"stage{stage}"
+            there.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / run / f"stage{stage}" / "metrics.csv", there)
+    print(f"{folder}: {', '.join(found) or 'nothing that is shown'}")
+
+
+def _keep(name: str, results: Sequence[Result]) -> str:
+    results = [
+        replace(r, train=_short(r.train), test=_short(r.test), checkpoint=_short(r.checkpoint))
+        for r in results
+    ]
+    (DATA / name).write_text(result_lines(results), encoding="utf-8")
+    return name
+
+
+def _short(path: str) -> str:
+    """Without the folders of the machine that it ran on."""
+    return "/".join(Path(path).parts[-2:])
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_paths(item) for key, item in value.items()}
+    return _short(value) if isinstance(value, str) and value.startswith("/") else value
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def documents() -> dict[str, str]:
+    """Path from docs/ to text, of all that is generated."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(DATA), undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    text = environment.get_template("results.md.j2").render(
+        compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
+        ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
+        claims=_claims(),
+        count=_verdicts(),
+        **{name.replace("-", "_"): _told(name) for name in ANALYSES},
+    )
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    return {"results.md": text, "../README.md": _between("demo", _demo_table(), readme)}
+
+
+def draw(folder: Path) -> None:
+    """Every picture, into `folder`."""
+    comparison_picture(_results("compared.jsonl"), folder / "comparison.svg")
+    demo = _results("demo.jsonl")
+    demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
+    for name in ANALYSES:
+        if (DATA / f"{name}.csv").is_file():
+            ANALYSES[name](_rows(name)).draw(folder / f"{name}.svg")
+
+
+def _results(name: str) -> list[Result]:
+    return read_results(DATA / name)
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    file = DATA / f"{name}.csv"
+    return from_csv(file.read_text(encoding="utf-8").splitlines(), str(file))
+
+
+def _about(name: str) -> dict[str, Any]:
+    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _told(name: str) -> str:
+    """Picture, paragraph and table of an analysis; empty where there are no rows yet."""
+    if not (DATA / f"{name}.csv").is_file():
+        return ""
+    report = ANALYSES[name](_rows(name))
+    return "\n\n".join(
+        p for p in (f"![{report.title}]({name}.svg)", report.text, report.table) if p
+    )
+
+
+def _evidence() -> Evidence:
+    rows = {
+        name: _rows(name) if (DATA / f"{name}.csv").is_file() else []
+        for name in ("gradients", "ema-toy", "negatives")
+    }
+    return Evidence(
+        _results("compared.jsonl"), _results("ablated.jsonl"), TEST_IMAGES,
+        rows["gradients"], rows["ema-toy"], rows["negatives"],
+    )  # fmt: skip
+
+
+def _claims() -> str:
+    lines = ["| the paper says | its numbers | here | |", "|---|---|---|---|"]
+    for claim in claims(_evidence()):
+        lines.append(
+            f"| {claim.text} ({claim.where}) | {claim.paper} | {claim.here} | **{claim.verdict}** |"
+        )
+    return "\n".join(lines)
+
+
+def _verdicts() -> dict[str, int]:
+    found = [claim.verdict for claim in claims(_evidence())]
+    return {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
+
+
+def _demo_table() -> str:
+    """Top-1 of each network in the demo."""
+    results = [r for r in _results("demo.jsonl") if r.metric == "top1"]
+    columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
+    names = (number_name(*column).removesuffix(" top-1") for column in columns)
+    lines = [f"| network | {' | '.join(names)} |", "|---|" + "---|" * len(columns)]
+    for model in dict.fromkeys(r.model for r in results):
+        numbers = {(r.protocol, r.metric): f"{r.value:.1f} %" for r in results if r.model == model}
+        lines.append(f"| {model} | {' | '.join(numbers[column] for column in columns)} |")
+    return "\n".join(lines)
+
+
+def _between(name: str, content: str, text: str) -> str:
+    """The text with what stands between <!-- name --> and <!-- /name --> exchanged."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+    changed, count = pattern.subn(lambda m: f"{m[1]}{content}{m[2]}", text)
+    assert count == 1, f"no place for {name}"
+    return changed
+
+
+if __name__ == "__main__":
+    main()
