@@ -23,8 +23,9 @@ import jinja2
 from burn.ablate import read_ablation
 from burn.analysis.rows import from_csv
 from burn.campaign import read_campaign
-from burn.report import analyses, costs
+from burn.report import costs, ema_toy, gradients, schedules
 from burn.report.ablations import ablation_markdown
+from burn.report.analyses import Report
 from burn.report.claims import Evidence, claims
 from burn.report.plots import comparison_picture, demo_picture
 from burn.report.tables import comparison_markdown, number_name
@@ -35,10 +36,10 @@ DOCS = Path(__file__).parent
 DATA = DOCS / "results"
 TEST_IMAGES = 5000  # of CIFAR-10's validation split, by which the claims are judged
 
-ANALYSES: dict[str, Callable[[list[dict[str, Any]]], analyses.Report]] = {
-    "gradients": lambda rows: analyses.gradients(rows, _about("gradients"), ALARM),
-    "ema-toy": analyses.ema_toy,
-    "schedules": analyses.schedules,
+ANALYSES: dict[str, Callable[[list[dict[str, Any]]], Report]] = {
+    "gradients": lambda rows: gradients.gradients(rows, _about("gradients"), ALARM),
+    "ema-toy": ema_toy.ema_toy,
+    "schedules": schedules.schedules,
     "cost": costs.cost,
     "negatives": costs.negatives,
 }

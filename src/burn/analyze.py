@@ -25,8 +25,11 @@ from burn.files import locked, remove_unfinished, write_beside, write_text
 from burn.negatives import NegativesOptions, train_with_fewer_negatives
 from burn.processes import require_alone
 from burn.recipes import find_recipe
-from burn.report import analyses as report
 from burn.report import costs
+from burn.report import ema_toy as ema_toy_report
+from burn.report import gradients as gradients_report
+from burn.report import schedules as schedules_report
+from burn.report.analyses import Report
 from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
 from burn.training.monitor import ALARM
@@ -228,15 +231,17 @@ def _same(old: Any, new: Any) -> bool:
 def _gradients(options: GradientOptions, out: Path, console: Console) -> str:
     recipe = find_recipe(options.recipe)
     rows, about = measure_gradients(recipe, options.recipe, options, out, console)
-    return _write(out, "gradients", rows, lambda read: report.gradients(read, about, ALARM))
+    return _write(
+        out, "gradients", rows, lambda read: gradients_report.gradients(read, about, ALARM)
+    )
 
 
 def _ema_toy(options: EmaToyOptions, out: Path, console: Console) -> str:
-    return _write(out, "ema-toy", ema_toy(options.seed), report.ema_toy)
+    return _write(out, "ema-toy", ema_toy(options.seed), ema_toy_report.ema_toy)
 
 
 def _schedules(options: ScheduleOptions, out: Path, console: Console) -> str:
-    return _write(out, "schedules", schedules(), report.schedules)
+    return _write(out, "schedules", schedules(), schedules_report.schedules)
 
 
 def _cost(options: CostOptions, out: Path, console: Console) -> str:
@@ -248,9 +253,7 @@ def _negatives(options: NegativesOptions, out: Path, console: Console) -> str:
     return _write(out, "negatives", rows, costs.negatives)
 
 
-def _write(
-    out: Path, name: str, rows: list[Row], describe: Callable[[list[Row]], report.Report]
-) -> str:
+def _write(out: Path, name: str, rows: list[Row], describe: Callable[[list[Row]], Report]) -> str:
     """NAME.csv, and of what is written there NAME.svg and NAME.md; returns the text."""
     written = to_csv(rows)
     write_text(out / f"{name}.csv", written)

@@ -12,7 +12,10 @@ from burn.analysis.rows import Row, from_csv
 from burn.analysis.schedules import schedules
 from burn.analyze import ANALYSES
 from burn.cli import main
-from burn.report import analyses as report
+from burn.report import ema_toy as ema_toy_report
+from burn.report import gradients as gradients_report
+from burn.report import schedules as schedules_report
+from burn.report.analyses import _apart
 
 ABOUT = {
     "recipe": {"name": "tiny", "batch_size": 8, "optim": {"name": "adam"}},
@@ -41,7 +44,7 @@ def gradient_rows(steps: int = 40, seeds: int = 2, **changed: Callable[[Row], fl
 
 def told(rows: list[Row], optimizer: str = "adam") -> str:
     recipe = {**ABOUT["recipe"], "optim": {"name": optimizer}}
-    made = report.gradients(rows, {**ABOUT, "recipe": recipe}, 0.5)
+    made = gradients_report.gradients(rows, {**ABOUT, "recipe": recipe}, 0.5)
     return f"{made.text}\n{made.table}"
 
 
@@ -99,7 +102,7 @@ def test_growth_and_explosion_are_told_where_they_are():
 @pytest.mark.parametrize("steps", [2, 12])
 def test_short_runs_and_zeros_have_a_text_and_a_picture(steps: int, tmp_path: Path):
     rows = gradient_rows(steps, seeds=1, extractor_kl=lambda row: 0.0)
-    made = report.gradients(rows, ABOUT, 0.5)
+    made = gradients_report.gradients(rows, ABOUT, 0.5)
     assert "inf" not in made.text
     assert "nan" not in made.text
     made.draw(tmp_path / "a.svg")
@@ -119,36 +122,36 @@ def ema_rows(real: Callable[[int], float], binary: Callable[[int], float]) -> li
 
 
 def test_the_toys_statements_are_judged_by_the_numbers():
-    text = report.ema_toy(ema_rows(lambda _: 1.0, lambda step: 5.0 + step)).text
+    text = ema_toy_report.ema_toy(ema_rows(lambda _: 1.0, lambda step: 5.0 + step)).text
     assert "of this all three hold here" in text
     assert "different units" not in text
     assert "All three hold in 1 of 1 readings: “literally”." in text
-    text = report.ema_toy(ema_rows(lambda _: 1.0, lambda step: 5 - step / 50)).text
+    text = ema_toy_report.ema_toy(ema_rows(lambda _: 1.0, lambda step: 5 - step / 50)).text
     assert "of this “larger” and “of higher variance” hold here" in text
-    text = report.ema_toy(ema_rows(lambda _: 9.0, lambda step: 5 - step / 50)).text
+    text = ema_toy_report.ema_toy(ema_rows(lambda _: 9.0, lambda step: 5 - step / 50)).text
     assert "of this nothing holds here" in text
     assert "different units" in text
     assert "0 of 1 readings." in text
 
 
 def test_schedules_are_told_with_their_restart():
-    text = report.schedules(schedules()).text
+    text = schedules_report.schedules(schedules()).text
     assert "λ is 0.9 at the start, 0.8 half way, 0.7 at the end, 0.8 on average" in text
     assert "λ is 0.7 throughout" in text
     assert "KL's weight grows 3 times" in text
     assert "off up to 50 % of the stage" in text
     assert "Stage 2 begins anew: cosine, Eq. 3 from 0.7 to 0.9; Heaviside from 0 to 1." in text
     level = [{**row, "cosine": 0.5, "heaviside": 0.5} for row in schedules()]
-    assert "Stage 2 goes on where stage 1 ended" in report.schedules(level).text
-    assert "Heaviside's function" not in report.schedules(level).text
+    assert "Stage 2 goes on where stage 1 ended" in schedules_report.schedules(level).text
+    assert "Heaviside's function" not in schedules_report.schedules(level).text
 
 
 def test_labels_lie_apart_inside_and_in_order():
-    assert report._apart([1, 40, 80], 10, 100) == [1, 40, 80]
-    assert report._apart([42, 38, 90], 10, 100) == [45, 35, 90]
-    assert report._apart([100, 100], 10, 100) == [90, 100]
-    assert report._apart([0, 0, 12], 10, 100) == [0, 10, 20]
-    assert report._apart([], 10, 100) == []
+    assert _apart([1, 40, 80], 10, 100) == [1, 40, 80]
+    assert _apart([42, 38, 90], 10, 100) == [45, 35, 90]
+    assert _apart([100, 100], 10, 100) == [90, 100]
+    assert _apart([0, 0, 12], 10, 100) == [0, 10, 20]
+    assert _apart([], 10, 100) == []
 
 
 @pytest.mark.parametrize("what", ["ema-toy", "schedules"])
@@ -163,7 +166,7 @@ def test_the_command_leaves_three_files_that_agree(
     svg = (tmp_path / "new" / f"{what}.svg").read_bytes()
     assert b"<dc:date>" not in svg
     rows = from_csv((tmp_path / "new" / f"{what}.csv").read_text().splitlines())
-    made = getattr(report, what.replace("-", "_"))(rows)
+    made = {"ema-toy": ema_toy_report.ema_toy, "schedules": schedules_report.schedules}[what](rows)
     assert made.text in text
     assert main(["analyze", what, "--out", str(tmp_path / "new")]) == 0
     assert (tmp_path / "new" / f"{what}.svg").read_bytes() == svg

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from burn.report.analyses import Report, Row
-from burn.report.plots import STYLE
+from burn.report.analyses import BLUE, INK, ORANGE, SOFT, Report, Row, listed, save
 from burn.report.tables import mean_and_spread
 
-_INK, _ORANGE, _BLUE, _PALE, _SOFT = "#20242b", "#e4572e", "#2e6fb7", "#8fb8de", "#8a919c"
+_PALE = "#8fb8de"
 
 
 def cost(rows: Sequence[Row]) -> Report:
@@ -24,7 +23,7 @@ def cost(rows: Sequence[Row]) -> Report:
         title="Training time and linear accuracy",
         text=_cost_text(methods),
         table=_cost_table(methods),
-        draw=lambda file: _draw_cost(methods, file),
+        draw=lambda file: save(_cost_figure, file, methods),
     )
 
 
@@ -34,7 +33,7 @@ def negatives(rows: Sequence[Row]) -> Report:
         title="InfoMin with fewer negatives and weaker augmentation",
         text=_negatives_text(rows),
         table="",
-        draw=lambda file: _draw_negatives(rows, file),
+        draw=lambda file: save(_negatives_figure, file, rows),
     )
 
 
@@ -74,7 +73,7 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
     said = [
         f"Of {len(methods)} methods {best} is the most accurate, {linear[best]:.1f} % after "
         f"{seconds[best]:.0f} s. No method is both faster and more accurate than "
-        + _listed([f"{name} ({linear[name]:.1f} %, {seconds[name]:.0f} s)" for name in front])
+        + listed([f"{name} ({linear[name]:.1f} %, {seconds[name]:.0f} s)" for name in front])
         + "."
     ]
     if "burn" in methods:
@@ -84,7 +83,7 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
             and linear[name] < linear["burn"]
         ]  # fmt: skip
         if slower:
-            said.append(f"burn takes less time and is more accurate than {_listed(slower)}.")
+            said.append(f"burn takes less time and is more accurate than {listed(slower)}.")
     taught = [name for name, rows in methods.items() if rows[0]["teacher_seconds"] is not None]
     if taught:
         teachers = ", ".join(
@@ -116,28 +115,28 @@ def _cost_table(methods: dict[str, list[Row]]) -> str:
     return "\n".join(lines)
 
 
-def _draw_cost(methods: dict[str, list[Row]], file: Path) -> None:
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.3, 4.2))
-        for name, rows in methods.items():
-            labelled = name.startswith("supervised")
-            colour = _ORANGE if name == "burn" else _PALE if labelled else _BLUE
-            x, y = _seconds(rows), _mean(rows, "linear")
-            axes.plot([x] * len(rows), [row["linear"] for row in rows], "o-", ms=3, lw=0.8,
-                      color=colour, alpha=0.6)  # fmt: skip
-            axes.plot(x, y, "o", ms=8, color=colour)
-            axes.annotate(name, (x, y), (7, 5), textcoords="offset points", fontsize=8.5,
-                          color=_INK, weight="bold" if name == "burn" else "normal")  # fmt: skip
-        axes.set_xlim(left=0)
-        axes.margins(x=0.12, y=0.12)
-        axes.set_xlabel("training of the binary network, seconds (its teacher's not included)")
-        axes.set_ylabel("linear accuracy, %")
-        axes.set_title("Accuracy for the time it takes")
-        axes.text(
-            1, 1.02, "small dots: seeds   pale: learned from labels", transform=axes.transAxes,
-            ha="right", fontsize=7.5, color=_SOFT,
-        )  # fmt: skip
-        _save(figure, file)
+def _cost_figure(methods: dict[str, list[Row]]) -> Figure:
+    figure, axes = plt.subplots(figsize=(7.3, 4.2))
+    for name, rows in methods.items():
+        labelled = name.startswith("supervised")
+        colour = ORANGE if name == "burn" else _PALE if labelled else BLUE
+        x, y = _seconds(rows), _mean(rows, "linear")
+        axes.plot([x] * len(rows), [row["linear"] for row in rows], "o-", ms=3, lw=0.8,
+                  color=colour, alpha=0.6)  # fmt: skip
+        axes.plot(x, y, "o", ms=8, color=colour)
+        axes.annotate(name, (x, y), (7, 5), textcoords="offset points", fontsize=8.5,
+                      color=INK, weight="bold" if name == "burn" else "normal")  # fmt: skip
+    axes.set_xlim(left=0)
+    axes.margins(x=0.12, y=0.12)
+    axes.set_xlabel("training of the binary network, seconds (its teacher's not included)")
+    axes.set_ylabel("linear accuracy, %")
+    axes.set_title("Accuracy for the time it takes")
+    axes.text(
+        1, 1.02, "small dots: seeds   pale: learned from labels", transform=axes.transAxes,
+        ha="right", fontsize=7.5, color=SOFT,
+    )  # fmt: skip
+    figure.tight_layout()
+    return figure
 
 
 # --- negatives -----------------------------------------------------------------------------------
@@ -182,44 +181,33 @@ def _negatives_text(rows: Sequence[Row]) -> str:
     return " ".join(said)
 
 
-def _draw_negatives(rows: Sequence[Row], file: Path) -> None:
-    with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(1, 2, figsize=(7.3, 3.4), sharey=False)
-        for panel, network in zip(panels, ("binary", "float"), strict=True):
-            mine = [r for r in rows if r["network"] == network]
-            _negatives_panel(panel, mine)
-            panel.set_title(f"{network.capitalize()} network")
-        panels[0].set_ylabel("linear accuracy, %")
-        _save(figure, file)
+def _negatives_figure(rows: Sequence[Row]) -> Figure:
+    figure, panels = plt.subplots(1, 2, figsize=(7.3, 3.4), sharey=False)
+    for panel, network in zip(panels, ("binary", "float"), strict=True):
+        mine = [r for r in rows if r["network"] == network]
+        _negatives_panel(panel, mine)
+        panel.set_title(f"{network.capitalize()} network")
+    panels[0].set_ylabel("linear accuracy, %")
+    figure.tight_layout()
+    return figure
 
 
 def _negatives_panel(panel: Axes, rows: Sequence[Row]) -> None:
     counts = _by([r for r in rows if r["augmentation"] != "weak"], "negatives")
     x = sorted(counts, reverse=True)
-    panel.plot(x, [_mean(counts[n], "linear") for n in x], "o-", color=_ORANGE, ms=6, lw=1.6)
+    panel.plot(x, [_mean(counts[n], "linear") for n in x], "o-", color=ORANGE, ms=6, lw=1.6)
     for n in x:
-        panel.plot([n] * len(counts[n]), [r["linear"] for r in counts[n]], "o", ms=3, color=_INK,
+        panel.plot([n] * len(counts[n]), [r["linear"] for r in counts[n]], "o", ms=3, color=INK,
                    alpha=0.6)  # fmt: skip
     weak = [r for r in rows if r["augmentation"] == "weak"]
     if weak:
         n, y = weak[0]["negatives"], _mean(weak, "linear")
-        panel.plot(n, y, "D", color=_BLUE, ms=6)
+        panel.plot(n, y, "D", color=BLUE, ms=6)
         panel.annotate("weaker augmentation", (n, y), (8, 0), textcoords="offset points",
-                       va="center", fontsize=8, color=_BLUE)  # fmt: skip
+                       va="center", fontsize=8, color=BLUE)  # fmt: skip
     panel.set_xscale("log", base=2)
     panel.set_xticks(x, [f"{n:,}" for n in x])
     panel.minorticks_off()
     panel.invert_xaxis()
     panel.margins(x=0.25, y=0.25)
     panel.set_xlabel("negatives")
-
-
-def _save(figure: Any, file: Path) -> None:
-    figure.tight_layout()
-    metadata = {"Date": None} if file.suffix == ".svg" else None
-    figure.savefig(file, dpi=150, metadata=metadata)
-    plt.close(figure)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
