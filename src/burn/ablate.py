@@ -137,8 +137,10 @@ def ablate(
     data = {"--data": train.fingerprint, "--test": test.fingerprint}
     open_campaign(out, "ablation", asdict(ablation), teachers | data, runs=runs)
     failed = run_jobs(jobs, processes, console)
+    # Every group has the recipe as it is: its network with random weights is the floor.
+    unchanged = [job for job in jobs if job.done and job.model == runs["unlabelled-teacher"]]
     references = {
-        RANDOM: next((str(job.folder) for job in jobs if job.done), None),
+        RANDOM: str(unchanged[0].folder) if unchanged else None,
         TEACHER: ablation.teacher,
         LABELLED_TEACHER: ablation.labelled_teacher,
     }

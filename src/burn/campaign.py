@@ -49,7 +49,11 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
     batch = min(recipe.batch_size, num_images)
     steps = budget // (len(recipe.precisions()) * batch)
     if steps < 1:
-        raise UserError(f"--budget {budget} is less than one batch of {batch} a stage")
+        stages = len(recipe.precisions())
+        raise UserError(
+            f"--budget {budget} is less than one batch of {batch} in each of {stages} stages: give "
+            f"at least {batch * stages}"
+        )
     steps_per_epoch = num_images // batch
     warmup = min(recipe.optim.warmup_epochs, steps / steps_per_epoch / 5)
     recipe = replace(
@@ -172,7 +176,10 @@ def read_campaign(out: Path) -> list[Result]:
 def seeds_in(text: str) -> list[int]:
     """Numbers with commas between. Raises UserError for what is none."""
     try:
-        seeds = [int(word) for word in text.split(",")]
+        words = [word.strip() for word in text.split(",")]
+        seeds = [int(word) for word in words if word.isascii() and word.isdecimal()]
+        if len(seeds) < len(words):
+            raise ValueError
     except ValueError:
         raise UserError(f"--seeds {text}: give whole numbers with commas between") from None
     check_seeds(seeds)
@@ -256,12 +263,19 @@ def open_campaign(
                     f"{name} is not what it was when {out} was begun: give another --out"
                 )
         fingerprints = {**before, **fingerprints}
-    elif out.is_dir() and any(out.iterdir()):
+    elif out.is_dir() and any(not _is_ours(path) for path in out.iterdir()):
         raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")
     elif out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     out.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps({**shared, "files": fingerprints, **told}, indent=2) + "\n")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a campaign may have left it. Its runs know themselves what they were begun with."""
+    if path.is_dir():
+        return "-seed" in path.name or path.name == "logs"
+    return path.suffix in (".jsonl", ".md", ".svg")
 
 
 def _reference_file(name: str) -> str:
@@ -276,22 +290,41 @@ def _read_judged(file: Path, model: str, *, trained: bool) -> list[Result] | Non
     """The results that `_write_results` wrote, or None where they are not, or not whole."""
     try:
         results = read_results(file)
+        seed = int(file.parent.name.rpartition("-seed")[2]) if trained else 0
         whole = [(r.protocol, r.metric) for r in results] == _NUMBERS and all(
-            r.model == model and 0 <= r.value <= 100 and isinstance(r.settings["compute"], str)
-            for r in results
+            _is_whole(r, model, seed, trained) for r in results
         )
-        if trained:
-            about = [r.settings["pretraining"] for r in results]
-            whole &= all(a["seconds"] >= 0 and a["epochs"] > 0 and a["recipe"] for a in about)
-    except (UserError, TypeError, KeyError, RecursionError):
+    except (UserError, TypeError, ValueError, KeyError, AttributeError, OverflowError):
         return None
     return results if whole else None
+
+
+def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:
+    """Whether it is what tables and pictures take it for. May raise TypeError or KeyError."""
+    settings = result.settings
+    whole = (
+        (result.model, result.seed, type(result.seed)) == (model, seed, int)
+        and 0 <= result.value <= 100
+        and isinstance(settings["compute"], str)
+    )
+    if result.protocol == "linear":
+        numbers = (settings["lr"], settings["epochs"])
+        whole &= all(0 <= number < 1e9 for number in numbers)
+        whole &= isinstance(settings["augment"], str)
+    if trained:
+        about = settings["pretraining"]
+        whole &= 0 <= about["seconds"] < 1e9 and 0 < about["epochs"] < 1e9
+        whole &= isinstance(about["recipe"], str)
+        whole &= isinstance(about.get("collapsed_stages", []), list)
+    return whole
 
 
 def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
     """What failed, in a line each."""
     failed = []
     for job in jobs:
+        if job.done:  # by another command, meanwhile
+            continue
         try:
             job.run(console)
         except Interrupted:
@@ -320,6 +353,7 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 if slot not in running and waiting and not stop.requested:
                     job = waiting.pop(0)
                     log = logs / f"{job.name}.txt"
+                    log.touch()
                     process = context.Process(target=_run_alone, args=(job, processes, log))
                     with _one_gpu(slot, job.judging.machine.device):
                         process.start()
@@ -335,15 +369,23 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                     continue
                 del running[slot]
                 if process.exitcode:
-                    failed.append(f"{job.name}: {_last_words(logs / f'{job.name}.txt')}")
+                    why = _last_words(logs / f"{job.name}.txt", process.exitcode)
+                    failed.append(f"{job.name}: {why}")
                 outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
                 console.print(f"{job.name}: {outcome}")
     if stop.requested:
-        raise Interrupted("stopped and saved; the same command goes on", stop.number)
+        raise Interrupted(
+            "stopped; what was under way is saved, and the same command goes on", stop.number
+        )
     return failed
 
 
-def _last_words(log: Path) -> str:
+def _last_words(log: Path, exit_code: int) -> str:
+    if exit_code < 0:
+        return (
+            f"killed by signal {-exit_code}, for want of memory perhaps, see {log}; the same "
+            "command goes on"
+        )
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
     return next((line for line in reversed(lines) if line.strip()), f"it died, see {log}")
 

@@ -404,6 +404,7 @@ def _evaluate(arguments: list[str], console: Console) -> None:
 def _compare(arguments: list[str], console: Console) -> None:
     from burn.campaign import seeds_in
     from burn.compare import Comparison, compare
+    from burn.files import expand
     from burn.methods.registry import METHODS
     from burn.report.tables import comparison_table
     from burn.settings import from_plain
@@ -446,7 +447,7 @@ def _compare(arguments: list[str], console: Console) -> None:
         comparison,
         methods,
         seeds_in(options.seeds),
-        Path(options.out),
+        expand(options.out),
         Machine(_device(options.device), options.workers),
         console,
         processes=options.processes,
@@ -457,6 +458,7 @@ def _compare(arguments: list[str], console: Console) -> None:
 def _ablate(arguments: list[str], console: Console) -> None:
     from burn.ablate import Ablation, ablate, groups_named
     from burn.campaign import seeds_in
+    from burn.files import expand
     from burn.report.ablations import GROUPS, ablation_table
     from burn.settings import from_plain
     from burn.training.run import Machine
@@ -495,7 +497,7 @@ def _ablate(arguments: list[str], console: Console) -> None:
         ablation,
         groups_named(options.groups, ablation.labelled_teacher),
         seeds_in(options.seeds),
-        Path(options.out),
+        expand(options.out),
         Machine(_device(options.device), options.workers),
         console,
         processes=options.processes,

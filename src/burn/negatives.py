@@ -94,6 +94,7 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
     train, test = open_source(options.data, "train"), open_source(options.test, "test")
     check_sources(train, test)
     machine = Machine(options.device, options.workers)
+    processes = check_processes(options.processes, machine)
     judging = Judging(options.data, options.test, options.linear, machine)
     variants, jobs = options.variants(), []
     for seed in seeds_in(options.seeds):
@@ -106,7 +107,7 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
     shared = {name: value for name, value in asdict(options).items() if name not in of_a_call}
     data = {"--data": train.fingerprint, "--test": test.fingerprint}
     open_campaign(out, "negatives", shared, data)
-    failed = run_jobs(jobs, check_processes(options.processes, machine), console)
+    failed = run_jobs(jobs, processes, console)
     if failed:
         raise UserError(f"{failed[0]}; what else was asked for is in {out}")
     results = {(r.model, r.seed, r.protocol): r for r in read_campaign(out) if r.metric == "top1"}

@@ -42,9 +42,11 @@ def result_lines(results: Sequence[Result]) -> str:
 def append_results(path: Path, results: Sequence[Result]) -> None:
     """Add a line for each result, after a last line that was cut short if need be.
 
-    With no results it only makes sure that there is such a file. Raises UserError where it cannot
-    be written.
+    With no results it only makes sure that there can be such a file. Raises UserError where it
+    cannot be written.
     """
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"{path.parent} is a file: give a folder")
     lines = result_lines(results)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,9 @@ def append_results(path: Path, results: Sequence[Result]) -> None:
                 file.seek(-1, os.SEEK_END)
                 lines = lines if file.read(1) == b"\n" or not lines else "\n" + lines
             file.write(lines.encode())
+            empty = not file.tell()
+        if empty:
+            path.unlink()
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -67,6 +72,6 @@ def read_results(path: Path) -> list[Result]:
     for number, line in enumerate(lines, start=1):
         try:
             results.append(Result(**json.loads(line)))
-        except (json.JSONDecodeError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{path} line {number} is not a result: {error}") from error
     return results

@@ -73,6 +73,6 @@ def _seconds_of(teacher: Any) -> float | None:
             json.loads(file.read_text(encoding="utf-8"))["monitor"]["seconds"]
             for file in sorted(Path(teacher).glob("stage?.json"))
         ]
-        return float(sum(stages)) if stages else None
+        return float(sum(stages)) if stages and all(0 <= s < 1e9 for s in stages) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

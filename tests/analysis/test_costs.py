@@ -29,10 +29,20 @@ def test_the_front_is_who_has_nobody_faster_and_more_accurate():
         method_row("slow", 400.0, 60.0),
     ]
     text = cost(rows).text
-    assert "Of 3 methods slow is the most accurate, 60.0 % after 400 s." in text
+    assert "Of 3 methods none is more accurate than slow, 60.0 % after 400 s." in text
     assert "faster and more accurate than burn (51.0 %, 100 s) and slow (60.0 %, 400 s)" in text
     assert "burn takes less time and is more accurate than byol." in text
     assert "would make burn number 3 of 3 in time" in text  # 100 + 900 s
+
+
+def test_equal_methods_are_not_said_to_be_ahead():
+    text = cost([method_row("burn", 3.4, 10.0), method_row("byol", 3.4, 10.0)]).text
+    assert "more accurate than burn (10.0 %, 3 s) and byol (10.0 %, 3 s)" in text
+    assert "takes less time" not in text
+    equal = [negatives_row("binary", 64, 30.0), negatives_row("binary", 4, 30.0)]
+    text = negatives([*equal, negatives_row("binary", 64, 30.0, "weak")]).text
+    assert "as much with a 16th of the negatives" in text
+    assert "comes to 30.0 %, as with InfoMin's" in text
 
 
 def negatives_row(network: str, count: int, linear: float, augmentation: str = "InfoMin's"):
@@ -62,7 +72,7 @@ def test_cost_reads_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[s
     shared = {"teacher": str(compared / "teacher"), "labelled_teacher": None}
     (compared / "comparison.json").write_text(json.dumps(shared))
     for method, value in (("burn", 40.0), ("byol", 30.0)):
-        settings = {"compute": "float32", "pretraining": {
+        settings = {"compute": "float32", "lr": 1, "epochs": 1, "augment": "none", "pretraining": {
             "recipe": "r", "seconds": 10.0, "epochs": 1.0, "images_seen": 9,
         }}  # fmt: skip
         results = [

@@ -65,13 +65,14 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
     front = [
         name for name in methods
         if not any(
-            seconds[o] <= seconds[name] and linear[o] >= linear[name] and o != name
+            seconds[o] <= seconds[name] and linear[o] >= linear[name]
+            and (seconds[o], linear[o]) != (seconds[name], linear[name])
             for o in methods
         )
     ]  # fmt: skip
     front.sort(key=lambda name: seconds[name])
     said = [
-        f"Of {len(methods)} methods {best} is the most accurate, {linear[best]:.1f} % after "
+        f"Of {len(methods)} methods none is more accurate than {best}, {linear[best]:.1f} % after "
         f"{seconds[best]:.0f} s. No method is both faster and more accurate than "
         + listed([f"{name} ({linear[name]:.1f} %, {seconds[name]:.0f} s)" for name in front])
         + "."
@@ -79,7 +80,7 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
     if "burn" in methods:
         slower = [
             name for name in methods
-            if name != "burn" and seconds[name] >= seconds["burn"]
+            if name != "burn" and seconds[name] > seconds["burn"]
             and linear[name] < linear["burn"]
         ]  # fmt: skip
         if slower:
@@ -157,9 +158,8 @@ def _negatives_text(rows: Sequence[Row]) -> str:
             f"{_mean(counts[n], 'linear'):.1f} % with {n:,}" for n in sorted(counts, reverse=True)
         )
         said.append(
-            f"The {network} network's linear accuracy is {listed}: {abs(gain):.1f} points "
-            f"{'more' if gain > 0 else 'less'} with a {most // fewest}th of the negatives, best "
-            f"with {best:,}."
+            f"The {network} network's linear accuracy is {listed}: {_points(gain)} with a "
+            f"{most // fewest}th of the negatives, none better than with {best:,}."
         )
     weak = [r for r in rows if r["augmentation"] == "weak"]
     if weak:
@@ -169,9 +169,10 @@ def _negatives_text(rows: Sequence[Row]) -> str:
             and r["augmentation"] != "weak"
         ]  # fmt: skip
         change = _mean(weak, "linear") - _mean(strong, "linear")
+        told = f"{_points(change)} than" if round(change, 1) else "as"
         said.append(
             f"With weaker augmentation the binary network comes to {_mean(weak, 'linear'):.1f} %, "
-            f"{abs(change):.1f} points {'more' if change > 0 else 'less'} than with InfoMin's."
+            f"{told} with InfoMin's."
         )
     seeds = len({row["seed"] for row in rows})
     said.append(
@@ -179,6 +180,13 @@ def _negatives_text(rows: Sequence[Row]) -> str:
         f"augmentation helps neither. {seeds} seed{'s' if seeds > 1 else ''}."
     )
     return " ".join(said)
+
+
+def _points(change: float) -> str:
+    """2.0 points more."""
+    if not round(change, 1):
+        return "as much"
+    return f"{abs(change):.1f} points {'more' if change > 0 else 'less'}"
 
 
 def _negatives_figure(rows: Sequence[Row]) -> Figure:
