@@ -12,8 +12,8 @@ from pathlib import Path
 from PIL import Image
 from sklearn.datasets import load_digits
 
-digits = load_digits()
-for number, (pixels, label) in enumerate(zip(digits.images, digits.target, strict=True)):
+digits, labels = load_digits(return_X_y=True)
+for number, (pixels, label) in enumerate(zip(digits.reshape(-1, 8, 8), labels, strict=True)):
     folder = Path(sys.argv[1], "val" if number % 5 == 0 else "train", str(label))
     folder.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray((255 - pixels * 255 / 16).astype("uint8"))

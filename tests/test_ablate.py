@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -154,7 +155,7 @@ def test_a_collapse_is_counted_in_the_table():
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_trained(
-    groups: str, settings: dict[str, object], words: str, tmp_path: Path
+    groups: str, settings: dict[str, Any], words: str, tmp_path: Path
 ):
     with pytest.raises(UserError, match=words):
         run(tmp_path / "ablated", groups, **settings)

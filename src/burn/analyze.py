@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +15,21 @@ from typing import Any
 from rich.console import Console
 
 from burn.analysis.ema_toy import ema_toy
-from burn.analysis.gradients import SETTINGS, FirstSteps, Setting
+from burn.analysis.gradients import (
+    SETTINGS,
+    FirstSteps,
+    Setting,
+    are_first_steps,
+    is_finite,
+    steps_of_stage,
+)
 from burn.analysis.rows import Row, from_csv, to_csv
 from burn.analysis.schedules import schedules
 from burn.compute import Device, uses_bfloat16
 from burn.data.sources import Source, open_source, require_readable
 from burn.errors import Interrupted, UserError
 from burn.evaluation.progress import progress_bar
-from burn.files import locked, remove_unfinished, write_beside, write_text
+from burn.files import locked, remove_unfinished, write_beside
 from burn.negatives import NegativesOptions, train_with_fewer_negatives
 from burn.processes import require_alone
 from burn.recipes import find_recipe
@@ -109,11 +117,13 @@ class ScheduleOptions:
 class Analysis:
     """What `burn analyze` needs to know of one.
 
-    title: for help. options: a frozen dataclass with `check`. run: options, an existing folder and
-    the console -> the text, after NAME.csv, NAME.svg and NAME.md were written.
+    title: for help. columns: the first ones of NAME.csv, by which it is known. options: a frozen
+    dataclass with `check`. run: options, an existing folder and the console -> the text, after
+    NAME.csv, NAME.svg and NAME.md were written.
     """
 
     title: str
+    columns: str
     options: type
     run: Callable[[Any, Path, Console], str]
 
@@ -125,12 +135,45 @@ def analyze(name: str, options: Any, out: Path, console: Console) -> str:
     """
     require_alone("analyze")
     options.check()
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file: give a folder")
-    out.mkdir(parents=True, exist_ok=True)
+    _require_folder(out, out)
     with locked(out):
+        _require_ours(out, name)
         remove_unfinished(out)
         return ANALYSES[name].run(options, out, console)
+
+
+def _require_folder(folder: Path, out: Path) -> None:
+    """Make it, if need be, and a file in it. Raises UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (FileExistsError, NotADirectoryError) as error:
+        file = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        raise UserError(f"--out {out}: {file} is not a folder: give another --out") from error
+    except OSError as error:
+        raise UserError(
+            f"--out {out}: nothing can be written in {folder} ({error.strerror}): give another "
+            "--out"
+        ) from error
+
+
+def _require_ours(out: Path, name: str) -> None:
+    """Raise UserError where the three files would take the place of somebody else's."""
+    files = [out / f"{name}.{suffix}" for suffix in ("csv", "svg", "md")]
+    there = [file for file in files if os.path.lexists(file)]
+    if not there:
+        return
+    try:
+        with files[0].open("rb") as file:
+            header = file.readline(1000)
+    except (FileNotFoundError, IsADirectoryError):
+        header = b""
+    if not header.startswith(ANALYSES[name].columns.encode()):
+        raise UserError(
+            f"--out {out}: {there[0]} is not of burn analyze {name} and would be replaced: move "
+            "it, or give another --out"
+        )
 
 
 def measure_gradients(
@@ -153,27 +196,41 @@ def measure_gradients(
         "bfloat16": uses_bfloat16(recipe.compute, options.device),
     }
     parts = out / _PARTS
-    parts.mkdir(exist_ok=True)
+    _require_folder(parts, out)
     remove_unfinished(parts)
-    _check_about(parts / _ABOUT, about)
-    jobs = [(seed, setting) for seed in options.seed_numbers() for setting in SETTINGS]
+    _check_about(out, about)
+    steps = min(options.steps, steps_of_stage(recipe, len(source)))
+    jobs = [
+        (seed, setting, parts / f"{setting.name}-seed{seed}.csv")
+        for seed in options.seed_numbers()
+        for setting in SETTINGS
+    ]
+    kept = {file: _read_part(file, steps) for _, _, file in jobs if file.exists()}
     stop = StopRequest()
     rows: list[Row] = []
     with stop.installed():
-        for number, (seed, setting) in enumerate(jobs, start=1):
-            file = parts / f"{setting.name}-seed{seed}.csv"
+        for number, (seed, setting, file) in enumerate(jobs, start=1):
             title = f"{setting.name}, seed {seed} ({number} of {len(jobs)})"
-            if not file.is_file():
+            if file not in kept:
                 started = time.monotonic()
                 found = _measure(recipe, setting, seed, source, options, title, stop, console)
-                write_text(file, to_csv(found))
+                _save(out, file, lambda to, found=found: to.write_text(to_csv(found)))
+                kept[file] = _read_part(file, steps)
                 console.print(f"{title}: {len(found)} steps, {time.monotonic() - started:.0f} s")
             else:
                 console.print(f"{title}: kept")
             run = {"teacher_classifier": setting.classifier, "similarity": setting.similarity}
-            lines = file.read_text(encoding="utf-8").splitlines()
-            rows += [{**run, "seed": seed, **row} for row in from_csv(lines, str(file))]
+            rows += [{**run, "seed": seed, **row} for row in kept[file]]
     return rows, about
+
+
+def _read_part(file: Path, steps: int) -> list[Row]:
+    """A finished run's rows. Raises UserError where they cannot be what was written."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    rows = from_csv(text.splitlines(), str(file))
+    if not are_first_steps(rows, steps):
+        raise UserError(f"{file} is damaged: remove it to measure again")
+    return rows
 
 
 def _measure(
@@ -198,34 +255,54 @@ def _measure(
                     stop.number,
                 )
     last = rows[-1]
-    if not math.isfinite(last["loss"] + last["classifier"] + last["extractor"]):
+    if not is_finite(last):
         console.print(f"{title}: loss or gradient not finite at step {last['step']}", style="red")
     return rows
 
 
-def _check_about(file: Path, about: dict[str, Any]) -> None:
+def _check_about(out: Path, about: dict[str, Any]) -> None:
     """Runs that are kept must be of the same settings. Raises UserError naming the first other."""
-    now = json.loads(json.dumps(about))
-    if file.is_file():
-        try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            stored = None
-        for name, value in now.items():
-            if not isinstance(stored, dict) or not _same(stored.get(name), value):
-                raise UserError(
-                    f"{file.parent} holds runs with another {name}: remove it, or give another "
-                    "--out"
-                )
+    file = out / _PARTS / _ABOUT
+    text = json.dumps(about, indent=2) + "\n"
+    if not file.exists() and not any(file.parent.glob("*.csv")):
+        _save(out, file, lambda to: to.write_text(text, encoding="utf-8"))
         return
-    write_text(file, json.dumps(now, indent=2) + "\n")
+    now = _flat(json.loads(text))
+    default = _flat(json.loads(json.dumps({"recipe": Recipe().to_json()})))
+    try:
+        stored = _flat(json.loads(file.read_text(encoding="utf-8")))
+        # A recipe's field that the burn of then did not have is as if it had its default now.
+        stored = {name: stored[name] if name in stored else default[name] for name in now} | stored
+        whole = all(
+            type(stored[name]) is type(now[name]) for name in now if not name.startswith("recipe.")
+        )
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise UserError(f"{file} is damaged: remove {file.parent} to measure again")
+    for name, old in stored.items():
+        if old != now.get(name):
+            raise UserError(f"{out} {_difference(name, old, now.get(name))}: give another --out")
 
 
-def _same(old: Any, new: Any) -> bool:
-    """Equal, but for what an earlier burn did not write yet."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return all(_same(value, new.get(name)) for name, value in old.items())
-    return old == new
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested names as a.b.c."""
+    if not isinstance(value, dict):
+        return {name: value}
+    parts = (_flat(part, f"{name}.{key}" if name else key) for key, part in value.items())
+    return {key: part for flat in parts for key, part in flat.items()}
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    """What is not as it was when a folder was begun."""
+    part, _, rest = name.partition(".")
+    if name in ("data.images", "data.fingerprint", "teacher.sha256"):
+        return f"was begun with what --{part} was then, and it has changed"
+    if name == "bfloat16":
+        kinds = ("float32", "bfloat16")
+        return f"was begun in {kinds[bool(old)]}, not {kinds[bool(new)]}"
+    what = f"a recipe's {rest}" if part == "recipe" and rest != "name" else f"--{part}"
+    return f"was begun with {what} {old}, not {new}"
 
 
 def _gradients(options: GradientOptions, out: Path, console: Console) -> str:
@@ -256,25 +333,45 @@ def _negatives(options: NegativesOptions, out: Path, console: Console) -> str:
 def _write(out: Path, name: str, rows: list[Row], describe: Callable[[list[Row]], Report]) -> str:
     """NAME.csv, and of what is written there NAME.svg and NAME.md; returns the text."""
     written = to_csv(rows)
-    write_text(out / f"{name}.csv", written)
     made = describe(from_csv(written.splitlines()))
-    write_beside(out / f"{name}.svg", made.draw)
     parts = (f"# {made.title}", f"![]({name}.svg)", made.text, made.table)
-    write_text(out / f"{name}.md", "\n\n".join(part for part in parts if part) + "\n")
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    _save(out, out / f"{name}.csv", lambda to: to.write_text(written, encoding="utf-8"))
+    _save(out, out / f"{name}.svg", made.draw)
+    _save(
+        out, out / f"{name}.md",
+        lambda to: to.write_text(text, encoding="utf-8", errors="surrogateescape"),
+    )  # fmt: skip
     return made.text
+
+
+def _save(out: Path, file: Path, write: Callable[[Path], Any]) -> None:
+    """A file in `out`, whole or not there. Raises UserError where it cannot be written."""
+    try:
+        write_beside(file, write)
+    except OSError as error:
+        raise UserError(
+            f"--out {out}: {file} cannot be written ({error.strerror or error}): mend that, and "
+            "the same command goes on"
+        ) from error
 
 
 ANALYSES: dict[str, Analysis] = {
     "gradients": Analysis(
-        "size of the gradients over the first steps of training, by loss", GradientOptions,
-        _gradients,
+        "size of the gradients over the first steps of training, by loss",
+        "teacher_classifier,similarity,seed,step,", GradientOptions, _gradients,
     ),
     "ema-toy": Analysis(
-        "how far a target that follows falls behind, float and binarised", EmaToyOptions, _ema_toy
+        "how far a target that follows falls behind, float and binarised", "reading,title,step,",
+        EmaToyOptions, _ema_toy,
     ),
-    "schedules": Analysis("λ(t) over two stages", ScheduleOptions, _schedules),
-    "cost": Analysis("time of training against accuracy, of a comparison", CostOptions, _cost),
+    "schedules": Analysis("λ(t) over two stages", "stage,progress,", ScheduleOptions, _schedules),
+    "cost": Analysis(
+        "time of training against accuracy, of a comparison", "method,seed,seconds,", CostOptions,
+        _cost,
+    ),
     "negatives": Analysis(
-        "InfoMin with fewer negatives and weaker augmentation", NegativesOptions, _negatives
+        "InfoMin with fewer negatives and weaker augmentation",
+        "network,augmentation,negatives,", NegativesOptions, _negatives,
     ),
 }  # fmt: skip

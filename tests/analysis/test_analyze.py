@@ -1,17 +1,23 @@
 """From the command to the files, and what the paragraphs say of which numbers."""
 
+import errno
+import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from burn.analysis import ema_toy as toy
 from burn.analysis.gradients import SETTINGS
 from burn.analysis.rows import Row, from_csv
 from burn.analysis.schedules import schedules
-from burn.analyze import ANALYSES
+from burn.analyze import ANALYSES, analyze
 from burn.cli import main
+from burn.errors import UserError
 from burn.report import ema_toy as ema_toy_report
 from burn.report import gradients as gradients_report
 from burn.report import schedules as schedules_report
@@ -19,11 +25,11 @@ from burn.report.analyses import _apart
 
 ABOUT = {
     "recipe": {"name": "tiny", "batch_size": 8, "optim": {"name": "adam"}},
-    "data": {"name": "digits"},
+    "data": {"name": "digits", "images": 3},
 }
 
 
-def gradient_rows(steps: int = 40, seeds: int = 2, **changed: Callable[[Row], float]) -> list[Row]:
+def gradient_rows(steps: int = 40, seeds: int = 2, **changed: Callable[[Row], Any]) -> list[Row]:
     """KL of gradient 5 and 10, λ = 0.9, no collapse; `changed` gives columns other numbers."""
     rows: list[Row] = []
     for setting in SETTINGS:
@@ -62,7 +68,7 @@ def test_a_weight_is_called_a_weight_and_nothing_else_is():
 
 def test_a_collapse_is_told_with_its_step_and_its_surge():
     text = told(gradient_rows())
-    assert "no run collapsed: the entropy of mean p1 stayed above 0.90" in text
+    assert "no run collapsed: the entropy of mean p1 stayed at or above 0.90" in text
     assert "With the jointly trained teacher's classifier no run" in text
     assert "stability" not in text
 
@@ -91,12 +97,54 @@ def test_growth_and_explosion_are_told_where_they_are():
     text = told(rows)
     assert re.search(r"k's whole gradient grew, .*, with L2 joint ×\d+, L2 frozen ×\d+\.", text)
     assert "Nothing exploded" not in text
+    rows = gradient_rows(
+        extractor=lambda row: 20.0 if row["similarity"] == "cosine" and row["step"] == 15 else 1.0
+    )
+    assert "Nothing exploded" not in told(rows)
     cut = [
-        row
-        for row in gradient_rows()
-        if row["similarity"] != "l1" or row["seed"] or row["step"] < 7
+        {**row, "loss": math.nan if row["similarity"] == "l1" and row["step"] == 6 else 1.0}
+        for row in gradient_rows(seeds=1)
+        if row["similarity"] != "l1" or row["step"] < 7
     ]
-    assert "Not finite, and so ended: L1 joint at step 6, L1 frozen at step 6." in told(cut)
+    text = told(cut)
+    assert "Not finite, and so ended: L1 joint at step 6, L1 frozen at step 6." in text
+    assert "Nothing exploded" not in text
+    assert "| joint | L1 | 0.5 | – | 5 | – |" in text
+
+
+def test_of_which_classifier_and_steps_the_later_gradients_are():
+    rows = gradient_rows(extractor_kl=lambda row: 10.0 if row["step"] in (1, 20, 30) else None)
+    text = told(rows)
+    assert "(batch 3, seeds 0 and 1; means are" in text
+    assert "steps: joint, in l: 5 with KL alone and 5 with the cosine similarity (×1)" in text
+    assert "; frozen, in k (steps 20 and 30 alone): 10 with KL alone" in text
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 0.0])
+@pytest.mark.parametrize("name", ["classifier_per_weight", "extractor", "extractor_kl"])
+@pytest.mark.parametrize("similarities", [("none", "cosine", "l1", "l2"), ("l1",), ("cosine",)])
+def test_what_is_zero_or_not_finite_at_step_1_is_in_no_ratio(number, name, similarities):
+    usual = {"classifier_per_weight": 5.0, "extractor": 1.0, "extractor_kl": 10.0}[name]
+    rows = gradient_rows(
+        40, 2, **{name: lambda r: number if r["similarity"] in similarities else usual}
+    )
+    ends = name != "extractor_kl" and not math.isfinite(number)
+    rows = [r for r in rows if r["step"] == 1 or r["similarity"] not in similarities or not ends]
+    text = told(rows)
+    assert not re.search(r"\b(nan|inf)\b|×0 ", text)
+    assert "which the weight does not explain" not in text
+    first = "KL alone" if "none" in similarities else "L1" if "l1" in similarities else "cosine"
+    assert (f"Not finite, and so ended: {first} joint at step 1 (seed 0)" in text) == ends
+
+
+def test_nothing_finite_at_all_has_a_picture(tmp_path: Path):
+    rows = gradient_rows(
+        1, 1, classifier_per_weight=lambda _: math.nan, extractor=lambda _: math.nan,
+        extractor_kl=lambda _: math.nan, target_entropy=lambda _: math.nan,
+    )  # fmt: skip
+    made = gradients_report.gradients(rows, ABOUT, 0.5)
+    assert made.text.startswith("tiny, step 1 of stage 1 on digits (batch 3, seed 0; ")
+    made.draw(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("steps", [2, 12])
@@ -105,6 +153,8 @@ def test_short_runs_and_zeros_have_a_text_and_a_picture(steps: int, tmp_path: Pa
     made = gradients_report.gradients(rows, ABOUT, 0.5)
     assert "inf" not in made.text
     assert "nan" not in made.text
+    assert "last" not in made.text
+    assert "exploded" not in made.table
     made.draw(tmp_path / "a.svg")
     made.draw(tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
@@ -195,6 +245,43 @@ def test_mistakes_are_one_line(arguments, message, capsys, tmp_path, monkeypatch
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_what_is_not_of_the_analysis_is_not_replaced(tmp_path: Path, capsys):
+    command = ["analyze", "schedules", "--out", str(tmp_path)]
+    for name, text in (("schedules.md", "mine"), ("schedules.csv", "when,where\n")):
+        file = tmp_path / name
+        file.write_text(text)
+        assert main(command) == 2
+        assert f"{file} is not of burn analyze schedules" in capsys.readouterr().err
+        assert file.read_text() == text
+        file.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_must_be_one_to_write_in(tmp_path: Path, capsys, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    for out in (file, file / "deeper" / "still"):
+        assert main(["analyze", "schedules", "--out", str(out)]) == 2
+        assert f"--out {out}: {file} is not a folder" in capsys.readouterr().err
+
+    def read_only(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/some/tmpabc")
+
+    monkeypatch.setattr("burn.analyze.tempfile.TemporaryFile", read_only)
+    assert main(["analyze", "schedules", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"--out {tmp_path}: nothing can be written in {tmp_path} (Read-only file system)" in said
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("burn.analyze.write_beside", full)
+    with pytest.raises(UserError, match=r"schedules\.csv cannot be written \(No space left"):
+        analyze("schedules", ANALYSES["schedules"].options(), tmp_path, Console())
 
 
 def test_help_names_every_analysis(capsys):

@@ -1,4 +1,5 @@
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rich.console import Console
 import tiny
 from burn.analysis.gradients import SETTINGS, SPLIT_EVERY, FirstSteps, Setting
 from burn.analysis.rows import from_csv, to_csv
-from burn.analyze import GradientOptions, measure_gradients
+from burn.analyze import GradientOptions, _read_part, measure_gradients
 from burn.checkpoint import load_checkpoint
 from burn.data.sources import open_source
 from burn.errors import Interrupted, UserError
@@ -185,12 +186,59 @@ def test_finished_runs_are_kept_and_others_refused(
     assert measure() == rows
     assert len(begun) == 9
     options = replace(options, steps=3)
-    with pytest.raises(UserError, match="another steps"):
+    with pytest.raises(UserError, match="begun with --steps 2, not 3: give another --out"):
         measure()
     options = replace(options, steps=2)
-    parts[0].write_text("step,kl\n1\n")
+    recipe = few_steps(lam_start=0.5)
+    with pytest.raises(UserError, match=r"a recipe's burn.lam_start 0.9, not 0.5: give another"):
+        measure()
+    recipe = few_steps()
+    whole = parts[0].read_bytes()
+    for other in damaged_parts(whole.decode()):
+        parts[0].write_bytes(other)
+        with pytest.raises(UserError, match=f"{parts[0]} is damaged: remove it to measure again"):
+            _read_part(parts[0], 2)
     with pytest.raises(UserError, match="damaged"):
         measure()
+    lost = whole.decode().splitlines(keepends=True)[:2]
+    names, values = (line.strip().split(",") for line in lost)
+    values[names.index("loss")] = "nan"
+    parts[0].write_text(f"{lost[0]}{','.join(values)}\n")
+    assert len(measure()) == 8 * 2 - 1  # really not finite: a finding
+    parts[0].write_bytes(whole)
+
+    about = tmp_path / "gradients-parts/about.json"
+    good = json.loads(about.read_text())
+    del good["recipe"]["burn"]["teacher_batch_norm"]  # as of a burn that had no such choice
+    about.write_text(json.dumps(good))
+    assert len(measure()) == 16
+    for text in (
+        "[" * 100_000, about.read_text()[:-20], "[]", "\xff", json.dumps({**good, "steps": "2"}),
+        json.dumps({**good, "recipe": {}}), json.dumps({**good, "data": {}}),
+        json.dumps({**good, "teacher": 3}), None,
+    ):  # fmt: skip
+        about.unlink() if text is None else about.write_text(text, encoding="latin-1")
+        with pytest.raises(UserError, match=r"about\.json is damaged: remove"):
+            measure()
+    assert len(begun) == 9
+
+
+def damaged_parts(text: str) -> list[bytes]:
+    """Of a run of two steps."""
+    header, one, two = text.splitlines()
+
+    def with_(name: str, value: str) -> str:
+        values = one.split(",")
+        values[header.split(",").index(name)] = value
+        return f"{header}\n{','.join(values)}\n{two}\n"
+
+    texts = [
+        "step,kl\n1\n", "step,kl\n1,2\n2,2\n", f"{header}\n{one}\n", f"{header}\n{two}\n{one}\n",
+        f"{text}{two}\n", with_("step", "abc"), with_("step", "1e300"), with_("kl", "9" * 200_000),
+        with_("kl", "9" * 400), with_("loss", "nan"), with_("target_entropy", ""),
+        with_("target_entropy", "7"), with_("extractor", "-1"), with_("extractor_fs", "x"),
+    ]  # fmt: skip
+    return [b"\xff\xfe" + text.encode(), *(text.encode() for text in texts)]
 
 
 def test_rows_survive_their_file():

@@ -28,6 +28,11 @@ def test_the_margin_is_two_standard_errors_of_seeds_and_images():
     assert difference.margin == pytest.approx(2 * math.sqrt(spread**2 / 2 + spread**2 + images))
 
 
+def test_the_spread_of_seeds_is_learned_from_other_campaigns_too():
+    lonely = Scores([*results("a", 50)], 1000, [*results("b", 40, 44)])
+    assert lonely.spread() == pytest.approx(math.sqrt(8))
+
+
 @pytest.mark.parametrize(
     ("cosine", "verdict"),
     [(60.0, "holds"), (51.0, "cannot be told"), (40.0, "does not hold")],

@@ -32,6 +32,14 @@ from burn.targets.weights import Teacher
 from burn.training.recipe import Recipe
 from burn.types import Batch
 
+# Of a row; the last three are None at times.
+_ALWAYS = (
+    "step", "lambda", "loss", "kl", "feature_similarity", "target_entropy", "classifier",
+    "classifier_mean", "extractor", "extractor_mean", "learning_rate",
+)  # fmt: skip
+_AT_TIMES = ("classifier_per_weight", "extractor_kl", "extractor_fs")
+_BELOW_ZERO = ("loss", "kl", "feature_similarity")  # numbers that may be
+
 # The gradient of k is told apart by terms on the first step and on every such step, each time at
 # the price of two more backward passes.
 SPLIT_EVERY = 10
@@ -73,6 +81,41 @@ SETTINGS: tuple[Setting, ...] = tuple(
 )
 
 
+def steps_of_stage(recipe: Recipe, images: int) -> int:
+    """Optimizer steps of a stage on so many images."""
+    batches = images // min(recipe.batch_size // recipe.accumulate, images)
+    return -(-batches // recipe.accumulate) * recipe.epochs
+
+
+def is_finite(row: Row) -> bool:
+    """Whether training can go on after this step."""
+    return math.isfinite(row["loss"] + row["classifier"] + row["extractor"])
+
+
+def are_first_steps(rows: Sequence[Row], steps: int) -> bool:
+    """Whether rows from a file can be those of `FirstSteps`: `steps` of them, or up to one that is
+    not finite.
+    """
+    *before, last = rows
+    return (
+        all(_is_row(row, step) for step, row in enumerate(rows, start=1))
+        and all(math.isfinite(row[name]) for row in before for name in _ALWAYS)
+        and (len(rows) == steps or (len(rows) < steps and not is_finite(last)))
+    )
+
+
+def _is_row(row: Row, step: int) -> bool:
+    if row.keys() != {*_ALWAYS, *_AT_TIMES} or row["step"] != step:
+        return False
+    numbers = [(name, row[name]) for name in row if name in _ALWAYS or row[name] is not None]
+    return (
+        all(isinstance(value, (int, float)) for _, value in numbers)
+        and not any(value < 0 for name, value in numbers if name not in _BELOW_ZERO)
+        and row["lambda"] <= 1
+        and not row["target_entropy"] > 1.01  # a share, to rounding; or not a number
+    )
+
+
 class FirstSteps:
     """The start of stage 1 as `burn.training.run.pretrain` takes it, and the gradient at each step.
 
@@ -95,8 +138,8 @@ class FirstSteps:
         assert method.classifier is not None
         self.method = method.to(self._device)
         self._loader = _loader(recipe, source, seed, method.num_views, workers)
-        self._steps_per_epoch = -(-len(self._loader) // recipe.accumulate)
-        self.num_steps = self._steps_per_epoch * recipe.epochs
+        self.num_steps = steps_of_stage(recipe, len(source))
+        self._steps_per_epoch = self.num_steps // recipe.epochs
         self._terms = _Terms(method)
 
     def rows(self) -> Iterator[Row]:
@@ -121,7 +164,7 @@ class FirstSteps:
             row = self._gradients(batches, step, split)
             row["learning_rate"] = rates.get_last_lr()[0]
             yield row
-            if not math.isfinite(row["loss"] + row["classifier"] + row["extractor"]):
+            if not is_finite(row):
                 return
             optimizer.step()
             optimizer.zero_grad()

@@ -11,6 +11,8 @@ from burn.errors import UserError
 
 Row = dict[str, Any]  # name -> number, word, or None where there is no number
 
+_DIGITS = 20  # no number that is written has as many
+
 
 def to_csv(rows: Sequence[Row]) -> str:
     """Text of a CSV file with the first row's columns; numbers to six digits, None is empty."""
@@ -22,8 +24,11 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def from_csv(lines: Iterable[str], name: str = "the file") -> list[Row]:
-    """The rows of `to_csv`. Raises UserError where a row is cut short."""
-    rows = [{key: _read(text) for key, text in row.items()} for row in csv.DictReader(lines)]
+    """The rows of `to_csv`. Raises UserError for what is no such file, or a row cut short."""
+    try:
+        rows = [{key: _read(text) for key, text in row.items()} for row in csv.DictReader(lines)]
+    except csv.Error:
+        rows = []
     if not rows or any(None in row or ... in row.values() for row in rows):
         raise UserError(f"{name} is damaged: remove it to measure again")
     return rows
@@ -38,11 +43,10 @@ def _written(value: Any) -> Any:
 def _read(text: Any) -> Any:
     if not isinstance(text, str):  # a column too few or too many
         return ...
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text or None
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if len(text) < _DIGITS else ...
+    return text or None

@@ -49,10 +49,12 @@ class Evidence:
 
 def claims(evidence: Evidence) -> list[Claim]:
     """A row for every claim of which the evidence tells anything, in the paper's order."""
+    compared = Scores(evidence.compared, evidence.test_images, evidence.ablated)
+    ablated = Scores(evidence.ablated, evidence.test_images, evidence.compared)
     return [
-        *_order(Scores(evidence.compared, evidence.test_images)),
-        *_ablations(Scores(evidence.ablated, evidence.test_images)),
-        *_joint(Scores(evidence.ablated, evidence.test_images)),
+        *_order(compared),
+        *_ablations(ablated),
+        *_joint(ablated),
         *_gradients(evidence.gradients),
         *_drift(evidence.ema_toy),
         *_negatives(evidence.negatives, evidence.test_images),
@@ -75,14 +77,18 @@ class Difference:
 
 
 class Scores:
-    """Top-1 of models over seeds."""
+    """Top-1 of models over seeds.
 
-    def __init__(self, results: Sequence[Result], test_images: int) -> None:
+    others: results of other campaigns at the same budget, from which the spread of seeds is learned
+    too: a model of one seed has none of its own.
+    """
+
+    def __init__(
+        self, results: Sequence[Result], test_images: int, others: Sequence[Result] = ()
+    ) -> None:
         self._test_images = test_images
-        self._values: dict[tuple[str, str], list[float]] = {}
-        for r in results:
-            if r.metric == "top1":
-                self._values.setdefault((r.protocol, r.model), []).append(r.value)
+        self._values = _by_model(results)
+        self._others = _by_model(others)
 
     def has(self, *models: str) -> bool:
         """Whether all were judged."""
@@ -93,9 +99,9 @@ class Scores:
         return statistics.mean(self._values[protocol, model])
 
     def spread(self, protocol: str = "linear") -> float:
-        """Standard deviation of a seed, pooled over all models of several; 0 where none has."""
+        """Standard deviation of a seed, pooled over all models of several; 0 without any."""
         squares, freedom = 0.0, 0
-        for (name, _), values in self._values.items():
+        for (name, _), values in [*self._values.items(), *self._others.items()]:
             if name == protocol and len(values) > 1:
                 mean = statistics.mean(values)
                 squares += sum((value - mean) ** 2 for value in values)
@@ -120,6 +126,15 @@ class Scores:
             f"{(names or {}).get(m, m)} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})"
             for m in models
         )
+
+
+def _by_model(results: Sequence[Result]) -> dict[tuple[str, str], list[float]]:
+    """Protocol and model to top-1 of each seed."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for r in results:
+        if r.metric == "top1":
+            found.setdefault((r.protocol, r.model), []).append(r.value)
+    return found
 
 
 def _all_of(differences: Sequence[Difference]) -> Verdict:

@@ -23,6 +23,8 @@ from burn.results import Result, read_results
 _MB = 1 << 20
 _MOST_JSON, _MOST_CSV, _MOST_PICTURE, _MOST_TEXT = 16 * _MB, 64 * _MB, 32 * _MB, 2 * _MB
 _MOST_CLASSES = 1000
+# Below which target or features count as collapsed: burn.training.monitor's, which needs torch.
+TARGET_ALARM, RANK_ALARM, SPREAD_ALARM = 0.5, 3.0, 0.003
 _REFERENCES = ("random-weights.jsonl", "teacher.jsonl", "labelled-teacher.jsonl")
 _KNOWN = (
     "a run of burn pretrain (run.json), of burn evaluate --out (results.jsonl), burn compare "
@@ -76,7 +78,8 @@ class Stage:
         """The first step at which the target told no images apart any more."""
         step = number(self.meta, "monitor", "collapsed_at")
         if step is None and not self.finished:
-            low = (s for s, entropy in self.metrics.points("target_entropy") if entropy < 0.5)
+            entropies = self.metrics.points("target_entropy")
+            low = (s for s, entropy in entropies if entropy < TARGET_ALARM)
             step = next(low, None)
         return None if step is None else int(step)
 
@@ -84,7 +87,20 @@ class Stage:
     def features_collapsed_at(self) -> int | None:
         """The first step at which the features told no images apart any more."""
         step = number(self.meta, "monitor", "features_collapsed_at")
+        if step is None and not self.finished:
+            step = self._features_low_twice()
         return None if step is None else int(step)
+
+    def _features_low_twice(self) -> float | None:
+        """The step at which the monitor's alarm rang, which looks twice."""
+        low = 0
+        for row in self.metrics.rows:
+            if "feature_rank" in row and "feature_spread" in row:
+                flat = row["feature_rank"] < RANK_ALARM or row["feature_spread"] < SPREAD_ALARM
+                low = low + 1 if flat else 0
+                if low == 2:
+                    return row["step"]
+        return None
 
     @property
     def collapsed(self) -> bool:

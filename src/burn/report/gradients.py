@@ -63,6 +63,8 @@ class _Runs:
             setting = (str(row["teacher_classifier"]), str(row["similarity"]))
             self._runs.setdefault(setting, {}).setdefault(int(row["seed"]), []).append(row)
         self.steps = max(int(row["step"]) for row in rows)
+        # else what is early and what is late would be the same steps
+        self.long = self.steps >= _EARLY + _LATE
 
     def seeds(self) -> list[int]:
         return sorted({seed for runs in self._runs.values() for seed in runs})
@@ -82,14 +84,24 @@ class _Runs:
         return steps, [statistics.geometric_mean(found[step]) for step in steps]
 
     def mean(self, target: str, similarity: str, name: str, first: int, last: int) -> float:
-        """Geometric mean over the steps first … last and the seeds; 0 where nothing is above 0."""
+        """Geometric mean, over the steps first … last and the seeds, of what is above 0.
+
+        0 where nothing is; not a number where one is none, for others would be another mean.
+        """
         values = [
             row[name]
             for run in self.of(target, similarity)
             for row in run
-            if first <= row["step"] <= last and _positive(row[name])
+            if first <= row["step"] <= last and row[name] is not None
         ]
-        return statistics.geometric_mean(values) if values else 0.0
+        if not values or not all(map(math.isfinite, values)):
+            return math.nan
+        above = [value for value in values if value > 0]
+        return statistics.geometric_mean(above) if above else 0.0
+
+    def ended(self, target: str, similarity: str) -> list[list[Row]]:
+        """The setting's runs that ended at a step that was not finite."""
+        return [run for run in self.of(target, similarity) if not _finite(run[-1])]
 
     def first(self, target: str, similarity: str, name: str) -> float:
         return self.mean(target, similarity, name, 1, 1)
@@ -98,6 +110,9 @@ class _Runs:
         return self.mean(target, similarity, name, 1, min(_EARLY, self.steps))
 
     def late(self, target: str, similarity: str, name: str) -> float:
+        """Not a number where a run did not get there."""
+        if self.ended(target, similarity):
+            return math.nan
         return self.mean(target, similarity, name, max(1, self.steps - _LATE + 1), self.steps)
 
     def collapses(self, target: str, similarity: str | None = None) -> list[int | None]:
@@ -109,36 +124,45 @@ class _Runs:
             for run in self.of(target, name)
         ]
 
-    def peak(self, target: str, similarity: str, name: str) -> tuple[float, int]:
+    def peak(self, target: str, similarity: str, name: str) -> tuple[float, int] | None:
         """Largest value after the first ten steps, as a multiple of step 1's, and its step.
 
-        The multiple does not depend on a constant weight. (0, 0) where there are no later steps.
+        The multiple does not depend on a constant weight. None where either is missing.
         """
         steps, values = self.curve(target, similarity, name)
+        if steps[:1] != [1] or self.ended(target, similarity):
+            return None
         later = [
             (value / values[0], step)
             for step, value in zip(steps, values, strict=True)
             if step > _EARLY
         ]
-        return max(later, default=(0.0, 0))
+        return max(later, default=None)
+
+
+def _all_positive(values: Sequence[float]) -> bool:
+    return all(map(_positive, values))
 
 
 def _positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value > 0
 
 
+def _finite(row: Row) -> bool:
+    """Whether the run went on after this step."""
+    return math.isfinite(row["loss"] + row["classifier"] + row["extractor"])
+
+
 def _gradients_text(runs: _Runs, about: Mapping[str, Any]) -> str:
     recipe = about["recipe"]
     seeds = runs.seeds()
     told = [
-        f"{recipe['name']}, the first {runs.steps} steps of stage 1 on "
-        f"{'/'.join(Path(about['data']['name']).parts[-2:])} "
-        f"(batch {recipe['batch_size']}, "
-        + (
-            f"seeds {listed(map(str, seeds))}, geometric means over them)."
-            if len(seeds) > 1
-            else f"seed {seeds[0]})."
-        ),
+        f"{recipe['name']}, {f'the first {runs.steps} steps' if runs.steps > 1 else 'step 1'} of "
+        f"stage 1 on {'/'.join(Path(about['data']['name']).parts[-2:])} "
+        f"(batch {min(recipe['batch_size'], about['data']['images'])}, "
+        f"seed{'s' if len(seeds) > 1 else ''} {listed(map(str, seeds))}; means are geometric, of "
+        "what is above 0).",
+        *_unfinished(runs),
         *_at_step_one(runs, recipe["optim"]["name"]),
         *_collapse(runs),
         *_of_extractor(runs),
@@ -147,9 +171,22 @@ def _gradients_text(runs: _Runs, about: Mapping[str, Any]) -> str:
     return " ".join(told)
 
 
+def _unfinished(runs: _Runs) -> list[str]:
+    found = [
+        f"{_label(name)} {target} at step {run[-1]['step']}"
+        + (f" (seed {run[-1]['seed']})" if len(runs.seeds()) > 1 else "")
+        for target in _TARGETS
+        for name in _SIMILARITIES
+        for run in runs.ended(target, name)
+    ]
+    return [f"Not finite, and so ended: {', '.join(found)}."] if found else []
+
+
 def _at_step_one(runs: _Runs, optimizer: str) -> list[str]:
     alone = runs.first("joint", "none", "classifier")
     with_fs = runs.first("joint", "cosine", "classifier")
+    if not (alone > 0 and with_fs > 0):
+        return []
     weight = 1 - runs.first("joint", "cosine", "lambda")
     told = [
         f"At step 1 the gradient of the student's classifier l was {alone:.3g} with KL alone and "
@@ -157,8 +194,10 @@ def _at_step_one(runs: _Runs, optimizer: str) -> list[str]:
         f"{weight:.4f}."
     ]
     per_weight = [runs.first("joint", name, "classifier_per_weight") for name in _SIMILARITIES]
-    spread = max(per_weight) / min(per_weight) - 1
-    if spread < 0.01:
+    spread = max(per_weight) / min(per_weight) - 1 if _all_positive(per_weight) else None
+    if spread is None:
+        pass
+    elif spread < 0.01:
         told.append(
             "L_FS never reaches l, so this factor is the smaller weight of KL and nothing else: "
             f"divided by it all four curves start at {range_of(per_weight)}. (One of l that starts "
@@ -187,17 +226,20 @@ def _collapse(runs: _Runs) -> list[str]:
         steps = runs.collapses(target)
         seen = [step for step in steps if step is not None]
         who = "jointly trained" if target == "joint" else "frozen"
-        lowest = min(
+        entropies = [
             row["target_entropy"]
             for name in _SIMILARITIES
             for run in runs.of(target, name)
             for row in run
-        )
+            if math.isfinite(row["target_entropy"])
+        ]
         if not seen:
-            told.append(
-                f"With the {who} teacher's classifier no run collapsed: the entropy of mean p1 "
-                f"stayed above {lowest:.2f} of log C."
-            )
+            if entropies:
+                lowest = math.floor(100 * min(entropies)) / 100
+                told.append(
+                    f"With the {who} teacher's classifier no run collapsed: the entropy of mean p1 "
+                    f"stayed at or above {lowest:.2f} of log C."
+                )
             continue
         told.append(
             f"The {who} teacher's classifier collapsed (entropy of mean p1 below {runs.alarm:g} of "
@@ -205,7 +247,7 @@ def _collapse(runs: _Runs) -> list[str]:
             f"{counted(seen)}."
         )
         for name in ("none", "cosine"):
-            if None not in runs.collapses(target, name):
+            if runs.long and None not in runs.collapses(target, name):
                 told += _silence(runs, target, name)
     return told
 
@@ -214,19 +256,20 @@ def _silence(runs: _Runs, target: str, name: str) -> list[str]:
     """What became of the classifier's gradient where the target collapsed."""
     start = runs.first(target, name, "classifier_per_weight")
     end = runs.late(target, name, "classifier_per_weight")
-    if end >= start / 10:
+    kl = runs.late(target, name, "kl")
+    if not end < start / 10 or math.isnan(kl):
         return []
     told = (
-        f"With {_loss(name)}, over the last {min(_LATE, runs.steps)} steps KL was "
-        f"{runs.late(target, name, 'kl'):.1e} and its gradient in l "
+        f"With {_loss(name)}, over the last {_LATE} steps KL was "
+        f"{f'{kl:.1e}' if kl else '0'} and its gradient in l "
         + (f"{digits(start / end)} times less than at step 1: " if end else "0: ")
         + "nothing is left to learn, and so small a gradient is not stability."
     )
-    peak, step = runs.peak(target, name, "classifier_per_weight")
-    if name == "none" and peak > 1.5:
+    peak = runs.peak(target, name, "classifier_per_weight")
+    if name == "none" and peak is not None and peak[0] > 1.5:
         told += (
-            f" Before that it rose to {peak:.1f} times step 1's (step {step}): a surge and then "
-            "next to nothing, as the paper's curve of KL alone has it, is here the collapse."
+            f" Before that it rose to {peak[0]:.1f} times step 1's (step {peak[1]}): a surge and "
+            "then next to nothing, as the paper's curve of KL alone has it, is here the collapse."
         )
     return [told]
 
@@ -237,12 +280,16 @@ def _of_extractor(runs: _Runs) -> list[str]:
     kl = runs.first("joint", "cosine", "extractor_kl")
     similarity = runs.first("joint", "cosine", "extractor_fs")
     lam = runs.first("joint", "cosine", "lambda")
-    parts = ((1 - lam) * kl, lam * similarity)
+    if not (alone > 0 and with_fs > 0):
+        return []
     told = (
         f"The extractor k: {alone:.3g} at step 1 with KL alone, {with_fs:.3g} with the cosine "
-        f"similarity ({times(with_fs / alone)}). By terms, before their weights: KL {kl:.3g}, "
-        f"L_FS {similarity:.3g}; "
+        f"similarity ({times(with_fs / alone)})."
     )
+    if not (kl > 0 and similarity > 0):
+        return [told]
+    parts = ((1 - lam) * kl, lam * similarity)
+    told += f" By terms, before their weights: KL {kl:.3g}, L_FS {similarity:.3g}; "
     if parts[0] > parts[1]:
         told += (
             f"even at a weight of {1 - lam:.2g} KL gives more of k's gradient "
@@ -256,22 +303,24 @@ def _of_extractor(runs: _Runs) -> list[str]:
 def _later(runs: _Runs) -> list[str]:
     """KL's own gradient after some training: the only place where L_FS could calm it."""
     told = []
-    whole = [t for t in _TARGETS if not any(runs.collapses(t))]
+    whole = [t for t in _TARGETS if runs.long and not any(runs.collapses(t))]
     for target in whole:
         for name, what in (("classifier_per_weight", "l"), ("extractor_kl", "k")):
             alone = runs.late(target, "none", name)
             with_fs = runs.late(target, "cosine", name)
-            if not alone or not with_fs:
+            if not (alone > 0 and with_fs > 0):
                 continue
+            steps = [s for s in runs.curve(target, "none", name)[0] if s > runs.steps - _LATE]
+            at = "" if len(steps) == _LATE else f" (steps {listed(map(str, steps))} alone)"
             told.append(
-                f"{what} {alone:.3g} with KL alone and {with_fs:.3g} with the cosine similarity "
-                f"({times(with_fs / alone)})"
+                f"{target}, in {what}{at}: {alone:.3g} with KL alone and {with_fs:.3g} with the "
+                f"cosine similarity ({times(with_fs / alone)})"
             )
     if not told:
         return []
     return [
-        f"Where no target collapsed ({listed(whole)}), KL's own gradient over the last "
-        f"{min(_LATE, runs.steps)} steps was in {'; in '.join(told)}."
+        f"Where no target collapsed ({listed(whole)}), KL's own gradient over the last {_LATE} "
+        f"steps: {'; '.join(told)}."
     ]
 
 
@@ -279,50 +328,55 @@ def _other_distances(runs: _Runs) -> list[str]:
     told = []
     for name in ("cosine", "l1", "l2"):
         start = runs.first("frozen", name, "extractor_fs")
-        told.append(f"{_label(name)} {start:.3g}")
-    text = [f"Gradient of L_FS itself in k at step 1: {', '.join(told)}."]
+        if start > 0:
+            told.append(f"{_label(name)} {start:.3g}")
+    text = [f"Gradient of L_FS itself in k at step 1: {', '.join(told)}."] if told else []
+    if not runs.long:
+        return text
     grown, fallen = [], []
     for target in _TARGETS:
         for name in ("cosine", "l1", "l2"):
-            growth = runs.late(target, name, "extractor") / runs.early(target, name, "extractor")
+            early = runs.early(target, name, "extractor")
+            late = runs.late(target, name, "extractor")
+            if not (early > 0 and late > 0):
+                continue
+            growth = late / early
             said = f"{_label(name)} {target} {times(growth)}"
             (grown if growth > 1.1 else fallen).append(said)
-    scope = f"the last {min(_LATE, runs.steps)} steps against the first {min(_EARLY, runs.steps)}"
+    scope = f"the last {_LATE} steps against the first {_EARLY}"
     if grown:
         text.append(f"k's whole gradient grew, {scope}, with {', '.join(grown)}.")
     if fallen:
         who = "It fell or stayed" if grown else f"k's whole gradient fell or stayed, {scope}"
         text.append(f"{who}: {', '.join(fallen)}.")
-    unfinished = [
-        f"{_label(name)} {target} at step {run[-1]['step']}"
-        for target in _TARGETS
-        for name in _SIMILARITIES
-        for run in runs.of(target, name)
-        if run[-1]["step"] < runs.steps
-    ]
-    if unfinished:
-        text.append(f"Not finite, and so ended: {', '.join(unfinished)}.")
-    elif not any(_explodes(runs, target, name) for target in _TARGETS for name in ("l1", "l2")):
-        text.append("Nothing exploded: no extractor's gradient grew tenfold.")
+    if not any(
+        _explodes(run) for t in _TARGETS for name in _SIMILARITIES for run in runs.of(t, name)
+    ):
+        text.append("Nothing exploded: no extractor's gradient came to ten times that of step 1.")
     return text
 
 
-def _explodes(runs: _Runs, target: str, name: str) -> bool:
-    """Tenfold growth, where what the paper's figure calls explosion would have to show."""
-    return runs.late(target, name, "extractor") > 10 * runs.early(target, name, "extractor")
+def _explodes(run: Sequence[Row]) -> bool:
+    """What the paper's figure calls explosion would have to be that much, or not finite."""
+    return not _finite(run[-1]) or not all(
+        row["extractor"] < 10 * run[0]["extractor"] for row in run
+    )
 
 
 def _peaks(runs: _Runs) -> list[str]:
-    if runs.steps <= _EARLY:
-        return []
     told = []
     for target in _TARGETS:
         for name, what in (("classifier", "l"), ("extractor", "k")):
-            found = [runs.peak(target, similarity, name) for similarity in ("none", "cosine")]
+            alone = runs.peak(target, "none", name)
+            with_fs = runs.peak(target, "cosine", name)
+            if alone is None or with_fs is None:
+                continue
             told.append(
-                f"{what} {target} {times(found[0][0])} with KL alone (step {found[0][1]}), "
-                f"{times(found[1][0])} with the cosine (step {found[1][1]})"
+                f"{what} {target} {times(alone[0])} with KL alone (step {alone[1]}), "
+                f"{times(with_fs[0])} with the cosine (step {with_fs[1]})"
             )
+    if not told:
+        return []
     return [f"Largest gradient after step {_EARLY} by that of step 1: {'; '.join(told)}."]
 
 
@@ -340,7 +394,8 @@ def _gradients_table(runs: _Runs) -> str:
                 for column in ("classifier", "classifier_per_weight", "extractor")
                 for number in (runs.first(target, name, column), runs.late(target, name, column))
             ]
-            cells = [f"{number:.3g}" for number in [*numbers, runs.late(target, name, "kl")]]
+            numbers.append(runs.late(target, name, "kl"))
+            cells = ["–" if math.isnan(number) else f"{number:.3g}" for number in numbers]
             steps = [str(step or "–") for step in runs.collapses(target, name)]
             lines.append(
                 f"| {target} | {_label(name)} | {' | '.join(cells)} | {', '.join(steps)} |"
@@ -387,7 +442,7 @@ def _gradients_figure(runs: _Runs, about: Mapping[str, Any]) -> Figure:
     limits = [limit for panel in axes[1:3, 0] for limit in panel.get_ylim()]
     for panel in axes[1:3, 0]:
         panel.set_ylim(min(limits), max(limits))
-    axes[0, 0].set_xlim(1, runs.steps)
+    axes[0, 0].set_xlim(1, max(2, runs.steps))
     _say_of_step_one(axes[1:3, 1], runs)
     figure.tight_layout(rect=(0, 0, 0.93, 0.975), h_pad=1.0, w_pad=5.5)
     for column, head in enumerate(("teacher's classifier trained (paper)", "frozen")):
@@ -404,7 +459,7 @@ _DECADES = 1e8  # what is further below the largest value is off the picture
 def _say_of_step_one(panels: Sequence[Axes], runs: _Runs) -> None:
     """Where the weight is all that sets the curves apart at step 1, in both panels of l."""
     starts = [runs.first("frozen", name, "classifier_per_weight") for name in _SIMILARITIES]
-    if max(starts) / min(starts) > 1.01:
+    if not _all_positive(starts) or max(starts) / min(starts) > 1.01:
         return
     weight = 1 - runs.first("frozen", "cosine", "lambda")
     texts = (f"step 1: with L_FS × {weight:.3g} = 1 − λ(0)", "step 1: all equal")

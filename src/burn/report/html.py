@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +13,40 @@ from markupsafe import Markup
 
 from burn.errors import UserError, printable
 from burn.files import write_text
+from burn.report.analysis_text import analysis_part
+from burn.report.answer import alarms, campaign_of, cautions, opening, tiles
+from burn.report.beside_paper import beside_paper
+from burn.report.campaigns import (
+    ablation_parts,
+    comparison_charts,
+    comparison_table,
+    default_variant,
+    group_note,
+    of_group,
+    small_multiples,
+)
+from burn.report.confusion import confusion_view
 from burn.report.gather import (
-    Analysis,
-    Detected,
     Gathered,
     Group,
-    Neighbours,
     Run,
     gather,
     short_path,
     words,
 )
-from burn.report.images import data_address, jpeg, open_picture, shrunk, tile
-from burn.report.networks import Network, networks, verdict
-from burn.report.sections import (
-    Cell,
-    Table,
-    ablation_parts,
-    alarms,
-    beside_paper,
-    cautions,
-    comparison_charts,
-    comparison_table,
-    confusion_view,
-    curve_charts,
-    facts,
-    group_note,
-    ladder,
-    lede,
-    of_group,
-    pack_table,
-    result_tables,
-    runs_table,
-    settings_list,
-    small_multiples,
-    stage_table,
-    tiles,
-)
-from burn.report.tables import number_name
+from burn.report.judged_pictures import Detail, detected_part, neighbours_part
+from burn.report.ladder import ladder
+from burn.report.networks import Network, Verdict, networks, verdict
+from burn.report.packed import pack_table
+from burn.report.results_tables import result_tables
+from burn.report.trained import facts, runs_table, settings_list, stage_table
+from burn.report.training_curves import curve_charts
 
 MOST_BYTES = 5_000_000
-_SHOWN = 48  # pixels of a neighbour's tile at least
-
-
-@dataclass(frozen=True)
-class _Detail:
-    """How much room pictures and curves may take."""
-
-    curves: int
-    rows: int
-    width: int
-    quality: int
 
 
 # From all to little; the first that fits is taken.
-_DETAILS = (_Detail(8, 12, 1400, 85), _Detail(4, 8, 1000, 75), _Detail(1, 4, 640, 60))
+_DETAILS = (Detail(8, 12, 1400, 85), Detail(4, 8, 1000, 75), Detail(1, 4, 640, 60))
 
 
 def write_report(folders: Sequence[Path], out: Path) -> int:
@@ -106,7 +84,7 @@ def build_page(gathered: Gathered) -> str:
     )
 
 
-def _render(gathered: Gathered, detail: _Detail) -> str:
+def _render(gathered: Gathered, detail: Detail) -> str:
     environment = Environment(
         loader=PackageLoader("burn.report"),
         autoescape=True,
@@ -115,6 +93,7 @@ def _render(gathered: Gathered, detail: _Detail) -> str:
         lstrip_blocks=True,
         finalize=_clean,
     )
+    environment.filters["short"] = short_path
     environment.filters["drawn"] = Markup  # of our own charts alone, which escape what they show
     loader = environment.loader
     assert loader is not None
@@ -130,9 +109,14 @@ def _clean(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _page(gathered: Gathered, detail: _Detail) -> dict[str, Any]:
+def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
     found = networks(gathered)
-    answer = verdict(found)
+    ablated = {group.folder for group in gathered.groups if group.ablation}
+    candidates = [network for network in found if network.group not in ablated]
+    for group in gathered.groups if not candidates else ():
+        default = default_variant(group, of_group(group, found))
+        candidates += [default] if default else []
+    answer = verdict(found, candidates)
     chosen = [run for run in gathered.runs if run.chosen]
     notes = [*gathered.notes]
     charts = [
@@ -144,28 +128,17 @@ def _page(gathered: Gathered, detail: _Detail) -> dict[str, Any]:
         notes.append(f"Curves of the first {detail.curves} of {len(chosen)} runs are shown.")
     if detail is not _DETAILS[0]:
         notes.append("Pictures were made smaller, or left out, to keep the page below 5 MB.")
-    rungs = ladder(answer, found, gathered.groups)
-    top = max((v for r in rungs for v in (r.first, r.second) if v is not None), default=1.0)
-    scale = max(top * 1.03, 1e-9)
-    measure = answer.measure or ("knn", "top1")
-    lowest = answer.floor.find(*measure, answer.on) if answer.floor else None
     groups = [_group(group, place, found, gathered) for place, group in enumerate(gathered.groups)]
+    analyses = [analysis_part(a, place) for place, a in enumerate(gathered.analyses)]
+    first = opening(answer, gathered, found, [a["title"] for a in analyses])
     page: dict[str, Any] = {
-        "answer": answer,
-        "title": f"{answer.headline} · BURN report",
-        "over": _over(gathered, answer.network),
-        "lede": lede(answer),
+        "opening": first,
+        "title": f"{first.headline} · BURN report",
+        "over": _over(gathered, answer),
         "alarms": alarms(gathered),
         "cautions": cautions(gathered),
         "tiles": tiles(answer, gathered),
-        "ladder": rungs,
-        "scale": scale,
-        "floor": round(100 * lowest.mean / scale, 2) if lowest else -1,
-        "first_name": number_name(*measure),
-        "first_short": number_name(measure[0], "").strip(),
-        "second_name": "linear top-1" if any(r.second is not None for r in rungs) else "",
-        "second_short": "linear" if any(r.second is not None for r in rungs) else "",
-        "judged_on": short_path(answer.on[1]) if answer.on else "",
+        "ladder": ladder(answer, found, gathered.groups),
         "beside": beside_paper(found, answer, gathered.groups),
         "runs": [
             {
@@ -181,23 +154,29 @@ def _page(gathered: Gathered, detail: _Detail) -> dict[str, Any]:
         "curves": charts,
         "results": result_tables([n for n in found if n.group is None]),
         "confusions": [confusion_view(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
-        "neighbours": [_neighbours(n, detail) for n in gathered.neighbours],
-        "detected": [_detected(d, found, detail) for d in gathered.detected],
+        "neighbours": [neighbours_part(n, detail) for n in gathered.neighbours],
+        "detected": [detected_part(d, detail) for d in gathered.detected],
         "packed": pack_table(gathered),
-        "analyses": [_analysis(a, place) for place, a in enumerate(gathered.analyses)],
+        "analyses": analyses,
         "notes": notes,
         "files": [str(file) for file in gathered.files],
     }
     return page | {"nav": _nav(page)}
 
 
-def _over(gathered: Gathered, network: Network | None) -> str:
+def _over(gathered: Gathered, answer: Verdict) -> str:
     """What the page is about, above its headline."""
-    run = network.run if network else gathered.runs[0] if gathered.runs else None
+    group = campaign_of(answer, gathered.groups)
+    if group is not None:
+        parts = [str(group.folder), words(group.about, "recipe"), words(group.about, "data")]
+        return " · ".join(short_path(part) for part in parts if part)
+    runs = [run for run in gathered.runs if run.chosen] or gathered.runs
+    run = answer.network.run if answer.network else runs[0] if runs else None
     if run is None:
         return ", ".join(short_path(str(folder)) for folder in gathered.folders[:3])
-    parts = [run.recipe_name, short_path(words(run.about, "data", "name"))]
-    return " · ".join(part for part in (short_path(str(run.folder)), *parts) if part)
+    parts = [short_path(str(run.folder)), run.recipe_name]
+    parts.append(short_path(words(run.about, "data", "name")))
+    return " · ".join(part for part in parts if part)
 
 
 def _nav(page: dict[str, Any]) -> list[tuple[str, str]]:
@@ -256,79 +235,3 @@ _GROUP_LEGEND = [
     ("BURN", "burn"), ("others without labels", "blue"), ("learned from labels", "pale"),
     ("for reference", "grey"),
 ]  # fmt: skip
-
-
-def _neighbours(found: Neighbours, detail: _Detail) -> dict[str, Any]:
-    picture = open_picture(found.picture, found.folder / "neighbours.jpg")
-    columns = max((len(row) for row in found.rows), default=1)
-    if picture.width < columns * found.side or picture.height < len(found.rows) * found.side:
-        raise UserError(
-            f"{found.folder / 'neighbours.json'} names more images than its picture holds: judge "
-            "anew, or remove both"
-        )
-    shown = found.rows[: detail.rows]
-    rows = [
-        [
-            {
-                "image": jpeg(tile(picture, r, c, found.side), detail.quality),
-                "label": one.label,
-                "cosine": "" if one.cosine is None else f"{one.cosine:.2f}",
-                "other": c > 0 and one.label != row[0].label,
-            }
-            for c, one in enumerate(row)
-        ]
-        for r, row in enumerate(shown)
-    ]
-    note = ""
-    if len(shown) < len(found.rows):
-        note = f"The first {len(shown)} of {len(found.rows)} test images."
-    names = [found.model, f"among {short_path(found.train)}" if found.train else ""]
-    title = ", ".join(name for name in names if name) or found.folder.name
-    return {
-        "title": title, "columns": columns, "side": max(found.side, _SHOWN), "rows": rows,
-        "note": note,
-    }  # fmt: skip
-
-
-def _detected(found: Detected, known: Sequence[Network], detail: _Detail) -> dict[str, Any]:
-    picture = open_picture(found.picture, found.folder / "detections.png")
-    width = min(picture.width, detail.width)
-    return {
-        "title": short_path(str(found.folder)),
-        "image": shrunk(picture, detail.width, detail.quality),
-        "width": width,
-        "height": max(1, round(picture.height * width / picture.width)),
-    }
-
-
-def _analysis(found: Analysis, place: int) -> dict[str, Any]:
-    figures = [
-        {
-            "name": name.replace("-", " ").replace("_", " "),
-            # As an image: scripts in it do not run, and it reaches for nothing.
-            "image": data_address(svg, "image/svg+xml") if svg is not None else "",
-            **_markdown(text),
-        }
-        for name, svg, text in found.figures
-    ]
-    title = found.folder.name.replace("-", " ").replace("_", " ")
-    return {"id": f"analysis{place + 1}", "title": f"Analysis: {title}", "short": title[:24],
-            "figures": figures}  # fmt: skip
-
-
-def _markdown(text: str) -> dict[str, Any]:
-    """Title, paragraphs and table of what burn analyze writes; anything else is a paragraph."""
-    title, paragraphs, table = "", [], None
-    for part in text.split("\n\n"):
-        lines = [line.strip() for line in part.strip().splitlines()]
-        if not lines or lines[0].startswith("!["):
-            continue
-        if lines[0].startswith("#") and len(lines) == 1:
-            title = title or lines[0].lstrip("# ")
-        elif len(lines) > 2 and all(line.startswith("|") for line in lines):
-            cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines]
-            rows = [[Cell(c) for c in row] for row in cells[2:] if len(row) == len(cells[0])]
-            table = Table(title or "Numbers", cells[0], rows)
-        else:
-            paragraphs.append(" ".join(lines))
-    return {"title": title, "text": paragraphs, "table": table}

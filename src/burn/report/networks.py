@@ -19,6 +19,10 @@ NAMES = {
     "burn": "BURN", "byol": "BYOL", "swav": "SwAV", "mocov2": "MoCo v2", "s2bnn": "S2-BNN",
     "simclr": "SimCLR", "infomin": "InfoMin", "supervised_kl": "supervised, KL",
 }  # fmt: skip
+KINDS: dict[Kind, str] = {
+    "random": "random weights", "float": "float", "half": "binary activations",
+    "binary": "binary",
+}  # fmt: skip
 _REFERENCES = ("random weights", "teacher", "labelled teacher")  # of every comparison
 _LEARNED = 5.0  # points above random weights from which nobody would call it chance
 _BARELY = 1.0
@@ -78,29 +82,44 @@ class Network:
         """The first of its runs."""
         return next(iter(self.runs), None)
 
-    def find(self, protocol: str, metric: str, on: tuple[str, str] | None = None) -> Number | None:
-        """The newest such number; on: training and test images."""
+    def find(
+        self, protocol: str, metric: str, on: tuple[str, str] | None = None, label: str = ""
+    ) -> Number | None:
+        """The newest such number; on: training and test images, label: of a like number."""
         fitting = (
             n for n in reversed(self.numbers)
             if (n.protocol, n.metric) == (protocol, metric) and on in (None, (n.train, n.test))
+            and label in ("", n.label)
         )  # fmt: skip
         return next(fitting, None)
+
+    def like(self, other: Number) -> Number | None:
+        """Its number of the same protocol, images and settings as another network's."""
+        return self.find(other.protocol, other.metric, (other.train, other.test), other.label)
+
+
+def colour_of(network: Network) -> str:
+    """BURN's own, others' without labels, those that learned from labels, and references."""
+    if network.kind in ("random", "float"):
+        return "grey"
+    if network.method.startswith("supervised"):
+        return "pale"
+    return "burn" if network.method in ("burn", "") else "blue"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Did it work? In one word, one sentence, and the networks that it is about.
+    """Did it work? In one word, and by what: a network's number, and the two it stands between.
 
-    measure: protocol and metric of the answer, on: training and test images.
+    word: unknown without a floor. floor: the same with random weights, teacher: float; both judged
+    on the same images with the same settings.
     """
 
-    word: Literal["yes", "barely", "no", "unknown"]
-    headline: str
-    network: Network | None
-    floor: Network | None
-    teacher: Network | None
-    measure: tuple[str, str] | None
-    on: tuple[str, str] | None
+    word: Literal["yes", "barely", "no", "unknown"] = "unknown"
+    network: Network | None = None
+    own: Number | None = None
+    floor: Number | None = None
+    teacher: Number | None = None
 
 
 def networks(gathered: Gathered) -> list[Network]:
@@ -227,16 +246,19 @@ def _plain(value: Any) -> str:
     return str(value).replace("_", " ") if not isinstance(value, bool) else str(value).lower()
 
 
-def verdict(found: Sequence[Network]) -> Verdict:
-    """The answer to "did it work?", by the first of the protocols that tells."""
-    students = [n for n in found if n.kind in ("binary", "half")]
-    pool = students or [n for n in found if n.kind == "float"]
+def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
+    """The answer to "did it work?", by the first of the protocols that tells.
+
+    candidates: the networks that it may be about, all if none are named.
+    """
+    students = [n for n in candidates or found if n.kind in ("binary", "half")]
+    pool = students or [n for n in candidates or found if n.kind == "float"]
     for protocol, metric in _MEASURES:
-        able = [n for n in pool if n.find(protocol, metric)]
+        able = [(n, number) for n in pool if (number := n.find(protocol, metric))]
         if able:
-            return _verdict(max(able, key=lambda n: _rank(n, protocol, metric)), found, protocol,
-                            metric)  # fmt: skip
-    return Verdict("unknown", "Not judged yet", None, None, None, None, None)
+            network, own = max(able, key=lambda pair: _rank(*pair))
+            return _verdict(network, own, found)
+    return Verdict()
 
 
 _MEASURES = (
@@ -245,52 +267,41 @@ _MEASURES = (
 )  # fmt: skip
 
 
-def _rank(network: Network, protocol: str, metric: str) -> tuple[Any, ...]:
+def _rank(network: Network, own: Number) -> tuple[Any, ...]:
     """What was given by itself first, then BURN, then whole networks, then the best."""
-    measured = network.find(protocol, metric)
     return (
         any(run.chosen for run in network.runs) or network.group is None,
         network.method == "burn",
         network.kind == "binary",
         not network.method.startswith("supervised"),
-        measured.mean if measured else 0.0,
+        own.mean,
     )
 
 
-def _verdict(network: Network, found: Sequence[Network], protocol: str, metric: str) -> Verdict:
-    own = network.find(protocol, metric)
-    assert own is not None
-    on = own.train, own.test
-    floor = _reference(network, found, "random", protocol, metric, on)
-    teacher = (
-        _reference(network, found, "float", protocol, metric, on)
-        if network.kind != "float" else None
-    )  # fmt: skip
-    lowest = floor.find(protocol, metric, on) if floor else None
-    if lowest is None:
-        return Verdict("unknown", "Trained and judged", network, None, teacher,
-                       (protocol, metric), on)  # fmt: skip
-    above = own.mean - lowest.mean
-    word = "yes" if above >= _LEARNED else "barely" if above >= _BARELY else "no"
-    headline = {"yes": "It learned", "barely": "It barely learned", "no": "It did not learn"}[word]
-    return Verdict(word, headline, network, floor, teacher, (protocol, metric), on)  # type: ignore[arg-type]
+def _verdict(network: Network, own: Number, found: Sequence[Network]) -> Verdict:
+    floor = _reference(network, own, found, "random")
+    teacher = _reference(network, own, found, "float") if network.kind != "float" else None
+    word: Literal["yes", "barely", "no", "unknown"] = "unknown"
+    if floor is not None:
+        above = own.mean - floor.mean
+        word = "yes" if above >= _LEARNED else "barely" if above >= _BARELY else "no"
+    return Verdict(word, network, own, floor, teacher)
 
 
 def _reference(
-    network: Network, found: Sequence[Network], kind: Kind, protocol: str, metric: str,
-    on: tuple[str, str],
-) -> Network | None:  # fmt: skip
+    network: Network, own: Number, found: Sequence[Network], kind: Kind
+) -> Number | None:
     """What a network is measured against: of its own comparison, its own kind, its own teacher."""
-    able = [n for n in found if n.kind == kind and n.find(protocol, metric, on)]
-    if not able:
-        return None
+    able = [n for n in found if n.kind == kind and n.like(own)]
     taught = words(network.run.about, "teacher", "spec") if network.run else ""
     labelled = network.method == "supervised_kl"
-    return max(
+    best = max(
         able,
         key=lambda n: (
             n.group == network.group,
             n.checkpoint in (network.checkpoint, taught),
             ("labelled" in n.name) == labelled,
         ),
+        default=None,
     )
+    return best.like(own) if best else None

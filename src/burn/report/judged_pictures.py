@@ -1,0 +1,65 @@
+"""Pictures that judging leaves: nearest neighbours and detections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from burn.errors import UserError
+from burn.report.gather import Detected, Neighbours, short_path
+from burn.report.images import jpeg, open_picture, shrunk, tile
+
+_SHOWN = 48  # pixels of a neighbour's tile at least
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How much room pictures and curves may take."""
+
+    curves: int
+    rows: int
+    width: int
+    quality: int
+
+
+def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
+    picture = open_picture(found.picture, found.folder / "neighbours.jpg")
+    columns = max((len(row) for row in found.rows), default=1)
+    if picture.width < columns * found.side or picture.height < len(found.rows) * found.side:
+        raise UserError(
+            f"{found.folder / 'neighbours.json'} names more images than its picture holds: judge "
+            "anew, or remove both"
+        )
+    shown = found.rows[: detail.rows]
+    rows = [
+        [
+            {
+                "image": jpeg(tile(picture, r, c, found.side), detail.quality),
+                "label": one.label,
+                "cosine": "" if one.cosine is None else f"{one.cosine:.2f}",
+                "other": c > 0 and one.label != row[0].label,
+            }
+            for c, one in enumerate(row)
+        ]
+        for r, row in enumerate(shown)
+    ]
+    note = ""
+    if len(shown) < len(found.rows):
+        note = f"The first {len(shown)} of {len(found.rows)} test images."
+    names = [found.model, f"among {short_path(found.train)}" if found.train else ""]
+    title = ", ".join(name for name in names if name) or found.folder.name
+    return {
+        "title": title, "columns": columns, "side": max(found.side, _SHOWN), "rows": rows,
+        "note": note,
+    }  # fmt: skip
+
+
+def detected_part(found: Detected, detail: Detail) -> dict[str, Any]:
+    picture = open_picture(found.picture, found.folder / "detections.png")
+    width = min(picture.width, detail.width)
+    return {
+        "title": short_path(str(found.folder)),
+        "image": shrunk(picture, detail.width, detail.quality),
+        "width": width,
+        "height": max(1, round(picture.height * width / picture.width)),
+    }
