@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 # In the order in which a run comes to them. Each process counts anew.
+FEW_MOMENTS = ["resume file half written:2", "stage file half written", "stage 2 begins"]
 MOMENTS = [
     "step:3",
     "update:2",
@@ -29,13 +30,17 @@ MOMENTS = [
 ]
 
 
-def test_killed_at_every_delicate_moment(teacher: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    "moments",
+    [pytest.param(FEW_MOMENTS, id="few"), pytest.param(MOMENTS, id="all", marks=pytest.mark.long)],
+)
+def test_killed_at_every_delicate_moment(moments: list[str], teacher: Path, tmp_path: Path):
     """One run, killed at one moment after the other."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     options = ("--max-steps=10", "--save-every=0")
     status, output = commands.run(commands.command(teacher, whole, *options))
     assert status == 0, output
-    for moment in MOMENTS:
+    for moment in moments:
         status, output = commands.run(commands.command(teacher, cut, *options), die=moment)
         assert status == -signal.SIGKILL, f"{moment}: {output}"
     status, output = commands.run(commands.command(teacher, cut, *options))

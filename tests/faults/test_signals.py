@@ -26,7 +26,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, float]:
     ("devices", "whom"),
     [
         pytest.param(1, "process", marks=pytest.mark.long),
-        (2, "launcher"),
+        pytest.param(2, "launcher", marks=pytest.mark.long),
         (2, "one rank"),
         (1, "process group"),
     ],

@@ -65,6 +65,7 @@ def on_hosts(hosts: list[str], arguments: list[str]) -> list[subprocess.Popen[st
     ]
 
 
+@pytest.mark.long
 def test_two_hosts_train_what_two_processes_of_one_do(
     hosts: list[str], teacher: Path, tmp_path: Path
 ):
