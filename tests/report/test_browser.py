@@ -103,14 +103,46 @@ def test_page_fits_and_can_be_read(browser, address: str, width: int, scheme):
     visit.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
     assert visit.overflow() <= 0
     assert visit.page.evaluate(CONTRASTS) == []
-    # Text in a chart is not smaller than a footnote.
-    heights = visit.page.evaluate(
+    sizes = visit.page.evaluate(
         "[...document.querySelectorAll('.chart svg text')].map((t) => "
-        "t.getBoundingClientRect().height)"
+        "parseFloat(getComputedStyle(t).fontSize) * t.ownerSVGElement.getScreenCTM().a)"
     )
-    assert min(heights) > 8
+    assert min(sizes) > 10.5  # pixels
     ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(21, 23, 27)") == (scheme == "dark")
+    visit.close()
+
+
+# Boxes of the tiles, and of the text in them, pairwise.
+OVERLAPS = """() => {
+  const tiles = [...document.querySelectorAll(".tiles div")].map((tile) => {
+    const range = document.createRange(); range.selectNodeContents(tile);
+    return range.getBoundingClientRect();
+  });
+  return tiles.some((a, i) => a.right > innerWidth || tiles.some((b, j) => i < j &&
+    a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom));
+}"""
+
+
+def test_tiles_never_overlap_and_pictures_are_of_a_size(browser, address: str):
+    visit = Visit(browser, address)
+    for width in (360, 768, 1024, 1280, 1920):
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        assert not visit.page.evaluate(OVERLAPS)
+        assert visit.overflow() <= 0
+        picture = visit.page.evaluate(
+            "(() => { const box = document.querySelector('.analysis .picture');"
+            " return [box.offsetWidth, box.closest('section').offsetWidth]; })()"
+        )
+        assert picture[0] == min(760, picture[1])
+    assert visit.page.locator(".tiles dd", has_text="0.069").inner_text() == "0.069ms"
+    visit.close()
+
+
+def test_ten_classes_fit_on_a_phone(browser, address: str):
+    visit = Visit(browser, address, viewport={"width": 390, "height": 800})
+    hidden = "(node) => node.parentElement.scrollWidth - node.parentElement.clientWidth"
+    assert visit.page.locator("table.confusion").evaluate(hidden) <= 0
     visit.close()
 
 
@@ -191,12 +223,11 @@ def test_paper_is_white_and_shows_what_is_folded(browser, address: str):
     visit = Visit(browser, address, color_scheme="dark", viewport={"width": 1280, "height": 800})
     visit.page.locator("button.theme").click()
     visit.page.locator("button.theme").click()
-    visit.page.emulate_media(media="print", color_scheme="light")
+    visit.page.emulate_media(media="print", color_scheme="dark")
     ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == "rgb(255, 255, 255)"
     assert not visit.page.locator("nav").is_visible()
     assert len(visit.page.pdf()) > 50_000
-    visit.page.emulate_media(media="screen", color_scheme="dark")
     visit.close()
 
 

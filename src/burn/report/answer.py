@@ -102,7 +102,8 @@ def _judged(answer: Verdict, network: Network, own: Number, gathered: Gathered) 
     last = own.results[-1]
     command = ""
     if own.protocol == "knn":
-        out = next(str(j.folder) for j in gathered.judgements if j.result == last)
+        folder = next(j.folder for j in gathered.judgements if j.result == last)
+        out = "judged" if any(run.folder == folder for run in gathered.runs) else str(folder)
         command = shlex.join(
             ["burn", "evaluate", "knn", network.checkpoint, "--random-init", "--train", own.train,
              "--test", own.test, "--out", out]
@@ -151,6 +152,8 @@ def _ablated(answer: Verdict, own: Number, group: Group, mine: Sequence[Network]
         said += f"the best is {best.name} with {_value(highest)}"
         if usual is not None:
             said += f"; what {recipe} does anyway gives {_value(usual)}"
+    if all(len(n.results) == 1 for _, n in variants):
+        said += ", with one seed each"
     count = len(variants)
     headline = f"{count} variant{'s' if count > 1 else ''} of {recipe}"
     return Opening("unknown", headline, _ends(said, answer))
@@ -187,13 +190,10 @@ def _trained(run: Run) -> Opening:
     elif not run.finished:
         headline = "Not trained to its end"
     done = sum(stage.finished for stage in run.stages)
-    told = [
-        f"{run.recipe_name or run.name} trained {done} of {run.num_stages} "
-        f"stage{'s' if run.num_stages > 1 else ''}"
-    ]
+    said = f"{run.recipe_name or run.name} was trained"
     if data := short_path(words(run.about, "data", "name")):
-        told.append(f"on {data}")
-    said = f"{' '.join(told)}."
+        said += f" on {data}"
+    said += "." if run.finished else f": {done} of {run.num_stages} stages are done."
     if (knn := watched(run)) is not None:
         said += f" While it trained, kNN on a few held-out images came to {percent(100 * knn)} %."
     command = ""
@@ -240,7 +240,7 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
                 spread = "" if n.spread is None else f"± {percent(n.spread)}"
                 seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
                 small_print = ", ".join(part for part in (spread, seeds) if part)
-                name = whose + number_name(n.protocol, n.metric)
+                name = whose + n.label
                 found.append(Tile(percent(n.mean), "%", name, small_print))
     elif run is not None and (knn := watched(run)) is not None:
         found.append(Tile(percent(100 * knn), "%", "kNN while training", "few images"))

@@ -8,13 +8,7 @@ from typing import Any
 
 from burn.report import paper
 from burn.report.cells import DASH, Cell, Table, percent, setting, signed
-from burn.report.gather import (
-    Group,
-    Run,
-    number,
-    short_path,
-    words,
-)
+from burn.report.gather import Group, Run, number, short_path, words
 from burn.report.networks import Network, Number, Verdict
 
 
@@ -30,6 +24,9 @@ class Beside:
     own: tuple[tuple[str, str], ...]
     judging: tuple[tuple[str, tuple[str, ...]], ...]
     table: Table
+
+
+_UNKNOWN = ["its pretraining was not given: name its run folder too"]
 
 
 def beside_paper(
@@ -61,8 +58,8 @@ def beside_paper(
                 training[network.name] = _marks(network.run, base)
     if not compared:
         return None
-    same = _shared(list(training.values()))
-    rest = [(name, [m for m in marks if m not in same]) for name, marks in training.items()]
+    same = _shared([marks for marks in training.values() if marks != _UNKNOWN])
+    own_marks = {name: [m for m in marks if m not in same] for name, marks in training.items()}
     rivals = any(own for _, _, _, own in compared)
     columns = ["network", "number", "here", "paper: BURN", "difference"]
     if rivals:
@@ -81,7 +78,11 @@ def beside_paper(
                   frozenset(range(2, len(columns) - 1)))  # fmt: skip
     return Beside(
         tuple(same),
-        tuple((name, "; ".join(marks)) for name, marks in rest if marks),
+        tuple(
+            (name, f"{'also ' if same and marks != _UNKNOWN else ''}{'; '.join(marks)}")
+            for name, marks in own_marks.items()
+            if marks
+        ),
         tuple((", ".join(labels), marks) for marks, labels in judging.items()),
         table,
     )
@@ -132,7 +133,7 @@ def _paper_row(
 def _marks(run: Run | None, base: str) -> list[str]:
     """How a pretraining differs from the paper's, in plain words."""
     if run is None:
-        return ["its pretraining was not given: name its run folder too"]
+        return _UNKNOWN
     marks = []
     data = short_path(words(run.about, "data", "name"))
     images, wanted = run.images, paper.IMAGES[base]

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from burn.report import ablations, paper
 from burn.report.cells import DASH, Cell, Table, duration, percent, setting
 from burn.report.charts import Chart, Dot, dots, scatter, small
-from burn.report.gather import (
-    Group,
-    Run,
-    dig,
-    number,
-    short_path,
-    words,
-)
+from burn.report.gather import Group, Run, dig, number, short_path, words
 from burn.report.networks import Network, colour_of
 from burn.report.training_curves import joined
 

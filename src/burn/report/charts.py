@@ -31,7 +31,7 @@ _ROLES = (
     "ink", "muted", "line", "burn", "blue", "pale", "grey", "alarm", "green", "violet", "teal",
 )  # fmt: skip
 COLOURS = {role: f"#{0x5A0000 + number:06x}" for number, role in enumerate(_ROLES, start=1)}
-_WIDTH, _HEIGHT = 3.5, 2.05  # inches; at this width 8 points are 11 pixels on a phone
+_WIDTH, _HEIGHT = 3.15, 1.95  # inches; at this width 8 points are 11 pixels on a phone
 _MOST_POINTS = 300
 _STEPS = (1, 2, 2.5, 5, 10)  # of an axis
 _STYLE = STYLE | {
@@ -128,13 +128,17 @@ def curves(
         if alarm is not None:
             axes.axhline(alarm, color=COLOURS["alarm"], lw=1, ls=(0, (4, 3)))
             axes.annotate("alarm", (1, alarm), (-1, 2), textcoords="offset points", ha="right",
-                          xycoords=("axes fraction", "data"), fontsize=7.5,
-                          color=COLOURS["alarm"])  # fmt: skip
+                          xycoords=("axes fraction", "data"), color=COLOURS["alarm"])  # fmt: skip
         for number, step in enumerate(stages, start=2):
             axes.axvline(step, color=COLOURS["muted"], lw=0.8, ls=(0, (1, 2)))
-            axes.annotate(f"stage {number}", (step, 1), (0, 1), textcoords="offset points",
-                          xycoords=("data", "axes fraction"), ha="center",
-                          fontsize=7.5)  # fmt: skip
+            axes.annotate(
+                f"stage {number}",
+                (step, 1),
+                (0, 1),
+                textcoords="offset points",
+                xycoords=("data", "axes fraction"),
+                ha="center",
+            )
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
         axes.grid(visible=False, axis="x")
@@ -243,11 +247,11 @@ def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) ->
     figure.canvas.draw()
     frame = axes.get_window_extent()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    taken = []
+    taken = []  # first the points, with room around them, so that a name is nearest to its own
     for _, _, x, y in points:
         px, py = axes.transData.transform((x, y))
-        taken.append((px - 4, py - 4, px + 4, py + 4))
-    for name, _, x, y in points:
+        taken.append((px - 9, py - 9, px + 9, py + 9))
+    for place, (name, _, x, y) in enumerate(points):
         best = None
         for dx, dy, ha, va in (
             (6, 0, "left", "center"), (-6, 0, "right", "center"), (0, 6, "center", "bottom"),
@@ -255,10 +259,10 @@ def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) ->
             (-5, 6, "right", "bottom"), (-5, -6, "right", "top"),
         ):  # fmt: skip
             text = axes.annotate(_clipped(name), (x, y), (dx, dy), textcoords="offset points",
-                                 ha=ha, va=va, color=COLOURS["ink"], fontsize=7.5)  # fmt: skip
+                                 ha=ha, va=va, color=COLOURS["ink"])  # fmt: skip
             box = text.get_window_extent(renderer)
             own = (box.x0, box.y0, box.x1, box.y1)
-            clashes = sum(_overlap(own, other) for other in taken)
+            clashes = sum(_overlap(own, other) for i, other in enumerate(taken) if i != place)
             clashes += 5 * (own[0] < frame.x0 - 8 or own[2] > frame.x1 + 10)
             if best is None or clashes < best[0]:
                 if best is not None:
@@ -293,7 +297,7 @@ def strip(
         shares[places[0][row], places[1][column]] = value
     span = max(high - low, 1e-12)
     scaled = np.clip((shares - low) / span, 0, 1)
-    height = max(1.1, 0.6 + 0.115 * len(rows))
+    height = max(1.1, 0.55 + 0.125 * len(rows))
     with _drawing():
         figure, axes = plt.subplots(figsize=(_WIDTH, height))
         steps = np.linspace(0, 1, 9)
@@ -313,8 +317,7 @@ def strip(
                           alpha=0.06 + 0.94 * float(steps[shade]))  # fmt: skip
                 j = end
         every = max(1, -(-len(rows) // 30))
-        axes.set_yticks(range(0, len(rows), every), [_clipped(r, 20) for r in rows[::every]],
-                        fontsize=6.5)  # fmt: skip
+        axes.set_yticks(range(0, len(rows), every), [_clipped(r, 20) for r in rows[::every]])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, len(columns))
         spaced = np.linspace(0, len(columns) - 1, min(4, len(columns)))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from burn.report.cells import DASH, Cell, Table, percent
+from burn.report.cells import Cell, Table, percent
 from burn.report.charts import Chart, Dot, dots
-from burn.report.gather import (
-    Confusion,
-    short_path,
-)
+from burn.report.gather import Confusion, short_path
 from burn.report.tables import number_name
 
 _MOST_CLASSES_IN_TABLE = 20
@@ -20,14 +17,15 @@ _MOST_CLASSES_IN_TABLE = 20
 class ConfusionView:
     """A confusion matrix as a table of shares or, of many classes, as a picture.
 
-    rows: true class, its accuracy, its images, and (count, share in percent) for each class that
-    was predicted.
+    rows: true class, its images, and (count, share in percent) for each class that was predicted.
+    largest: of all shares, which has the fullest colour.
     """
 
     title: str
     accuracy: str
     classes: Sequence[str]
-    rows: Sequence[tuple[str, str, int, Sequence[tuple[int, float]]]]
+    rows: Sequence[tuple[str, int, Sequence[tuple[int, float]]]]
+    largest: float
     chart: Chart | None
     worst: Table
 
@@ -38,10 +36,11 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
     total = sum(map(sum, counts))
     right = sum(counts[i][i] for i in range(len(classes)))
     rows = []
-    for name, row, place in zip(classes, counts, range(len(classes)), strict=True):
+    for name, row in zip(classes, counts, strict=True):
         whole = sum(row)
         shares = [(c, 100 * c / whole if whole else 0.0) for c in row]
-        rows.append((name, f"{shares[place][1]:.0f}" if whole else DASH, whole, shares))
+        rows.append((name, whole, shares))
+    largest = max(share for _, _, shares in rows for _, share in shares) or 1.0
     pairs = sorted(
         (
             (counts[i][j], i, j)
@@ -62,7 +61,7 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
     )  # fmt: skip
     chart = None
     if len(classes) > _MOST_CLASSES_IN_TABLE:
-        recall = [rows[i][3][i][1] for i in range(len(classes))]
+        recall = [rows[i][2][i][1] for i in range(len(classes))]
         ordered = sorted(range(len(classes)), key=lambda i: -recall[i])
         chart = dots(
             "Accuracy of each class, %",
@@ -77,4 +76,4 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
     if total:
         accuracy = f"{percent(100 * right / total)} % of {total:,} images right"
     shown = rows if chart is None else []
-    return ConfusionView(f"{names}{where}", accuracy, classes, shown, chart, worst)
+    return ConfusionView(f"{names}{where}", accuracy, classes, shown, largest, chart, worst)

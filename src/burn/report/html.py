@@ -26,14 +26,7 @@ from burn.report.campaigns import (
     small_multiples,
 )
 from burn.report.confusion import confusion_view
-from burn.report.gather import (
-    Gathered,
-    Group,
-    Run,
-    gather,
-    short_path,
-    words,
-)
+from burn.report.gather import Gathered, Group, Run, gather, short_path, words
 from burn.report.judged_pictures import Detail, detected_part, neighbours_part
 from burn.report.ladder import ladder
 from burn.report.networks import Network, Verdict, networks, verdict

@@ -59,7 +59,7 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
         hidden = {group.folder for group in groups} - {network.group}
     able = {
         # a run may stand for several variants of an ablation
-        (n.kind == "random" and first.mean) or n.checkpoint: (n, first)
+        (n.group, n.checkpoint) if n.kind != "random" else first.mean: (n, first)
         for n in sorted(found, key=lambda n: n is network)
         if n.group not in hidden and (first := n.like(own))
     }.values()

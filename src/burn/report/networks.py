@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from burn.report.gather import Gathered, Judgement, Run, settings_of, words
+from burn.report.gather import Gathered, Judgement, Run, settings_of, short_path, words
 from burn.report.tables import number_name
 from burn.results import Result
 
@@ -155,7 +155,7 @@ def networks(gathered: Gathered) -> list[Network]:
             key = (r.protocol, r.metric, names[_key(r)], r.train, r.test)
             columns.setdefault(key, {})[r.checkpoint, r.seed] = r
         kind = _kind(model, first.result.checkpoint, runs)
-        where = str(first.group) if first.group else checkpoint
+        where = short_path(str(first.group) if first.group else checkpoint)
         name = NAMES.get(model, model) if first.group in compared else model
         found.append(
             Network(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from burn.report.cells import DASH, Cell, Table, size
-from burn.report.gather import (
-    Gathered,
-    finite,
-    short_path,
-)
+from burn.report.gather import Gathered, finite, short_path
 from burn.results import Result
 
 

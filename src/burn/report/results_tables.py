@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from burn.report.cells import DASH, Cell, Table, percent, setting
-from burn.report.gather import (
-    settings_of,
-    short_path,
-)
+from burn.report.gather import settings_of, short_path
 from burn.report.networks import KINDS, PROTOCOLS, Network, Number
 from burn.report.tables import number_name
+
+_MOST_ACROSS = 5  # columns; more numbers of one network stand below each other
 
 
 def result_tables(found: Sequence[Network]) -> list[Table]:
@@ -60,10 +59,13 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
     title = f"Learned on {short_path(train)}, judged on {short_path(test)}"
     if train == test:
         title = f"Learned and judged on {short_path(train)}"
-    return Table(
-        title, ("network", *(label for _, label in labels)), rows,
-        frozenset(range(1, len(labels) + 1)), "In percent. " + _how([n for _, n in mine]),
-    )  # fmt: skip
+    columns = ["network", *(label for _, label in labels)]
+    if len(rows) == 1 and len(columns) > _MOST_ACROSS:
+        name, *cells = rows[0]
+        rows = [[Cell(label), cell] for label, cell in zip(columns[1:], cells, strict=True)]
+        columns, title = ["number", "%"], f"{name.text}: {title[:1].lower()}{title[1:]}"
+    numbers = frozenset(range(1, len(columns)))
+    return Table(title, columns, rows, numbers, f"In percent. {_how([n for _, n in mine])}")
 
 
 def _how(numbers: Sequence[Number]) -> str:

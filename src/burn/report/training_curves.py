@@ -135,9 +135,12 @@ def _layers(run: Run, key: str) -> list[Chart | None]:
         }
         if not values:
             continue
-        even = "balance" in name
-        low, high = 0.0, 1.0 if even else max(values.values())
-        note = f"from 0, pale, to {100 * high:.2g} %, full" + ("; half is even" if even else "")
+        if "balance" in name:  # of two signs: how far from half
+            most = max(0.01, *(abs(value - 0.5) for value in values.values()))
+            low, high, note = 0.5 - most, 0.5 + most, "; half is even"
+        else:
+            low, high, note = 0.0, max(values.values()), ""
+        note = f"from {100 * low:.3g} %, pale, to {100 * high:.3g} %, full{note}"
         charts.append(
             strip(title, names, steps, values, f"{key}{name}", low=low, high=high, colour=colour,
                   note=note)
