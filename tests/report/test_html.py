@@ -482,3 +482,17 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert re.fullmatch(rf"-> {re.escape(str(out))} \(\d+ kB\)\n", capsys.readouterr().out)
     assert main(["report", str(tmp_path / "nowhere")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["results.jsonl", "run.json"])
+def test_no_file_but_a_page_is_replaced(name: str, tmp_path: Path):
+    (tmp_path / name).write_text('{"a": 1}\n')
+    with pytest.raises(UserError, match="is there and is no page"):
+        write_report([tmp_path], tmp_path / name)
+    assert (tmp_path / name).read_text() == '{"a": 1}\n'
+
+
+def test_json_that_lies_too_deep_is_damaged(tmp_path: Path):
+    (tmp_path / "run.json").write_text('{"plan": ' + "[" * 900 + "]" * 900 + "}")
+    with pytest.raises(UserError, match="is damaged"):
+        write_report([tmp_path], tmp_path / "report.html")

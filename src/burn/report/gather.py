@@ -21,6 +21,7 @@ from burn.errors import UserError
 from burn.results import Result, read_results
 
 _MB = 1 << 20
+_LARGEST = 1e30  # what is larger cannot be drawn
 _MOST_JSON, _MOST_CSV, _MOST_PICTURE, _MOST_TEXT = 16 * _MB, 64 * _MB, 32 * _MB, 2 * _MB
 _MOST_CLASSES = 1000
 # Below which target or features count as collapsed: burn.training.monitor's, which needs torch.
@@ -470,8 +471,8 @@ def read_bytes(path: Path, most: int) -> bytes:
                 raise UserError(f"{path} is not a plain file: remove it")
             if about.st_size > most:
                 raise UserError(
-                    f"{path} has {about.st_size / _MB:.0f} MB, where burn writes less than "
-                    f"{most // _MB}: it is not burn's, remove it"
+                    f"{path} has {about.st_size / _MB:.0f} MB, more than {most // _MB}: too large for "
+                    "a page, leave its folder out"
                 )
             return file.read(most)
     except OSError as error:
@@ -488,9 +489,18 @@ def _object(path: Path) -> Mapping[str, Any]:
         raise UserError(
             f"{path} is damaged (not JSON): make it anew, or leave its folder out"
         ) from error
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or not _is_shallow(value):
         raise UserError(f"{path} is damaged (no JSON object): make it anew, or leave it out")
     return value
+
+
+def _is_shallow(value: Any, levels: int = 20) -> bool:
+    """Whether lists and objects lie in each other no deeper than in anything of burn's."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return True
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in value)
 
 
 def _read_results(path: Path) -> list[Result]:
@@ -509,6 +519,7 @@ def _read_results(path: Path) -> list[Result]:
             and all(finite(value) is not None for value in numbers)
             and isinstance(r.seed, int)
             and isinstance(r.settings, Mapping)
+            and _is_shallow(r.settings)
         )
         if not good:
             raise UserError(f"{path} line {line} is not a result: remove that line")
@@ -597,7 +608,7 @@ def _neighbours(folder: Path, value: Mapping[str, Any]) -> Neighbours:
     file = folder / "neighbours.json"
     try:
         name = value["picture"]
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or not re.fullmatch(r"[\w-]+\.(jpg|png)", name):
             raise ValueError
         side, columns = _count(value["side"]), _count(value["columns"])
         if not 1 <= side <= 1024 or not 1 <= columns <= 64:
@@ -651,14 +662,14 @@ def number(value: Any, *names: str) -> float | None:
 
 
 def finite(value: Any) -> float | None:
-    """As a float, if it is a finite number."""
+    """As a float, if it is a number that can be drawn."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
         as_float = float(value)
     except OverflowError:
         return None
-    return as_float if math.isfinite(as_float) else None
+    return as_float if abs(as_float) < _LARGEST else None
 
 
 def short_path(text: str) -> str:

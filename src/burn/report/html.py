@@ -62,6 +62,16 @@ def _check_out(out: Path) -> None:
         raise UserError(f"--out {out} is a folder: give a file, {out / 'report.html'} say")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
+    # An earlier page is replaced; a file of results, or a device, is not.
+    if out.is_symlink() or (out.exists() and not _is_page(out)):
+        raise UserError(f"--out {out} is there and is no page: give another name")
+
+
+def _is_page(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(15).lower() == b"<!doctype html>"
 
 
 def build_page(gathered: Gathered) -> str:
