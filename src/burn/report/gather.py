@@ -471,8 +471,8 @@ def read_bytes(path: Path, most: int) -> bytes:
                 raise UserError(f"{path} is not a plain file: remove it")
             if about.st_size > most:
                 raise UserError(
-                    f"{path} has {about.st_size / _MB:.0f} MB, more than {most // _MB}: too large for "
-                    "a page, leave its folder out"
+                    f"{path} has {about.st_size / _MB:.0f} MB, more than {most // _MB}: too large "
+                    "for a page, leave its folder out"
                 )
             return file.read(most)
     except OSError as error:
