@@ -659,7 +659,7 @@ def test_another_architecture(tmp_path: Path):
 
 
 def test_names_that_would_break_the_line(reactnet: dict[str, Tensor], tmp_path: Path):
-    refused(reactnet | {"a\n\x1b[2J": torch.zeros(1)}, r"a\?\?\[2J", tmp_path / "w.pth")
+    refused(reactnet | {"a\n\x1b[2J": torch.zeros(1)}, r"a \?\[2J", tmp_path / "w.pth")
 
 
 def test_stages(reactnet: dict[str, Tensor], tmp_path: Path):
