@@ -15,6 +15,7 @@ from rich.console import Console
 import burn.ablate
 import tiny
 from burn.ablate import Ablation, ablate, groups_named, read_ablation, runs_of_variants
+from burn.campaign import Execution
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.recipes.ablations import VARIANTS
@@ -44,7 +45,8 @@ def run(
     console = Console(file=io.StringIO(), width=200)
     ablation = replace(DIGITS, **settings)  # type: ignore[arg-type]
     named = groups_named(groups, ablation.labelled_teacher)
-    results = ablate(ablation, named, seeds, out, Machine("cpu", 0, 2), console)
+    execution = Execution(out, seeds, Machine("cpu", 0, 2))
+    results = ablate(ablation, named, execution, console)
     assert isinstance(console.file, io.StringIO)
     return results, console.file.getvalue()
 
@@ -80,11 +82,11 @@ def test_a_variant_is_the_recipe_but_for_its_choice(
 
 
 def test_what_the_recipe_does_anyway_is_trained_once():
-    runs = runs_of_variants(DIGITS, 1437)
+    runs = runs_of_variants(DIGITS)
     assert len(set(runs.values())) == len(VARIANTS) - 7  # eight groups, one run
     for group in GROUPS:
         assert "two-stages" in {runs[variant] for variant in group.variants}
-    paper = runs_of_variants(replace(DIGITS, recipe="demo", labelled_teacher="teacher"), 1437)
+    paper = runs_of_variants(replace(DIGITS, recipe="demo", labelled_teacher="teacher"))
     assert paper["labelled-teacher"] == "two-stages"  # the same teacher
 
 

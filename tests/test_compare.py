@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import burn.compare
 import tiny
+from burn.campaign import Execution
 from burn.compare import Comparison, compare
 from burn.errors import Interrupted, UserError
 from burn.evaluation.classifier import LinearConfig
@@ -51,7 +52,8 @@ def run(
     console = Console(file=io.StringIO(), width=200)
     comparison = replace(DIGITS, **settings)  # type: ignore[arg-type]
     machine = Machine(device="cpu", workers=0, monitor_every=2)
-    results = compare(comparison, methods, seeds, out, machine, console, processes=processes)  # type: ignore[arg-type]
+    execution = Execution(out, seeds, machine, processes)
+    results = compare(comparison, methods, execution, console)  # type: ignore[arg-type]
     assert isinstance(console.file, io.StringIO)
     return results, console.file.getvalue()
 

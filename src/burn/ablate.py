@@ -10,23 +10,15 @@ from rich.console import Console
 
 from burn.campaign import (
     LABELLED_TEACHER,
-    RANDOM,
     TEACHER,
-    Job,
-    Judging,
-    check_jobs,
-    check_processes,
-    check_seeds,
-    judge_references,
-    open_campaign,
+    Execution,
     read_campaign,
-    run_jobs,
+    refuse_failed,
+    run_campaign,
     within_budget,
 )
-from burn.data.sources import open_source
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import check_sources
 from burn.files import write_text
 from burn.processes import require_alone
 from burn.recipes import find_recipe
@@ -34,7 +26,7 @@ from burn.recipes.ablations import VARIANTS
 from burn.report.ablations import GROUPS, Group, ablation_markdown, find_group
 from burn.results import Result
 from burn.training.recipe import Recipe
-from burn.training.run import Machine, RunPlan
+from burn.training.run import RunPlan
 
 _NEEDS_LABELLED = "labelled-teacher"
 
@@ -72,11 +64,14 @@ class Ablation:
         """The recipe that is varied."""
         return find_recipe(self.recipe)
 
-    def plan(self, variant: str, seed: int, num_images: int) -> RunPlan:
-        """The variant's run. Raises UserError where the budget does not make a step."""
-        recipe, steps = within_budget(VARIANTS[variant](self.base()), self.budget, num_images)
-        teacher = self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
-        return RunPlan(self.recipe, recipe, self.data, teacher, seed, steps)
+    def teacher_of(self, variant: str) -> str | None:
+        """What the variant learns from, as `--teacher` takes it."""
+        return self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
+
+    def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
+        """Variant `model`'s run. Raises UserError where the budget does not make a step."""
+        recipe, steps = within_budget(VARIANTS[model](self.base()), self.budget, num_images)
+        return RunPlan(self.recipe, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
 def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
@@ -105,61 +100,41 @@ def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
 def ablate(
     ablation: Ablation,
     groups: Sequence[Group],
-    seeds: Sequence[int],
-    out: Path,
-    machine: Machine,
+    execution: Execution,
     console: Console,
-    *,
-    processes: int | None = None,
 ) -> list[Result]:
-    """Train and judge every variant of the groups with every seed; what `out` holds is kept.
+    """Train and judge every variant of the groups with every seed; what the folder holds is kept.
 
     Variants that are the same run, as what the recipe does anyway is in every group, are trained
     once, under the first one's name; ablation.json says which. Each leaves a run folder
     VARIANT-seedN in `out`; ablation.md shows all that `out` holds, which is returned: the results
-    of a run for every variant that it stands for. processes, and what is raised: as in `compare`.
+    of a run for every variant that it stands for. Raises what `compare` does.
     """
     require_alone("ablate")
-    check_seeds(seeds)
-    processes = check_processes(processes, machine)
     ablation.check()
-    train, test = open_source(ablation.data, "train"), open_source(ablation.test, "test")
-    check_sources(train, test)
-    runs = runs_of_variants(ablation, len(train))
+    runs = runs_of_variants(ablation)
     wanted = dict.fromkeys(runs[variant] for group in groups for variant in group.variants)
-    judging = Judging(ablation.data, ablation.test, ablation.linear, machine)
-    jobs = [
-        Job(variant, ablation.plan(variant, seed, len(train)), out, judging)
-        for seed in seeds
-        for variant in wanted
-    ]
-    teachers = check_jobs(jobs[: len(wanted)], (ablation.teacher, ablation.labelled_teacher))
-    data = {"--data": train.fingerprint, "--test": test.fingerprint}
-    open_campaign(out, "ablation", asdict(ablation), teachers | data, runs=runs)
-    failed = run_jobs(jobs, processes, console)
-    # Every group has the recipe as it is: its network with random weights is the floor.
-    unchanged = [job for job in jobs if job.done and job.model == runs["unlabelled-teacher"]]
-    references = {
-        RANDOM: str(unchanged[0].folder) if unchanged else None,
-        TEACHER: ablation.teacher,
-        LABELLED_TEACHER: ablation.labelled_teacher,
-    }
-    judge_references(out, judging, references, console)
-    results = read_ablation(out, runs)
+    failed = run_campaign(
+        "ablation", ablation, list(wanted), execution, console,
+        settings=asdict(ablation), runs=runs,
+        # Every group has the recipe as it is: its network with random weights is the floor.
+        floor={runs["unlabelled-teacher"]},
+        references={TEACHER: ablation.teacher, LABELLED_TEACHER: ablation.labelled_teacher},
+    )  # fmt: skip
+    results = read_ablation(execution.out, runs)
     if results:
-        write_text(out / "ablation.md", ablation_markdown(results))
-    if failed:
-        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
+        write_text(execution.out / "ablation.md", ablation_markdown(results))
+    refuse_failed(failed, execution.out)
     return results
 
 
-def runs_of_variants(ablation: Ablation, num_images: int) -> dict[str, str]:
-    """Of each variant the first one with the same plan, which is trained for both."""
-    plans = {variant: ablation.plan(variant, 0, num_images) for variant in VARIANTS}
-    first: dict[str, str] = {}
-    for variant, plan in plans.items():
-        first[variant] = next(other for other in plans if plans[other] == plan)
-    return first
+def runs_of_variants(ablation: Ablation) -> dict[str, str]:
+    """Of each variant the first one with the same recipe and teacher, trained for both."""
+    base = ablation.base()
+    made = {variant: (of(base), ablation.teacher_of(variant)) for variant, of in VARIANTS.items()}
+    return {
+        variant: next(other for other in made if made[other] == made[variant]) for variant in made
+    }
 
 
 def read_ablation(out: Path, runs: dict[str, str]) -> list[Result]:

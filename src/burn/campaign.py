@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -24,7 +25,7 @@ from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.sources import open_source
 from burn.errors import Interrupted, UserError
 from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
+from burn.evaluation.protocols import KnnConfig, check_sources, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
 from burn.files import write_text
 from burn.methods.registry import build_method
@@ -62,6 +63,91 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
         optim=replace(recipe.optim, warmup_epochs=warmup),
     )
     return recipe, steps
+
+
+class Shared(Protocol):
+    """What all runs of a campaign have in common."""
+
+    @property
+    def data(self) -> str:
+        """Images to learn from."""
+        ...
+
+    @property
+    def test(self) -> str:
+        """Images with labels to judge on."""
+        ...
+
+    @property
+    def linear(self) -> LinearConfig: ...
+
+    def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
+        """Of one run. Raises UserError where the budget does not make a step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a campaign's runs are made.
+
+    Attributes:
+        out: folder of the runs; what it already holds is kept.
+        seeds: each model is trained with each of them.
+        machine: on which all are trained and judged.
+        processes: how many run at once, each on a GPU of its own or with its share of the cores,
+            its output in logs/; default: one for each GPU, or one.
+    """
+
+    out: Path
+    seeds: Sequence[int]
+    machine: Machine
+    processes: int | None = None
+
+
+def run_campaign(
+    name: str,
+    shared: Shared,
+    models: Sequence[str],
+    execution: Execution,
+    console: Console,
+    *,
+    settings: Mapping[str, Any],
+    references: Mapping[str, str | None] = MappingProxyType({}),
+    floor: Collection[str] = (),
+    **told: Any,
+) -> list[str]:
+    """Train and judge every model with every seed, each in a run folder MODEL-seedN.
+
+    settings: those that every later call must share, kept in NAME.json with `told`. references:
+    networks judged besides, by name; they are the teachers. floor: models whose network with
+    random weights, of the first that is done, is judged too. Returns what failed, in a line each,
+    which stops no other run. Raises UserError for what cannot be begun, Interrupted after a
+    signal: the same call goes on.
+    """
+    out, machine = execution.out, execution.machine
+    _check_seeds(execution.seeds)
+    processes = _check_processes(execution.processes, machine)
+    train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
+    check_sources(train, test)
+    judging = Judging(shared.data, shared.test, shared.linear, machine)
+    jobs = [
+        Job(model, shared.plan(model, seed, len(train)), out, judging)
+        for seed in execution.seeds
+        for model in models
+    ]
+    teachers = _check_jobs(jobs[: len(models)], references.values())
+    data = {"--data": train.fingerprint, "--test": test.fingerprint}
+    _open(out, name, settings, teachers | data, told)
+    failed = _run_jobs(jobs, processes, console)
+    random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
+    _judge_references(out, judging, {RANDOM: random, **references}, console)
+    return failed
+
+
+def refuse_failed(failed: Sequence[str], out: Path) -> None:
+    """Raise UserError with the first of what `run_campaign` returned, if there is any."""
+    if failed:
+        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
 
 
 @dataclass(frozen=True)
@@ -134,7 +220,7 @@ class Job:
         _write_results(self.folder / _JUDGED_FILE, results)
 
 
-def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
+def _run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
     """Train and judge what is not done yet, `processes` at once; what failed, in a line each.
 
     Raises Interrupted after a signal: everything is saved, and the same call goes on.
@@ -146,7 +232,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]
     return _one_by_one(waiting, console)
 
 
-def judge_references(
+def _judge_references(
     out: Path, judging: Judging, specs: Mapping[str, str | None], console: Console
 ) -> None:
     """Judge what was not trained here, by name, where it is given and not judged yet."""
@@ -182,17 +268,17 @@ def seeds_in(text: str) -> list[int]:
             raise ValueError
     except ValueError:
         raise UserError(f"--seeds {text}: give whole numbers with commas between") from None
-    check_seeds(seeds)
+    _check_seeds(seeds)
     return seeds
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
+def _check_seeds(seeds: Sequence[int]) -> None:
     """Raise UserError for seeds that are none."""
     if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
         raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")
 
 
-def check_processes(processes: int | None, machine: Machine) -> int:
+def _check_processes(processes: int | None, machine: Machine) -> int:
     """How many run at once. Raises UserError for more than there are GPUs."""
     if (machine.workers or 0) < 0:
         raise UserError(f"--workers {machine.workers} is below 0")
@@ -206,7 +292,7 @@ def check_processes(processes: int | None, machine: Machine) -> int:
     return processes or count
 
 
-def check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[str, str]:
+def _check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[str, str]:
     """What would stop one of them after the hours that others took, now.
 
     teachers: all that belong to the campaign. Returns the SHA-256 of every teacher's file.
@@ -223,12 +309,12 @@ def check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[st
     return {spec: teacher.origin["sha256"] for spec, teacher in loaded.items()}
 
 
-def open_campaign(
+def _open(
     out: Path,
     name: str,
     shared: Mapping[str, Any],
     fingerprints: Mapping[str, str],
-    **told: Any,
+    told: Mapping[str, Any],
 ) -> None:
     """A new folder, or one whose runs have the same settings, which stand in NAME.json.
 

@@ -16,13 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rich.console import Console
 
 from burn.errors import Interrupted, SaidByFirst, UserError, printable
 from burn.launch import end_with_launcher, launch, started_by_launcher
 from burn.options import Parser
+
+T = TypeVar("T")
 
 _OVERVIEW = """\
 usage: burn COMMAND [options]
@@ -368,7 +370,6 @@ def _resumed_plan(arguments: Sequence[str], read_plan: Callable[[Path], Any]) ->
 def _evaluate(arguments: list[str], console: Console) -> None:
     from burn.evaluation.run import PROTOCOLS, Request, evaluate
     from burn.report.tables import results_table
-    from burn.settings import from_plain
 
     protocol = arguments[0] if arguments else "--help"
     if protocol not in (*PROTOCOLS, "-h", "--help"):
@@ -388,27 +389,17 @@ def _evaluate(arguments: list[str], console: Console) -> None:
     if protocol in PROTOCOLS:
         parser.add_class_arguments(PROTOCOLS[protocol].config, as_group=False)
     options = parser.read(arguments or ["--help"])
-
-    given = options.as_dict()
-
-    def chosen(kind: Any) -> Any:
-        return from_plain(kind, {f.name: given[f.name] for f in fields(kind)})
-
-    config = chosen(PROTOCOLS[protocol].config)
-    results, notes = evaluate(protocol, chosen(Request), config, console)
+    config = _settings(options, PROTOCOLS[protocol].config)
+    results, notes = evaluate(protocol, _settings(options, Request), config, console)
     for note in notes:
         print(_one_line(note), file=sys.stderr)
     _print_results(results, options.json, results_table)
 
 
 def _compare(arguments: list[str], console: Console) -> None:
-    from burn.campaign import seeds_in
     from burn.compare import Comparison, compare
-    from burn.files import expand
     from burn.methods.registry import METHODS
     from burn.report.tables import comparison_table
-    from burn.settings import from_plain
-    from burn.training.run import Machine
 
     parser = Parser(
         "compare",
@@ -425,43 +416,17 @@ def _compare(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "--methods", type=str, default="all", help=f"all, or some of {', '.join(METHODS)}"
     )
-    parser.add_argument("--seeds", type=str, default="0", help="of every random number, 0,1,2 …")
-    parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
-    parser.add_argument(
-        "--processes", type=int | None, default=None,
-        help="runs at once; default: one for each GPU, or one",
-    )  # fmt: skip
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    parser.add_class_arguments(Comparison, as_group=False)
-    options = parser.read(arguments)
-    if not options.out:
-        raise UserError("give --out: a folder for the runs and the table")
-    given = options.as_dict()
-    comparison = from_plain(Comparison, {f.name: given[f.name] for f in fields(Comparison)})
+    options, comparison, execution = _read_campaign(parser, arguments, Comparison)
     methods = (
         METHODS if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
     )
-    results = compare(
-        comparison,
-        methods,
-        seeds_in(options.seeds),
-        expand(options.out),
-        Machine(_device(options.device), options.workers),
-        console,
-        processes=options.processes,
-    )
+    results = compare(comparison, methods, execution, console)
     _print_results(results, options.json, comparison_table)
 
 
 def _ablate(arguments: list[str], console: Console) -> None:
     from burn.ablate import Ablation, ablate, groups_named
-    from burn.campaign import seeds_in
-    from burn.files import expand
     from burn.report.ablations import GROUPS, ablation_table
-    from burn.settings import from_plain
-    from burn.training.run import Machine
 
     named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
     parser = Parser(
@@ -478,6 +443,18 @@ def _ablate(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "--groups", type=str, default="all", help="all, or names from above with commas between"
     )
+    options, ablation, execution = _read_campaign(parser, arguments, Ablation)
+    groups = groups_named(options.groups, ablation.labelled_teacher)
+    results = ablate(ablation, groups, execution, console)
+    _print_results(results, options.json, ablation_table)
+
+
+def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[Any, T, Any]:
+    """The options of compare and ablate: all of them, those of `kind`, and the Execution."""
+    from burn.campaign import Execution, seeds_in
+    from burn.files import expand
+    from burn.training.run import Machine
+
     parser.add_argument("--seeds", type=str, default="0", help="of every random number, 0,1,2 …")
     parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
     parser.add_argument(
@@ -487,27 +464,18 @@ def _ablate(arguments: list[str], console: Console) -> None:
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
     parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    parser.add_class_arguments(Ablation, as_group=False)
+    parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments)
     if not options.out:
         raise UserError("give --out: a folder for the runs and the table")
-    given = options.as_dict()
-    ablation = from_plain(Ablation, {f.name: given[f.name] for f in fields(Ablation)})
-    results = ablate(
-        ablation,
-        groups_named(options.groups, ablation.labelled_teacher),
-        seeds_in(options.seeds),
-        expand(options.out),
-        Machine(_device(options.device), options.workers),
-        console,
-        processes=options.processes,
-    )
-    _print_results(results, options.json, ablation_table)
+    machine = Machine(_device(options.device), options.workers)
+    execution = Execution(expand(options.out), seeds_in(options.seeds), machine, options.processes)
+    return options, _settings(options, kind), execution
 
 
 def _analyze(arguments: list[str], console: Console) -> None:
     from burn.analyze import ANALYSES, analyze
-    from burn.settings import from_plain
+    from burn.files import expand
 
     what = arguments[0] if arguments else "--help"
     if what not in (*ANALYSES, "-h", "--help"):
@@ -532,11 +500,8 @@ def _analyze(arguments: list[str], console: Console) -> None:
         parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments or ["--help"])
     assert kind is not None
-    from burn.files import expand
 
-    given = options.as_dict()
-    chosen = from_plain(kind, {f.name: given[f.name] for f in fields(kind)})
-    print(analyze(what, chosen, expand(options.out), console))
+    print(analyze(what, _settings(options, kind), expand(options.out), console))
     for suffix in ("svg", "csv", "md"):
         print(f"-> {Path(options.out) / what}.{suffix}")
 
@@ -738,6 +703,14 @@ def _report(arguments: list[str], console: Console) -> None:
     out = expand(options.out)
     size = write_report([expand(run) for run in options.run], out)
     print(f"-> {options.out} ({size / 1000:,.0f} kB)")
+
+
+def _settings(options: Any, kind: type[T]) -> T:
+    """The dataclass whose fields are among the options."""
+    from burn.settings import from_plain
+
+    given = options.as_dict()
+    return from_plain(kind, {field.name: given[field.name] for field in fields(cast(Any, kind))})
 
 
 def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 
 from burn.campaign import (
     LABELLED_TEACHER,
-    RANDOM,
     TEACHER,
-    Job,
-    Judging,
-    check_jobs,
-    check_processes,
-    check_seeds,
-    judge_references,
-    open_campaign,
+    Execution,
     read_campaign,
-    run_jobs,
+    refuse_failed,
+    run_campaign,
     within_budget,
 )
-from burn.data.sources import open_source
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import check_sources
 from burn.files import write_text
 from burn.methods.registry import METHODS, NEED_TEACHER, MethodName
 from burn.processes import require_alone
@@ -35,7 +26,7 @@ from burn.recipes import find_recipe
 from burn.report.plots import comparison_picture
 from burn.report.tables import comparison_markdown
 from burn.results import Result
-from burn.training.run import Machine, RunPlan
+from burn.training.run import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
 
@@ -90,63 +81,42 @@ class Comparison:
             return None
         return self.labelled_teacher if method == "supervised_kl" else self.teacher
 
-    def plan(self, method: MethodName, seed: int, num_images: int) -> RunPlan:
-        """The method's recipe, cut or stretched to the budget; warm-up is a fifth at most.
+    def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
+        """Method `model`'s recipe, cut or stretched to the budget; warm-up is a fifth at most.
 
         Raises UserError where the budget does not make a step.
         """
-        name = f"{method}_{self.family}"
+        name = f"{model}_{self.family}"
         recipe = find_recipe(name)
         if self.stages is not None:
             recipe = replace(recipe, stages=self.stages)
         recipe, steps = within_budget(recipe, self.budget, num_images)
-        return RunPlan(name, recipe, self.data, self.teacher_of(method), seed, steps)
+        return RunPlan(name, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
 def compare(
     comparison: Comparison,
     methods: Sequence[MethodName],
-    seeds: Sequence[int],
-    out: Path,
-    machine: Machine,
+    execution: Execution,
     console: Console,
-    *,
-    processes: int | None = None,
 ) -> list[Result]:
-    """Train and judge every method with every seed; what `out` already holds is kept.
+    """Train and judge every method with every seed; what the folder already holds is kept.
 
-    Each leaves a run folder METHOD-seedN in `out`, with its compared.jsonl; later calls may add
-    methods and seeds, but not change settings. comparison.md and .svg show all that `out` holds,
-    which is returned. processes: how many run at once, each on a GPU of its own or with its share
-    of the cores, its output in logs/; default: one for each GPU, or one. A run that fails does not
-    stop the others. Raises UserError as `pretrain` does, Interrupted after a signal.
+    Each leaves a run folder METHOD-seedN, with its compared.jsonl; later calls may add methods and
+    seeds, but not change settings. comparison.md and .svg show all that the folder holds, which is
+    returned. A run that fails does not stop the others. Raises UserError as `pretrain` does,
+    Interrupted after a signal.
     """
     require_alone("compare")
-    check_seeds(seeds)
-    processes = check_processes(processes, machine)
     comparison.check(methods)
-    train, test = open_source(comparison.data, "train"), open_source(comparison.test, "test")
-    check_sources(train, test)
-    judging = Judging(comparison.data, comparison.test, comparison.linear, machine)
-    jobs = [
-        Job(method, comparison.plan(method, seed, len(train)), out, judging)
-        for seed in seeds
-        for method in methods
-    ]
-    teachers = check_jobs(jobs[: len(methods)], (comparison.teacher, comparison.labelled_teacher))
-    data = {"--data": train.fingerprint, "--test": test.fingerprint}
-    open_campaign(out, "comparison", asdict(comparison), teachers | data)
-    failed = run_jobs(jobs, processes, console)
-    references = {
-        RANDOM: next((str(job.folder) for job in jobs if job.done), None),
-        TEACHER: comparison.teacher,
-        LABELLED_TEACHER: comparison.labelled_teacher,
-    }
-    judge_references(out, judging, references, console)
-    results = read_campaign(out)
+    failed = run_campaign(
+        "comparison", comparison, methods, execution, console,
+        settings=asdict(comparison), floor=methods,
+        references={TEACHER: comparison.teacher, LABELLED_TEACHER: comparison.labelled_teacher},
+    )  # fmt: skip
+    results = read_campaign(execution.out)
     if results:
-        write_text(out / "comparison.md", comparison_markdown(results))
-        comparison_picture(results, out / "comparison.svg")
-    if failed:
-        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
+        write_text(execution.out / "comparison.md", comparison_markdown(results))
+        comparison_picture(results, execution.out / "comparison.svg")
+    refuse_failed(failed, execution.out)
     return results

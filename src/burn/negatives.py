@@ -9,21 +9,16 @@ from rich.console import Console
 
 from burn.analysis.rows import Row
 from burn.campaign import (
-    Job,
-    Judging,
-    check_jobs,
-    check_processes,
-    open_campaign,
+    Execution,
     read_campaign,
-    run_jobs,
+    refuse_failed,
+    run_campaign,
     seeds_in,
     within_budget,
 )
 from burn.compute import Device
-from burn.data.sources import open_source
 from burn.errors import UserError
 from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import check_sources
 from burn.recipes import find_recipe
 from burn.training.recipe import Recipe
 from burn.training.run import Machine, RunPlan
@@ -85,31 +80,26 @@ class NegativesOptions:
         weak = replace(binary.views, rand_augment=0)
         return {**found, "binary-weak": replace(binary, views=weak)}
 
+    def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
+        """Variant `model`'s run. Raises UserError where the budget does not make a step."""
+        recipe, steps = within_budget(self.variants()[model], self.budget, num_images)
+        return RunPlan(self.recipe, recipe, self.data, None, seed, steps)
+
 
 def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Console) -> list[Row]:
     """Train and judge each variant in `out`, and tell of all that are there, a row a run.
 
     Raises UserError where a run fails, Interrupted after a signal; the same call goes on.
     """
-    train, test = open_source(options.data, "train"), open_source(options.test, "test")
-    check_sources(train, test)
-    machine = Machine(options.device, options.workers)
-    processes = check_processes(options.processes, machine)
-    judging = Judging(options.data, options.test, options.linear, machine)
-    variants, jobs = options.variants(), []
-    for seed in seeds_in(options.seeds):
-        for name, recipe in variants.items():
-            cut, steps = within_budget(recipe, options.budget, len(train))
-            plan = RunPlan(options.recipe, cut, options.data, None, seed, steps)
-            jobs.append(Job(name, plan, out, judging))
-    check_jobs(jobs[: len(variants)], ())
+    variants = options.variants()
     of_a_call = ("seeds", "device", "workers", "processes")
-    shared = {name: value for name, value in asdict(options).items() if name not in of_a_call}
-    data = {"--data": train.fingerprint, "--test": test.fingerprint}
-    open_campaign(out, "negatives", shared, data)
-    failed = run_jobs(jobs, processes, console)
-    if failed:
-        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
+    settings = {name: value for name, value in asdict(options).items() if name not in of_a_call}
+    machine = Machine(options.device, options.workers)
+    execution = Execution(out, seeds_in(options.seeds), machine, options.processes)
+    failed = run_campaign(
+        "negatives", options, list(variants), execution, console, settings=settings
+    )
+    refuse_failed(failed, out)
     results = {(r.model, r.seed, r.protocol): r for r in read_campaign(out) if r.metric == "top1"}
     return [
         {
