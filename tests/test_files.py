@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import time
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from burn.errors import UserError
-from burn.files import locked, remove_unfinished, write_beside
+from burn.files import expand, locked, remove_unfinished, write_beside
 
 
 def test_a_locked_folder_is_anothers(tmp_path: Path):
@@ -57,3 +58,17 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path):
     (tmp_path / ".written").touch()
     remove_unfinished(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [".written"]
+
+
+def test_an_empty_path_is_no_folder():
+    with pytest.raises(UserError, match="a path is empty"):
+        expand("")
+
+
+def test_an_error_names_the_file_that_was_meant(tmp_path: Path):
+    def full(to: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to))
+
+    with pytest.raises(OSError) as raised:
+        write_beside(tmp_path / "results.jsonl", full)
+    assert raised.value.filename == str(tmp_path / "results.jsonl")

@@ -19,7 +19,9 @@ _BESIDE = ".writing."  # how the name of a file begins that is not whole yet
 
 
 def expand(spec: str) -> Path:
-    """A path with ~ replaced. Raises UserError for the home of nobody."""
+    """A path with ~ replaced. Raises UserError for the home of nobody, and for no path at all."""
+    if not spec:
+        raise UserError("a path is empty: a variable that is not set, perhaps; give a name")
     try:
         return Path(spec).expanduser()
     except RuntimeError as error:
@@ -51,6 +53,10 @@ def write_beside(path: Path, write: Callable[[Path], Any], keep: Path | None = N
         if keep is not None and path.is_file():
             path.replace(keep)
         temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)  # the name that the user knows
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
