@@ -37,6 +37,10 @@ DIGITS = Comparison(
 
 @pytest.fixture(autouse=True)
 def _tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_tiny_recipes(monkeypatch)
+
+
+def use_tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> Recipe:
         method = name.removesuffix("_small")
         recipe = tiny.student_recipe() if method == "burn" else tiny.baseline_recipe(method)
@@ -56,6 +60,21 @@ def run(
     results = compare(comparison, methods, execution, console)  # type: ignore[arg-type]
     assert isinstance(console.file, io.StringIO)
     return results, console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def _supervised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("supervised")
+    with pytest.MonkeyPatch.context() as patch:
+        use_tiny_recipes(patch)
+        run(folder, ["supervised"])
+    return folder
+
+
+@pytest.fixture
+def compared(_supervised: Path, tmp_path: Path) -> Path:
+    """Of method supervised with seed 0."""
+    return shutil.copytree(_supervised, tmp_path / "compared")
 
 
 def test_every_method_sees_as_many_images_and_has_its_row(
@@ -97,19 +116,17 @@ def test_epochs_stretch_or_shrink_to_the_budget(budget: int):
     assert 22 * (plan.recipe.epochs - 1) < plan.max_steps <= 22 * plan.recipe.epochs
 
 
-def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(tmp_path: Path):
-    out = tmp_path / "compared"
-    run(out, ["supervised"])
-    before = (out / "supervised-seed0" / "compared.jsonl").read_bytes()
-    results, said = run(out, ["supervised", "simclr"], seeds=(0, 1))
-    assert (out / "supervised-seed0" / "compared.jsonl").read_bytes() == before
+def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(compared: Path):
+    before = (compared / "supervised-seed0" / "compared.jsonl").read_bytes()
+    results, said = run(compared, ["supervised", "simclr"], seeds=(0, 1))
+    assert (compared / "supervised-seed0" / "compared.jsonl").read_bytes() == before
     assert "supervised-seed0" not in said
     assert {(r.model, r.seed) for r in results if r.model in METHODS} == {
         ("supervised", 0), ("supervised", 1), ("simclr", 0), ("simclr", 1),
     }  # fmt: skip
     row = next(
         line
-        for line in (out / "comparison.md").read_text().splitlines()
+        for line in (compared / "comparison.md").read_text().splitlines()
         if line.startswith("| simclr")
     )
     assert "±" in row
@@ -151,10 +168,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
         ({"stages": 2}, "--stages 1, not 2"),
     ],
 )
-def test_other_settings_want_another_folder(change: dict, words: str, tmp_path: Path):
-    run(tmp_path / "compared", ["supervised"])
+def test_other_settings_want_another_folder(change: dict, words: str, compared: Path):
     with pytest.raises(UserError, match=words):
-        run(tmp_path / "compared", ["simclr"], **change)
+        run(compared, ["simclr"], **change)
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path):
@@ -181,14 +197,12 @@ def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
     assert (out / "supervised-seed0" / "compared.jsonl").is_file()
 
 
-def test_one_after_another_a_failure_does_not_stop_the_others_either(tmp_path: Path):
-    out = tmp_path / "compared"
-    run(out, ["byol"])
-    (out / "simclr-seed0").mkdir()
-    (out / "simclr-seed0" / "mine.txt").write_text("not a run")
+def test_one_after_another_a_failure_does_not_stop_the_others_either(compared: Path):
+    (compared / "simclr-seed0").mkdir()
+    (compared / "simclr-seed0" / "mine.txt").write_text("not a run")
     with pytest.raises(UserError, match=r"simclr-seed0: .*holds no run"):
-        run(out, ["simclr", "supervised"])
-    assert "| supervised |" in (out / "comparison.md").read_text()
+        run(compared, ["simclr", "byol"])
+    assert "| byol |" in (compared / "comparison.md").read_text()
 
 
 def test_a_teacher_is_not_exchanged(teacher: Path, tmp_path: Path):
@@ -247,10 +261,9 @@ def test_damaged_settings_are_named(text: str, tmp_path: Path):
 @pytest.mark.parametrize(
     "damage", ["", "{}", "[" * 10_000, '{"model": 1}', "cut", "first line", "other", "NaN"]
 )
-def test_what_is_not_whole_is_judged_again(damage: str, tmp_path: Path):
-    first, _ = run(tmp_path, ["supervised"])
-    file = tmp_path / "supervised-seed0" / "compared.jsonl"
-    text = file.read_text()
+def test_what_is_not_whole_is_judged_again(damage: str, compared: Path):
+    file = compared / "supervised-seed0" / "compared.jsonl"
+    text, first = file.read_text(), read_results(file)
     file.write_text(
         {
             "cut": text[:-20],
@@ -259,26 +272,23 @@ def test_what_is_not_whole_is_judged_again(damage: str, tmp_path: Path):
             "NaN": text.replace('"value": ', '"value": NaN, "was": '),
         }.get(damage, damage)
     )
-    again, said = run(tmp_path, ["supervised"])
+    _, said = run(compared, ["supervised"])
     assert "is done already" in said
-    assert [r.value for r in again] == [r.value for r in first]
-    assert len(file.read_text().splitlines()) == 3
+    assert [r.value for r in read_results(file)] == [r.value for r in first]
 
 
-def test_other_results_in_the_folder_are_left_alone(tmp_path: Path):
-    run(tmp_path, ["supervised"])
-    for file in (tmp_path / "notes.jsonl", tmp_path / "supervised-seed0" / "results.jsonl"):
+def test_other_results_in_the_folder_are_left_alone(compared: Path):
+    for file in (compared / "notes.jsonl", compared / "supervised-seed0" / "results.jsonl"):
         file.write_text('{"my": "notes"}\n')
-    results, _ = run(tmp_path, ["supervised"])
+    results, _ = run(compared, ["supervised"])
     assert {r.model for r in results} == {"supervised", "random weights"}
-    assert (tmp_path / "notes.jsonl").read_text() == '{"my": "notes"}\n'
+    assert (compared / "notes.jsonl").read_text() == '{"my": "notes"}\n'
 
 
-def test_two_at_once_in_one_run_folder_are_told_apart(tmp_path: Path):
-    run(tmp_path, ["supervised"])
-    (tmp_path / "supervised-seed0" / "compared.jsonl").unlink()
-    with locked(tmp_path / "supervised-seed0"), pytest.raises(UserError, match="another burn is"):
-        run(tmp_path, ["supervised"])
+def test_two_at_once_in_one_run_folder_are_told_apart(compared: Path):
+    (compared / "supervised-seed0" / "compared.jsonl").unlink()
+    with locked(compared / "supervised-seed0"), pytest.raises(UserError, match="another burn is"):
+        run(compared, ["supervised"])
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):
