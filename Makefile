@@ -4,16 +4,16 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test faults check docs clean
+.PHONY: demo test test-long check docs clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
 
 test: .venv/ready
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
-# The tests that start many processes and take minutes.
-faults: .venv/ready
+# The tests that take minutes: faults of many processes, and whether every method learns.
+test-long: .venv/ready
 	$(BIN)/pytest -m long
 
 # docs/results.md, its pictures and README's table, from the numbers in docs/results/.

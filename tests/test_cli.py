@@ -167,7 +167,8 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
          "burn needs --teacher"),
         ("compare --data digits --test digits --budget 64 --out {tmp}/x --seeds a",
          "--seeds a: give whole numbers"),
-        ("compare --data digits --test digits --budget 64 --out {tmp}/x --processes 0",
+        ("compare --methods byol --data digits --test digits --budget 64 --out {tmp}/x "
+         "--processes 0",
          "--processes 0"),
         ("compare --data digits --test digits --out {tmp}/x", "budget"),
         ("compare --data digits --test digits --budget lots --out {tmp}/x", "--budget: expected"),

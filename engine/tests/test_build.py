@@ -17,8 +17,6 @@ import pytest
 import packed
 from burn_engine import load
 
-pytestmark = pytest.mark.xdist_group("build")  # one worker, so that each build is made once
-
 ENGINE = Path(__file__).parents[1]
 TOOLCHAIN = ENGINE / "cmake" / "aarch64-linux-gnu.cmake"
 HEIGHT, WIDTH = 18, 16

@@ -67,6 +67,7 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
     assert words[5:] == ["--device=cpu", "--workers=1", "--monitor-every=1"]
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path, tmp_path: Path):
     out = tmp_path / "run"
     arguments = commands.command(teacher, out, "--devices=2", "--max-steps=12", "--save-every=0")

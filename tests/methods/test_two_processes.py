@@ -18,8 +18,6 @@ from two_processes import CASES, OPTIMIZERS, Record, float64, train
 
 from burn.methods.registry import METHODS
 
-pytestmark = pytest.mark.xdist_group("two processes")  # one worker, so that they run but once
-
 Records = dict[tuple[str, str], Record]
 _SECONDS = 120
 

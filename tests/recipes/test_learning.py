@@ -25,21 +25,25 @@ from burn.training.recipe import Recipe
 
 STEPS = 88  # four epochs of digits in batches of 64
 MOVING_TARGETS = ("byol", "swav", "mocov2", "infomin")
+# In `make test`; all of them take minutes.
+QUICK = ("burn", "byol")
 
 
 @pytest.fixture(scope="module")
-def float_teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A teacher by SimCLR and one by labels, after a few epochs."""
-    folder = tmp_path_factory.mktemp("teachers")
-    recipe = replace(find_recipe("demo_teacher"), batch_size=64)
-    tiny.train(recipe, folder / "simclr", max_steps=STEPS)
-    labelled = replace(recipe, method="supervised")
-    tiny.train(labelled, folder / "supervised", max_steps=3 * STEPS // 2)
-    return {
-        "burn": folder / "simclr",
-        "s2bnn": folder / "simclr",
-        "supervised_kl": folder / "supervised",
-    }
+def by_simclr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A teacher after a few epochs."""
+    folder = tmp_path_factory.mktemp("simclr")
+    tiny.train(replace(find_recipe("demo_teacher"), batch_size=64), folder, max_steps=STEPS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def by_labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A teacher with a classifier, after a few epochs."""
+    folder = tmp_path_factory.mktemp("supervised")
+    recipe = replace(find_recipe("demo_teacher"), batch_size=64, method="supervised")
+    tiny.train(recipe, folder, max_steps=3 * STEPS // 2)
+    return folder
 
 
 def recipe_of(method: str) -> Recipe:
@@ -73,11 +77,16 @@ def knn(run: Path, *, fresh: bool) -> float:
     return knn_accuracy(bank[0], bank[1], queries[0], queries[1])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=() if m in QUICK else (pytest.mark.long,)) for m in METHODS],
+)
 def test_the_loss_falls_and_the_features_beat_random_ones(
-    method: str, float_teachers: dict[str, Path], tmp_path: Path
+    method: str, tmp_path: Path, request: pytest.FixtureRequest
 ):
-    recipe, teacher = recipe_of(method), float_teachers.get(method)
+    names = {"burn": "by_simclr", "s2bnn": "by_simclr", "supervised_kl": "by_labels"}
+    teacher = request.getfixturevalue(names[method]) if method in names else None
+    recipe = recipe_of(method)
     tiny.train(recipe, tmp_path / "run", teacher, max_steps=STEPS, monitor_every=1)
     rows = read_metrics(tmp_path / "run" / "stage1" / "metrics.csv")
     losses = [row["loss"] for row in rows if "loss" in row]

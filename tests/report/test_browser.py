@@ -13,10 +13,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions"]
 
 # Ratio of a text's colour to its background's, both as the page draws them (WCAG 2).
