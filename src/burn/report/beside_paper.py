@@ -16,7 +16,7 @@ from burn.report.networks import Network, Number, Verdict
 class Beside:
     """Networks beside the paper.
 
-    training: what differs for all of them; own: (network, what differs for it alone); judging:
+    training: what differs for all of them; own: (networks, what differs for them alone); judging:
     (numbers, what differs in how they were judged).
     """
 
@@ -26,7 +26,7 @@ class Beside:
     table: Table
 
 
-_UNKNOWN = ["its pretraining was not given: name its run folder too"]
+_UNKNOWN = ("its pretraining was not given: name its run folder too",)
 
 
 def beside_paper(
@@ -39,7 +39,7 @@ def beside_paper(
     """
     varied = {group.folder for group in groups if group.ablation}
     compared: list[tuple[Network, Number, paper.Figure | None, paper.Figure | None]] = []
-    training: dict[str, list[str]] = {}
+    training: dict[str, tuple[str, ...]] = {}
     for network in found:
         if network.kind != "binary" or network.group in varied:
             continue
@@ -59,7 +59,10 @@ def beside_paper(
     if not compared:
         return None
     same = _shared([marks for marks in training.values() if marks != _UNKNOWN])
-    own_marks = {name: [m for m in marks if m not in same] for name, marks in training.items()}
+    differing: dict[tuple[str, ...], list[str]] = {}
+    for name, marks in training.items():
+        differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
+    also = "also " if same else ""
     rivals = any(own for _, _, _, own in compared)
     columns = ["network", "number", "here", "paper: BURN", "difference"]
     if rivals:
@@ -79,8 +82,8 @@ def beside_paper(
     return Beside(
         tuple(same),
         tuple(
-            (name, f"{'also ' if same and marks != _UNKNOWN else ''}{'; '.join(marks)}")
-            for name, marks in own_marks.items()
+            ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
+            for marks, names in differing.items()
             if marks
         ),
         tuple((", ".join(labels), marks) for marks, labels in judging.items()),
@@ -130,7 +133,7 @@ def _paper_row(
     ]
 
 
-def _marks(run: Run | None, base: str) -> list[str]:
+def _marks(run: Run | None, base: str) -> tuple[str, ...]:
     """How a pretraining differs from the paper's, in plain words."""
     if run is None:
         return _UNKNOWN
@@ -159,7 +162,7 @@ def _marks(run: Run | None, base: str) -> list[str]:
     architecture = words(run.about, "teacher", "architecture")
     if architecture and architecture != "resnet50" and run.method in ("burn", "s2bnn"):
         marks.append(f"teacher {architecture} (paper: resnet50)")
-    return marks
+    return tuple(marks)
 
 
 _PAPERS_SETTINGS: Mapping[str, Mapping[str, Any]] = {
