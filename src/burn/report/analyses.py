@@ -29,8 +29,8 @@ WIDTH = 7.3  # inches: 700 pixels
 class Report:
     """What is told of one analysis.
 
-    text: a paragraph. table: more in Markdown, or nothing. draw: writes the picture, SVG or
-    PNG by the file's suffix.
+    text: a paragraph, or a few. table: more in Markdown, or nothing. draw: writes the picture, SVG
+    or PNG by the file's suffix.
     """
 
     title: str

@@ -18,7 +18,6 @@ from burn.report.analyses import (
     label_ends,
     listed,
     save,
-    times,
 )
 
 
@@ -105,14 +104,6 @@ def _ema_text(judged: Sequence[_Judged]) -> str:
             "The two have different units. Between vectors of ±1 the distance is 2·√(signs that "
             "differ), 20 at most; between float vectors it grows with η. So their comparison says "
             "more about η than about binarisation."
-        )
-    told.append("Other readings:")
-    for one in judged[1:]:
-        told.append(
-            f"“{one.title}”, binary {times(one.factor)} the float distance on average, its "
-            f"standard deviation the larger at {100 * one.wider:.0f} % of the steps, its last "
-            f"quarter {times(one.course_of('binary'))} its first (float "
-            f"{times(one.course_of('float'))}): {_holding(one.verdicts)}."
         )
     whole = [f"“{one.title}”" for one in judged if all(one.verdicts)]
     told.append(

@@ -156,19 +156,19 @@ def _finite(row: Row) -> bool:
 def _gradients_text(runs: _Runs, about: Mapping[str, Any]) -> str:
     recipe = about["recipe"]
     seeds = runs.seeds()
-    told = [
+    setting = (
         f"{recipe['name']}, {f'the first {runs.steps} steps' if runs.steps > 1 else 'step 1'} of "
         f"stage 1 on {'/'.join(Path(about['data']['name']).parts[-2:])} "
         f"(batch {min(recipe['batch_size'], about['data']['images'])}, "
         f"seed{'s' if len(seeds) > 1 else ''} {listed(map(str, seeds))}; means are geometric, of "
-        "what is above 0).",
-        *_unfinished(runs),
-        *_at_step_one(runs, recipe["optim"]["name"]),
-        *_collapse(runs),
-        *_of_extractor(runs),
-        *_later(runs),
-    ]
-    return " ".join(told)
+        "what is above 0)."
+    )
+    paragraphs = (
+        [setting, *_unfinished(runs), *_at_step_one(runs, recipe["optim"]["name"])],
+        _collapse(runs),
+        [*_of_extractor(runs), *_later(runs)],
+    )
+    return "\n\n".join(" ".join(told) for told in paragraphs if told)
 
 
 def _unfinished(runs: _Runs) -> list[str]:
