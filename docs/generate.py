@@ -4,7 +4,8 @@
     python docs/generate.py --take runs/compared …      # first take in what runs hold
 
 --take copies results and rows of comparisons, ablations, analyses and demos into docs/results/.
-Nothing in results.md is written by hand but the words in docs/results/results.md.j2.
+In results.md the claims, the comparison, the ablations and the analyses are made of these; the
+other tables, of single measurements, stand in docs/results/results.md.j2 with the words.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def _evidence() -> Evidence:
         for name in ("gradients", "ema-toy", "negatives")
     }
     return Evidence(
-        _results("compared.jsonl"), _results("ablated.jsonl"), TEST_IMAGES,
+        TEST_IMAGES, _results("compared.jsonl"), _results("ablated.jsonl"),
         rows["gradients"], rows["ema-toy"], rows["negatives"],
     )  # fmt: skip
 

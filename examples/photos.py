@@ -1,4 +1,4 @@
-"""Photographs for those who have none at hand: handwritten digits as a folder of PNG files.
+"""A folder of images for those who have no photographs at hand: handwritten digits, as PNG files.
 
     python examples/photos.py photos
 

@@ -25,6 +25,7 @@ from burn.analysis.gradients import (
 )
 from burn.analysis.rows import Row, from_csv, to_csv
 from burn.analysis.schedules import schedules
+from burn.campaign import seeds_in
 from burn.compute import Device, uses_bfloat16
 from burn.data.sources import Source, open_source, require_readable
 from burn.errors import Interrupted, UserError
@@ -76,17 +77,7 @@ class GradientOptions:
             raise UserError(f"--steps {self.steps} is not at least 2")
         if (self.workers or 0) < 0:
             raise UserError(f"--workers {self.workers} is below 0")
-        self.seed_numbers()
-
-    def seed_numbers(self) -> list[int]:
-        """The seeds, each once."""
-        try:
-            seeds = [int(word) for word in self.seeds.split(",")]
-        except ValueError:
-            seeds = []
-        if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
-            raise UserError(f"--seeds {self.seeds}: give numbers in 0 … 2³² - 1, each once")
-        return seeds
+        seeds_in(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -202,7 +193,7 @@ def measure_gradients(
     steps = min(options.steps, steps_of_stage(recipe, len(source)))
     jobs = [
         (seed, setting, parts / f"{setting.name}-seed{seed}.csv")
-        for seed in options.seed_numbers()
+        for seed in seeds_in(options.seeds)
         for setting in SETTINGS
     ]
     kept = {file: _read_part(file, steps) for _, _, file in jobs if file.exists()}

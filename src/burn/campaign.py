@@ -215,6 +215,9 @@ class Job:
             "epochs": round(seen / len(train), 3),
             "seconds": round(sum(summary.seconds for summary in summaries), 1),
             "collapsed_stages": collapsed,
+            "collapsed_features": [
+                s.stage for s in summaries if s.features_collapsed_at is not None
+            ],
         }
         results = [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
         _write_results(self.folder / _JUDGED_FILE, results)
@@ -401,7 +404,8 @@ def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:
         about = settings["pretraining"]
         whole &= 0 <= about["seconds"] < 1e9 and 0 < about["epochs"] < 1e9
         whole &= isinstance(about["recipe"], str)
-        whole &= isinstance(about.get("collapsed_stages", []), list)
+        for collapsed in ("collapsed_stages", "collapsed_features"):
+            whole &= isinstance(about.get(collapsed, []), list)
     return whole
 
 

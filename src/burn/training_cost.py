@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from burn.analysis.rows import Row
@@ -71,7 +70,7 @@ def _seconds_of(teacher: Any) -> float | None:
     try:
         stages = [
             json.loads(file.read_text(encoding="utf-8"))["monitor"]["seconds"]
-            for file in sorted(Path(teacher).glob("stage?.json"))
+            for file in sorted(expand(teacher).glob("stage?.json"))
         ]
         return float(sum(stages)) if stages and all(0 <= s < 1e9 for s in stages) else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

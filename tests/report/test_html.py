@@ -10,12 +10,15 @@ from PIL import Image
 
 from burn.cli import main
 from burn.errors import UserError
-from burn.report import html
+from burn.methods.registry import NEED_TEACHER
+from burn.report import costs, html
+from burn.report import gather as gather_module
 from burn.report.ablations import GROUPS
 from burn.report.gather import gather
 from burn.report.html import MOST_BYTES, write_report
 from burn.report.networks import networks, verdict
 from burn.report.paper import ablation_figure, figures, paper_figure
+from burn.training import monitor
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -291,6 +294,14 @@ def test_numbers_of_other_settings_stand_not_on_one_scale(tmp_path: Path):
     samples.append_results(tmp_path / "j" / "results.jsonl", found)
     answer = verdict(networks(gather([tmp_path / "j"])))
     assert (answer.word, answer.floor) == ("unknown", None)
+
+
+def test_alarms_are_the_monitors():
+    """The page needs no torch, and so has them a second time."""
+    assert gather_module.TARGET_ALARM == monitor.ALARM
+    assert gather_module.RANK_ALARM == monitor.RANK_ALARM
+    assert gather_module.SPREAD_ALARM == monitor.SPREAD_ALARM
+    assert set(costs.NEED_TEACHER) == NEED_TEACHER
 
 
 def test_features_that_collapse_are_an_alarm_while_the_stage_is_under_way(tmp_path: Path):

@@ -9,19 +9,19 @@ from burn.schedule import loss_balance
 POINTS = 200  # of each stage, and one more for its end
 
 
-def schedules(config: BurnConfig | None = None) -> list[Row]:
+def schedules() -> list[Row]:
     """A row a point, of two stages: each begins λ anew.
 
     stage: 1 or 2. progress: share of its steps, in [0, 1]. cosine, constant, heaviside: λ(t),
-    between `config`'s ends; that of KL is 1 less it.
+    between the paper's ends; that of KL is 1 less it.
     """
-    c = config or BurnConfig()
+    paper = BurnConfig()
     rows: list[Row] = []
     for stage in (1, 2):
         for point in range(POINTS + 1):
             t = point / POINTS
             row: Row = {"stage": stage, "progress": t}
             for shape in ("cosine", "constant", "heaviside"):
-                row[shape] = loss_balance(t, shape, c.lam_start, c.lam_end)
+                row[shape] = loss_balance(t, shape, paper.lam_start, paper.lam_end)
             rows.append(row)
     return rows

@@ -49,7 +49,7 @@ VARIANTS: Mapping[str, Callable[[Recipe], Recipe]] = {
     "frozen": _burn(classifier="frozen"),
     "joint": _burn(classifier="joint"),
     "joint-kl": _one_stage(lambda recipe: _burn(classifier="joint")(_KL_ALONE(recipe))),
-    "no-classifier": _burn(classifier="none", classifier_lr=1.0),
+    "no-classifier": _burn(classifier="none", classifier_lr=1.0, similarity_of="features"),
     "teacher-first": _burn(kl_direction="target_first"),
     "student-first": _burn(kl_direction="student_first"),
     "same-view": _burn(views="same"),

@@ -168,7 +168,10 @@ def _row(row: Row, results: Sequence[Result]) -> AblationRow:
         row,
         knn=tuple(r.value for r in knn),
         linear=tuple(r.value for r in linear),
-        collapsed=sum(bool(about.get("collapsed_stages")) for about in trained),
+        collapsed=sum(
+            bool(about.get("collapsed_stages") or about.get("collapsed_features"))
+            for about in trained
+        ),
         seconds=statistics.mean(about["seconds"] for about in trained),
     )
 

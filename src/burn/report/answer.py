@@ -195,7 +195,8 @@ def _trained(run: Run) -> Opening:
         said += f" on {data}"
     said += "." if run.finished else f": {done} of {run.num_stages} stages are done."
     if (knn := watched(run)) is not None:
-        said += f" While it trained, kNN on a few held-out images came to {percent(100 * knn)} %."
+        said += " While it trained, kNN on a few of its training images came to "
+        said += f"{percent(100 * knn)} %."
     command = ""
     if run.finished:
         said += " No accuracy was measured yet; this does, with images that have labels:"

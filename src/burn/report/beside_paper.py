@@ -1,4 +1,4 @@
-"""Numbers beside the paper's, with all that is not alike."""
+"""Numbers beside the paper's, with what is not alike in data, budget, network and judging."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _paper_row(
     network: Network, n: Number, burn: paper.Figure | None, own: paper.Figure | None, base: str,
     *, alike: bool,
 ) -> list[Cell]:  # fmt: skip
-    """alike: whether the difference is one of the same experiment."""
+    """alike: whether nothing that is looked at differs."""
 
     def against(figure: paper.Figure | None) -> tuple[Cell, Cell]:
         if figure is None:
@@ -183,10 +183,15 @@ def _judging_marks(n: Number, figure: paper.Figure | None) -> list[str]:
     marks = []
     wanted = figure.dataset.replace("+", "")
     spoken = n.test.lower().replace("-", "").replace("_", "")
-    stem = {"voc0712": "voc", "voc07": "voc", "cub200": "cub"}.get(wanted, wanted)
-    if stem not in spoken or (wanted == "imagenet" and "imagenet100" in spoken):
+    stems = {
+        "voc0712": ("voc",), "voc07": ("voc",), "cub200": ("cub",),
+        "imagenet": ("imagenet", "ilsvrc"),
+    }.get(wanted, (wanted,))  # fmt: skip
+    smaller = {"imagenet": "imagenet100", "cifar10": "cifar100"}.get(wanted, "")
+    if not any(stem in spoken for stem in stems) or (smaller and smaller in spoken):
         marks.append(
-            f"other images (yours: {short_path(n.test)}; paper: {paper.NAMES[figure.dataset]})"
+            f"other images, by their name (yours: {short_path(n.test)}; paper: "
+            f"{paper.NAMES[figure.dataset]})"
         )
     settings = n.results[-1].settings
     for name, theirs in _PAPERS_SETTINGS.get(n.protocol, {}).items():

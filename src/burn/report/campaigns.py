@@ -211,11 +211,14 @@ def _ablation_table(group: ablations.Group, rows: Sequence[tuple[ablations.Row, 
 
 
 def _collapsed(network: Network) -> str:
-    """In how many of its runs the target collapsed, if in any."""
-    runs = {
-        (r.checkpoint, r.seed): bool(dig(r.settings, "pretraining", "collapsed_stages"))
-        for n in network.numbers
-        for r in n.results
-    }
-    count = sum(runs.values())
-    return f"target collapsed in {count} of {len(runs)} runs" if count else ""
+    """In how many of its runs target or features collapsed, if in any."""
+    said = []
+    for what, name in (("target", "collapsed_stages"), ("features", "collapsed_features")):
+        runs = {
+            (r.checkpoint, r.seed): bool(dig(r.settings, "pretraining", name))
+            for n in network.numbers
+            for r in n.results
+        }
+        if count := sum(runs.values()):
+            said.append(f"{what} collapsed in {count} of {len(runs)} runs")
+    return ", ".join(said)

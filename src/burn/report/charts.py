@@ -219,8 +219,7 @@ def dots(
 
 
 def scatter(
-    title: str, points: Sequence[tuple[str, str, float, float]], key: str, across: str, up: str,
-    note: str = "",
+    title: str, points: Sequence[tuple[str, str, float, float]], key: str, across: str, up: str
 ) -> Chart | None:  # fmt: skip
     """Named points (name, colour, x, y); names stand beside, moved where they would overlap."""
     if len(points) < 2:
@@ -238,7 +237,7 @@ def scatter(
         _name_points(axes, points)
         svg = _svg(figure, key)
     about = "; ".join(f"{name}: {x:,.0f} and {y:.1f}" for name, _, x, y in points)
-    return Chart(title, svg, f"{title}. {about}.", note=note)
+    return Chart(title, svg, f"{title}. {about}.")
 
 
 def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) -> None:
@@ -282,8 +281,7 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 def strip(
     title: str, rows: Sequence[str], columns: Sequence[float], values: Mapping[tuple[str, float],
-    float], key: str, *, low: float, high: float, colour: str, across: str = "optimizer steps",
-    note: str = "",
+    float], key: str, *, low: float, high: float, colour: str, note: str = "",
 ) -> Chart | None:  # fmt: skip
     """A strip a row, the more opaque the higher its value; on any ground.
 
@@ -323,7 +321,7 @@ def strip(
         spaced = np.linspace(0, len(columns) - 1, min(4, len(columns)))
         shown = np.unique(spaced.round().astype(int))
         axes.set_xticks([i + 0.5 for i in shown], [_plain(columns[i], 0) for i in shown])
-        axes.set_xlabel(across)
+        axes.set_xlabel("optimizer steps")
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
         svg = _svg(figure, key)

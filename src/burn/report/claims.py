@@ -1,8 +1,8 @@
 """The paper's claims, each with what was measured here and whether it holds.
 
 A comparison of accuracies is decided by its margin: two standard errors of the difference, of which
-the spread of seeds and the finite number of test images both make part. Linear evaluation decides,
-as in the paper; kNN stands beside it.
+the spread of seeds and the finite number of test images both make part; where no run had a second
+seed it is not decided. Linear evaluation decides, as in the paper; kNN stands beside it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim. paper: its numbers there; here: what was measured. `why` may stay empty."""
+    """One claim. paper: its numbers there; here: what was measured."""
 
     text: str
     where: str
@@ -35,13 +35,13 @@ class Claim:
 class Evidence:
     """What claims are judged by; what is empty judges none.
 
-    compared, ablated: results of `burn compare` and `burn ablate`, on `test_images` images.
-    gradients, ema_toy, negatives: rows of `burn analyze`.
+    compared, ablated: results of `burn compare` and `burn ablate`, and the rows of `burn analyze
+    negatives`, on `test_images` images. gradients, ema_toy: rows of `burn analyze`.
     """
 
+    test_images: int
     compared: Sequence[Result] = ()
     ablated: Sequence[Result] = ()
-    test_images: int = 1
     gradients: Sequence[Row] = ()
     ema_toy: Sequence[Row] = ()
     negatives: Sequence[Row] = ()
@@ -57,13 +57,13 @@ def claims(evidence: Evidence) -> list[Claim]:
         *_joint(ablated),
         *_gradients(evidence.gradients),
         *_drift(evidence.ema_toy),
-        *_negatives(evidence.negatives, evidence.test_images),
+        *_negatives(evidence),
     ]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two models' means, in points; margin: two standard errors of it."""
+    """Of two models' means, in points; margin: two standard errors, infinite where unknown."""
 
     points: float
     margin: float
@@ -87,8 +87,9 @@ class Scores:
         self, results: Sequence[Result], test_images: int, others: Sequence[Result] = ()
     ) -> None:
         self._test_images = test_images
+        self._results = results
         self._values = _by_model(results)
-        self._others = _by_model(others)
+        self._runs = _by_model(_each_run_once([*results, *others]))
 
     def has(self, *models: str) -> bool:
         """Whether all were judged."""
@@ -99,14 +100,14 @@ class Scores:
         return statistics.mean(self._values[protocol, model])
 
     def spread(self, protocol: str = "linear") -> float:
-        """Standard deviation of a seed, pooled over all models of several; 0 without any."""
+        """Standard deviation of a seed, pooled over all models of several; infinite without any."""
         squares, freedom = 0.0, 0
-        for (name, _), values in [*self._values.items(), *self._others.items()]:
+        for (name, _), values in self._runs.items():
             if name == protocol and len(values) > 1:
                 mean = statistics.mean(values)
                 squares += sum((value - mean) ** 2 for value in values)
                 freedom += len(values) - 1
-        return math.sqrt(squares / freedom) if freedom else 0.0
+        return math.sqrt(squares / freedom) if freedom else math.inf
 
     def difference(self, ahead: str, behind: str, protocol: str = "linear") -> Difference:
         """How far the first is ahead of the second."""
@@ -120,12 +121,26 @@ class Scores:
         images = 100**2 * p * (1 - p) / self._test_images
         return self.spread(protocol) ** 2 / len(self._values[protocol, model]) + images
 
-    def told(self, *models: str, names: Mapping[str, str] | None = None) -> str:
-        """ "burn 46.5, s2bnn 46.7": linear accuracy, and kNN behind it."""
-        return ", ".join(
-            f"{(names or {}).get(m, m)} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})"
-            for m in models
-        )
+    def collapsed(self, model: str) -> tuple[int, int]:
+        """In how many of its runs the target collapsed, and how many there are."""
+        stages = [
+            r.settings.get("pretraining", {}).get("collapsed_stages", [])
+            for r in self._results
+            if (r.protocol, r.metric, r.model) == ("linear", "top1", model)
+        ]
+        return sum(map(bool, stages)), len(stages)
+
+    def told(self, *models: str) -> str:
+        """ "burn 46.5 (44.3), s2bnn 46.7 (42.5)": linear accuracy, and kNN behind it."""
+        return ", ".join(f"{m} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})" for m in models)
+
+
+def _each_run_once(results: Sequence[Result]) -> list[Result]:
+    """An ablation gives one run for every variant that it stands for."""
+    first: dict[tuple[Any, ...], Result] = {}
+    for r in results:
+        first.setdefault((r.protocol, r.metric, r.checkpoint, r.seed, r.value), r)
+    return list(first.values())
 
 
 def _by_model(results: Sequence[Result]) -> dict[tuple[str, str], list[float]]:
@@ -146,6 +161,8 @@ def _all_of(differences: Sequence[Difference]) -> Verdict:
 
 
 def _by(difference: Difference) -> str:
+    if math.isinf(difference.margin):
+        return f"{difference.points:+.1f}, one seed"
     return f"{difference.points:+.1f} ± {difference.margin:.1f}"
 
 
@@ -173,7 +190,7 @@ def _order(scores: Scores) -> list[Claim]:
             paper("burn", "simclrv2", on="imagenet100") + " (ImageNet100)",
         ),
         (
-            "BURN far before InfoMin", "burn", ("infomin",),
+            "BURN before InfoMin", "burn", ("infomin",),
             paper("burn", "infomin", on="imagenet100") + " (ImageNet100)",
         ),
         ("labels before BURN", "supervised", ("burn",), paper("supervised", "burn")),
@@ -186,7 +203,7 @@ def _order(scores: Scores) -> list[Claim]:
             continue
         differences = [scores.difference(ahead, other) for other in behind]
         points = "; ".join(_by(difference) for difference in differences)
-        where = "Tables 2 and 8" if "ImageNet100" in cited else "Table 2"
+        where = "Table 8" if "ImageNet100" in cited else "Table 2"
         here = f"{scores.told(ahead, *behind)}: {points}"
         found.append(Claim(text, where, cited, here, _all_of(differences)))
     return found
@@ -198,19 +215,21 @@ _PAPER = {"burn": "BURN", "s2bnn": "S2-BNN", "mocov2_tuned": "MoCo v2", "byol": 
 
 # --- ablations -----------------------------------------------------------------------------------
 
+# With the recipe's classifier, frozen in burn_small; the paper's ① to ④ train it jointly.
 # Text, the variant said to be ahead and those behind, each with the paper's table and setting.
 _ABLATED: tuple[tuple[str, str, tuple[str, tuple[str, str]], tuple[Any, ...]], ...] = (
     (
-        "② feature similarity helps", "Table 5", ("kl+fs", ("ablation", "components 1+2")),
+        "② feature similarity helps (frozen classifier)", "Table 5",
+        ("kl+fs", ("ablation", "components 1+2")),
         (("kl", ("ablation", "components 1")),),
     ),
     (
-        "③ a λ that changes helps", "Table 5",
+        "③ a λ that changes helps (frozen classifier)", "Table 5",
         ("kl+fs+schedule", ("ablation", "components 1+2+3")),
         (("kl+fs", ("ablation", "components 1+2")),),
     ),
     (
-        "④ two stages before one", "Table 5",
+        "④ two stages before one (frozen classifier)", "Table 5",
         ("two-stages", ("ablation", "components 1+2+3+4")),
         (("kl+fs+schedule", ("ablation", "components 1+2+3")),),
     ),
@@ -253,9 +272,11 @@ def _joint(scores: Scores) -> list[Claim]:
     assert first is not None
     if scores.has("joint-kl", "random weights", "kl"):
         against_nothing = scores.difference("joint-kl", "random weights")
+        collapsed, runs = scores.collapsed("joint-kl")
         here = (
             f"{scores.told('joint-kl', 'random weights')}: {_by(against_nothing)}. The classifier "
-            f"collapses; one that stays random and frozen gives {scores.mean('kl'):.1f}"
+            f"collapsed in {collapsed} of {runs} runs; one that stays random and frozen gives "
+            f"{scores.mean('kl'):.1f}"
         )
         found.append(
             Claim(
@@ -268,7 +289,11 @@ def _joint(scores: Scores) -> list[Claim]:
         )
     if scores.has("joint", "frozen"):
         difference = scores.difference("joint", "frozen")
-        text = f"{scores.told('joint', 'frozen')}: {_by(difference)}"
+        collapsed, runs = scores.collapsed("joint")
+        text = (
+            f"{scores.told('joint', 'frozen')}: {_by(difference)}. The joint classifier collapsed "
+            f"in {collapsed} of {runs} runs"
+        )
         if scores.has("no-classifier"):
             text += (
                 f". Without classifiers, feature similarity alone gives "
@@ -289,66 +314,110 @@ def _joint(scores: Scores) -> list[Claim]:
 # --- analyses ------------------------------------------------------------------------------------
 
 
+class _Gradients:
+    """Rows of `burn analyze gradients` of the frozen classifier, whose gradient does not vanish."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.last = max(row["step"] for row in rows)
+        self._runs: dict[tuple[str, int], list[Row]] = {}
+        for row in rows:
+            if row["teacher_classifier"] == "frozen":
+                self._runs.setdefault((row["similarity"], row["seed"]), []).append(row)
+        self.seeds = sorted({seed for _, seed in self._runs})
+
+    def of(self, similarity: str) -> list[list[Row]]:
+        """Its runs."""
+        return [run for (name, _), run in self._runs.items() if name == similarity]
+
+    def first(self, similarity: str, name: str) -> float:
+        """At step 1, over the seeds; not a number where it is none."""
+        return _geometric([run[0][name] for run in self.of(similarity)])
+
+    def late(self, similarity: str, name: str, seed: int) -> float:
+        """Over the last 25 steps; not a number where the run did not get there."""
+        run = self._runs.get((similarity, seed), [])
+        return _geometric([row[name] for row in run if row["step"] > self.last - 25])
+
+    def peak(self, similarity: str) -> float:
+        """The classifier's largest gradient after step 10, by that of step 1."""
+        largest = [
+            max((row["classifier"] for row in run if row["step"] > 10), default=math.nan)
+            / run[0]["classifier"]
+            for run in self.of(similarity)
+        ]
+        return _geometric(largest)
+
+    def growth(self, similarity: str) -> float:
+        """The extractor's largest gradient by that of step 1; infinite where one is not finite."""
+        largest = [
+            max(row["extractor"] if math.isfinite(row["loss"]) else math.inf for row in run)
+            / run[0]["extractor"]
+            for run in self.of(similarity)
+        ]
+        return max((x if math.isfinite(x) else math.inf for x in largest), default=math.nan)
+
+
+def _geometric(values: Sequence[Any]) -> float:
+    """Geometric mean; not a number where it has none."""
+    numbers = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v) and v > 0]
+    whole = numbers and len(numbers) == len(values)
+    return statistics.geometric_mean(numbers) if whole else math.nan
+
+
+_SIMILARITIES = ("cosine", "l1", "l2")
+
+
 def _gradients(rows: Sequence[Row]) -> list[Claim]:
-    """Of the figures on stability; with the frozen classifier, whose gradient does not vanish."""
+    """Of the figures on stability."""
     if not rows:
         return []
-    last = max(row["step"] for row in rows)
-
-    def late(similarity: str, name: str, target: str = "frozen") -> float:
-        values = [
-            row[name] for row in rows
-            if row["similarity"] == similarity and row["teacher_classifier"] == target
-            and row["step"] > last - 25 and isinstance(row[name], (int, float)) and row[name] > 0
-        ]  # fmt: skip
-        return statistics.geometric_mean(values) if values else 0.0
-
-    def first(similarity: str, name: str, target: str = "frozen") -> float:
-        values = [
-            row[name] for row in rows
-            if row["similarity"] == similarity and row["teacher_classifier"] == target
-            and row["step"] == 1
-        ]  # fmt: skip
-        return statistics.geometric_mean(values)
-
-    raw = first("cosine", "classifier") / first("none", "classifier")
-    weighed = first("cosine", "classifier_per_weight") / first("none", "classifier_per_weight")
-    later = late("cosine", "classifier_per_weight") / late("none", "classifier_per_weight")
-    calms: Verdict = (
-        "holds" if later < 0.8 else "does not hold" if later > 1.25 else "cannot be told"
-    )
-    found = [
+    found = _Gradients(rows)
+    if not all(map(found.of, ("none", *_SIMILARITIES))):
+        return []
+    name = "classifier_per_weight"
+    raw = found.first("cosine", "classifier") / found.first("none", "classifier")
+    weighed = found.first("cosine", name) / found.first("none", name)
+    later = [found.late("cosine", name, s) / found.late("none", name, s) for s in found.seeds]
+    calms: Verdict = "cannot be told"
+    if len(later) > 1 and all(ratio < 0.8 for ratio in later):
+        calms = "holds"
+    elif len(later) > 1 and all(ratio > 1.25 for ratio in later):
+        calms = "does not hold"
+    told = ", ".join("–" if math.isnan(ratio) else f"× {ratio:.2f}" for ratio in later)
+    growth = {similarity: found.growth(similarity) for similarity in _SIMILARITIES}
+    exploded = {similarity: factor > 10 for similarity, factor in growth.items()}
+    explodes: Verdict = "cannot be told"
+    if exploded["cosine"]:
+        explodes = "does not hold"
+    elif exploded["l1"] and exploded["l2"]:
+        explodes = "holds"
+    size = {similarity: found.first(similarity, "extractor") for similarity in _SIMILARITIES}
+    return [
         Claim(
-            "L_FS makes the classifier's gradients smaller and steadier",
+            "L_FS makes the classifier's gradients smaller, its weight aside",
             "Section 3.2, Figure 3",
             "curves",
-            f"× {raw:.3f} at step 1, which is the weight 1 − λ and nothing else (× {weighed:.2f} "
-            f"divided by it); × {later:.2f} divided by it over the last 25 of {last} steps "
-            "(frozen classifier: the joint one's gradient vanishes as it collapses)",
+            f"× {raw:.3f} at step 1, × {weighed:.2f} divided by KL's weight; {told} divided by it "
+            f"over the last 25 of {found.last} steps, by seed; the largest after step 10 is "
+            f"× {found.peak('cosine'):.1f} of step 1's, × {found.peak('none'):.1f} without L_FS "
+            "(frozen classifier: a joint one that collapses has no gradient)",
             calms,
-        )
-    ]
-    growth = {
-        name: late(name, "extractor") / first(name, "extractor") for name in ("cosine", "l1", "l2")
-    }
-    exploded = [name for name in ("l1", "l2") if growth[name] > 10]
-    size = {name: first(name, "extractor") for name in growth}
-    found.append(
+        ),
         Claim(
             "L1 and L2 make the extractor's gradients explode, cosine does not",
             "Figure 6",
-            "curves",
+            "curves to step 10,000",
             f"at step 1 L1 {size['l1'] / size['cosine']:.0f} times and L2 "
-            f"{size['l2'] / size['cosine']:.1f} times the cosine's; from there to step {last} "
-            + ", ".join(f"{name} × {value:.2f}" for name, value in growth.items()),
-            "holds" if len(exploded) == 2 and growth["cosine"] < 10 else "does not hold",
-        )
-    )
-    return found
+            f"{size['l2'] / size['cosine']:.1f} times the cosine's; the largest of the first "
+            f"{found.last} steps by that of step 1: "
+            + ", ".join(f"{similarity} × {factor:.2f}" for similarity, factor in growth.items()),
+            explodes,
+        ),
+    ]
 
 
 def _drift(rows: Sequence[Row]) -> list[Claim]:
-    """The toy of the EMA target, read literally, at its last step."""
+    """The toy of the EMA target at its last step, in every reading."""
     ends = {}
     for row in rows:
         ends[row["reading"]] = row
@@ -357,18 +426,20 @@ def _drift(rows: Sequence[Row]) -> list[Claim]:
     literal = ends["literal"]
     larger = [row["title"] for row in ends.values() if row["binary_many"] > row["float_many"]]
     here = (
-        f"literally {literal['binary']:.1f} binarised against {literal['float']:.1f} float after "
-        f"{literal['step']} steps; binarised is larger in {len(larger)} of {len(ends)} readings"
-        + (f" ({'; '.join(larger)})" if larger else "")
+        f"literally {literal['binary_many']:.3g} binarised against {literal['float_many']:.3g} "
+        f"float after {literal['step']} steps; binarised is larger in {len(larger)} of "
+        f"{len(ends)} readings" + (f" ({'; '.join(larger)})" if larger else "")
     )
-    holds = literal["binary_many"] > literal["float_many"]
+    verdict: Verdict = "cannot be told"
+    if len(larger) in (0, len(ends)):
+        verdict = "holds" if larger else "does not hold"
     return [
         Claim(
             "an EMA target drifts farther from a binary network than from a float one",
             "Section 4.3, Figure 5",
             "a figure",
             here,
-            "holds" if holds else "does not hold",
+            verdict,
         )
     ]
 
@@ -378,19 +449,20 @@ _OPPOSITE: dict[Verdict, Verdict] = {
 }  # fmt: skip
 
 
-def _negatives(rows: Sequence[Row], test_images: int) -> list[Claim]:
-    """Figures 7 and 8."""
+def _negatives(evidence: Evidence) -> list[Claim]:
+    """Figures 7 and 8. The spread of seeds is that of the other campaigns."""
+    rows = evidence.negatives
     if not rows:
         return []
     results = [
         Result(
             protocol, "top1", row[protocol],
-            f"{row['network']} {row['augmentation']} {row['negatives']}", "", "", "",
+            model := f"{row['network']} {row['augmentation']} {row['negatives']}", model, "", "",
             int(row["seed"]), 0.0, {},
         )
         for row in rows for protocol in ("linear", "knn")
     ]  # fmt: skip
-    scores = Scores(results, test_images)
+    scores = Scores(results, evidence.test_images, [*evidence.compared, *evidence.ablated])
     found = []
     counts = sorted({row["negatives"] for row in rows})
     fewest, most = counts[0], counts[-1]

@@ -14,6 +14,7 @@ from burn.report.analyses import BLUE, INK, ORANGE, SOFT, Report, Row, listed, s
 from burn.report.tables import mean_and_spread
 
 _PALE = "#8fb8de"
+NEED_TEACHER = ("burn", "s2bnn", "supervised_kl")  # burn.methods.registry's, which needs torch
 
 
 def cost(rows: Sequence[Row]) -> Report:
@@ -85,20 +86,22 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
         ]  # fmt: skip
         if slower:
             said.append(f"burn takes less time and is more accurate than {listed(slower)}.")
-    taught = [name for name, rows in methods.items() if rows[0]["teacher_seconds"] is not None]
+    taught = [name for name in methods if name in NEED_TEACHER]
     if taught:
-        teachers = ", ".join(
-            f"{name}'s took {methods[name][0]['teacher_seconds']:.0f} s" for name in taught
-        )
-        with_teacher = {
-            name: seconds[name] + (methods[name][0]["teacher_seconds"] or 0) for name in methods
-        }
-        slowest = sorted(methods, key=lambda name: with_teacher[name])
-        said.append(f"A teacher's own training is not in these times: {teachers}.")
-        if "burn" in taught:
+        known = {
+            name: took for name in taught
+            if (took := methods[name][0]["teacher_seconds"]) is not None
+        }  # fmt: skip
+        told = [f"{name}'s took {took:.0f} s" for name, took in known.items()]
+        if unknown := [name for name in taught if name not in known]:
+            told.append(f"how long that of {listed(unknown)} took was not recorded")
+        said.append(f"A teacher's own training is not in these times: {', '.join(told)}.")
+        if "burn" in known:
+            total = {name: seconds[name] + known.get(name, 0.0) for name in methods}
+            place = sorted(methods, key=lambda name: total[name]).index("burn") + 1
             said.append(
                 "Trained for one student alone it would make burn number "
-                f"{slowest.index('burn') + 1} of {len(methods)} in time."
+                f"{place} of {len(methods)} in time."
             )
     said.append("Times are each method's fastest run: what else a machine does only adds to them.")
     return " ".join(said)
@@ -107,11 +110,12 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
 def _cost_table(methods: dict[str, list[Row]]) -> str:
     lines = ["| | linear | kNN | training | teacher |", "|---|---|---|---|---|"]
     for name, rows in sorted(methods.items(), key=lambda item: -_mean(item[1], "linear")):
-        teacher = rows[0]["teacher_seconds"]
+        took = rows[0]["teacher_seconds"]
+        unknown = "not recorded" if name in NEED_TEACHER else ""
         lines.append(
             f"| {name} | {mean_and_spread([row['linear'] for row in rows])} "
             f"| {mean_and_spread([row['knn'] for row in rows])} | {_seconds(rows):.0f} s "
-            f"| {'' if teacher is None else f'{teacher:.0f} s'} |"
+            f"| {unknown if took is None else f'{took:.0f} s'} |"
         )
     return "\n".join(lines)
 
@@ -154,11 +158,11 @@ def _negatives_text(rows: Sequence[Row]) -> str:
         most, fewest = max(counts), min(counts)
         gain = _mean(counts[fewest], "linear") - _mean(counts[most], "linear")
         best = max(counts, key=lambda n: _mean(counts[n], "linear"))
-        listed = ", ".join(
+        told = ", ".join(
             f"{_mean(counts[n], 'linear'):.1f} % with {n:,}" for n in sorted(counts, reverse=True)
         )
         said.append(
-            f"The {network} network's linear accuracy is {listed}: {_points(gain)} with a "
+            f"The {network} network's linear accuracy is {told}: {_points(gain)} with a "
             f"{most // fewest}th of the negatives, none better than with {best:,}."
         )
     weak = [r for r in rows if r["augmentation"] == "weak"]
@@ -177,7 +181,7 @@ def _negatives_text(rows: Sequence[Row]) -> str:
     seeds = len({row["seed"] for row in rows})
     said.append(
         f"The paper: fewer negatives help a binary network and not a float one, weaker "
-        f"augmentation helps neither. {seeds} seed{'s' if seeds > 1 else ''}."
+        f"augmentation makes the binary one worse. {seeds} seed{'s' if seeds > 1 else ''}."
     )
     return " ".join(said)
 

@@ -109,7 +109,7 @@ def stage_table(run: Run) -> Table:
     return Table(
         "Stages",
         ("stage", "precision", "steps", "time", "images/s", "kNN, %", "hardware", "burn’s commit"),
-        rows, frozenset({2, 3, 4, 5}), "kNN is the monitor’s, on a few held-out images.",
+        rows, frozenset({2, 3, 4, 5}), "kNN is the monitor’s, on a few of the training images.",
     )  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def curve_charts(run: Run, key: str) -> list[Chart]:
                f"{key}fspread", stages=borders, end=end, bottom=0,
                note="of features of length 1, from their mean"),
         curves("kNN while training", lines(("knn", "kNN", "burn")), f"{key}knn", percent=True,
-               stages=borders, end=end, note="on a few held-out images"),
+               stages=borders, end=end, note="on a few of the training images"),
         curves("Accuracy while training", lines(("accuracy", "accuracy", "pale")), f"{key}acc",
                percent=True, stages=borders, end=end, note="on augmented training images"),
         curves("Learning rate", lines(("learning_rate", "learning rate", "grey")), f"{key}lr",

@@ -255,23 +255,32 @@ def unreadable_images(source: Source, positions: Collection[int]) -> str:
     return f"unreadable images, left out: {len(first)}: {names}{more}"
 
 
-def collapse_message(step: int, numbers: dict[str, float]) -> str:
-    """What a collapse is, for the log and the exit summary."""
+def collapse_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
+    """What a collapse is, for the log, with the step's numbers, and for the exit summary."""
+    seen = (
+        f" (entropy of mean p1 {numbers['target_entropy']:.2f} of log C, alarm below {ALARM}; "
+        f"largest class {numbers['target_peak']:.2f})"
+        if numbers
+        else ""
+    )
     return (
         f"collapsed target at step {step}: the teacher's classifier gives nearly the same output "
-        f"for every image (entropy of mean p1 {numbers.get('target_entropy', 0):.2f} of log C, "
-        f"alarm below {ALARM}; largest class {numbers.get('target_peak', 0):.2f}); "
-        "KL teaches nothing from here on"
+        f"for every image{seen}; KL teaches nothing from here on"
     )
 
 
-def features_message(step: int, numbers: Mapping[str, float]) -> str:
+def features_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
     """The same of the backbone's features."""
+    seen = (
+        f" (its features less their mean have rank {numbers['feature_rank']:.1f}, alarm below "
+        f"{RANK_ALARM:g}; their spread is {numbers['feature_spread']:.4f}, alarm below "
+        f"{SPREAD_ALARM:g})"
+        if numbers
+        else ""
+    )
     return (
-        f"collapsed features at step {step}: the backbone hardly tells images apart any more (its "
-        f"features less their mean have rank {numbers.get('feature_rank', 0):.1f}, alarm below "
-        f"{RANK_ALARM:g}; their spread is {numbers.get('feature_spread', 0):.4f}, alarm below "
-        f"{SPREAD_ALARM:g}); lower --optim.lr, or look at the loss"
+        f"collapsed features at step {step}: the backbone hardly tells images apart any more{seen}"
+        "; lower --optim.lr, or look at the loss"
     )
 
 

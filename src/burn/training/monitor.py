@@ -124,13 +124,15 @@ class FeatureMonitor:
         vars(self).update(state)
 
     def look(self, features: Tensor, step: int) -> dict[str, float]:
-        """Numbers of a batch's features, (batch, dimension), at a step that is looked at.
+        """Numbers of a batch's features, (batch, dimension), at a step; none of fewer than 32.
 
         feature_rank: effective rank of the features less their mean, between 1 and batch - 1.
         feature_spread: root mean square distance of the features, each scaled to length 1, from
         their mean: 0 where all have one direction, at most 1. (SimSiam's standard deviation in
         units of 1/sqrt(dimension).)
         """
+        if len(features) < _ENOUGH_IMAGES:
+            return {}
         features = features.float()
         unit = F.normalize(features, dim=1)
         numbers = {
@@ -138,7 +140,7 @@ class FeatureMonitor:
             "feature_spread": float((unit - unit.mean(dim=0)).square().sum(dim=1).mean().sqrt()),
         }
         low = numbers["feature_rank"] < RANK_ALARM or numbers["feature_spread"] < SPREAD_ALARM
-        self._low = self._low + 1 if low and len(features) >= _ENOUGH_IMAGES else 0
+        self._low = self._low + 1 if low else 0
         if self._low == 2 and self.collapsed_at is None:
             self.collapsed_at = step
         return numbers

@@ -656,10 +656,10 @@ class _Stage:
         file = self._out / f"stage{self._number}.safetensors"
         run.processes.on_first(lambda: self._save(file, weights, meta))
         if monitor.collapsed_at is not None:
-            text = collapse_message(monitor.collapsed_at, monitor.last)
+            text = collapse_message(monitor.collapsed_at)
             run.console.print(f"stage {self._number}: {text}", style="bold red")
         if monitor.features_collapsed_at is not None:
-            text = features_message(monitor.features_collapsed_at, monitor.last)
+            text = features_message(monitor.features_collapsed_at)
             run.console.print(f"stage {self._number}: {text}", style="bold red")
         if unreadable:
             run.console.print(unreadable_images(run.source, unreadable))
