@@ -97,12 +97,16 @@ def test_fewer_negatives_that_hurt_a_float_network_are_as_the_paper_says():
     assert [claim.verdict for claim in found] == ["holds", "holds", "cannot be told"]
 
 
-def test_how_many_joint_classifiers_collapsed_is_counted():
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(25.0, "does not hold"), (26.0, "does not hold"), (40.0, "holds")]
+)
+def test_what_does_not_stand_above_random_weights_did_not_learn(value: float, verdict: str):
     ablated = [
-        *results("joint-kl", 25.0, collapsed=True), *results("kl", 44.0),
+        *results("joint-kl", value, collapsed=True), *results("kl", 44.0, 44.2),
         *results("random weights", 25.0),
     ]  # fmt: skip
     (claim,) = claims(Evidence(5000, ablated=ablated))
+    assert claim.verdict == verdict
     assert "collapsed in 1 of 1 runs" in claim.here
 
 

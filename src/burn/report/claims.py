@@ -284,7 +284,8 @@ def _joint(scores: Scores) -> list[Claim]:
                 "Table 5",
                 f"{first.value:.1f}",
                 here,
-                against_nothing.verdict,
+                # What learned stands above random weights: a tie refutes.
+                "holds" if against_nothing.verdict == "holds" else "does not hold",
             )
         )
     if scores.has("joint", "frozen"):
