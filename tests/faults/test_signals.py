@@ -99,16 +99,22 @@ def test_the_processes_end_with_their_launcher(teacher: Path, tmp_path: Path):
             time.sleep(0.05)
 
 
-def test_an_error_of_every_process_is_said_once(teacher: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--batch-size=63", "cannot be shared by 2 processes"),
+        pytest.param("--teacher=nowhere", "nowhere", marks=pytest.mark.long),
+    ],
+)
+def test_an_error_of_every_process_is_said_once(
+    option: str, words: str, teacher: Path, tmp_path: Path
+):
     """And its exit status is the command's."""
     arguments = commands.command(teacher, tmp_path / "run", "--devices=2")
-    status, output = run([*arguments, "--teacher=nowhere"])
+    status, output = run([*arguments, option])
     assert status == 2
     assert output.count("burn: ") == 1, output
-    status, output = run([*arguments, "--batch-size=63"])
-    assert status == 2
-    assert output.count("burn: ") == 1, output
-    assert "cannot be shared by 2 processes" in output
+    assert words in output
 
 
 def in_two(arguments: list[str], moment: str) -> list[tuple[int, str]]:
