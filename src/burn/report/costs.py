@@ -199,6 +199,11 @@ def _negatives_figure(rows: Sequence[Row]) -> Figure:
         mine = [r for r in rows if r["network"] == network]
         _negatives_panel(panel, mine)
         panel.set_title(f"{network.capitalize()} network")
+    # A point of accuracy is as long in both, wherever they lie.
+    limits = [panel.get_ylim() for panel in panels]
+    half = max(high - low for low, high in limits) / 2
+    for panel, (low, high) in zip(panels, limits, strict=True):
+        panel.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
     panels[0].set_ylabel("linear accuracy, %")
     figure.tight_layout()
     return figure
