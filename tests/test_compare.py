@@ -173,6 +173,7 @@ def test_other_settings_want_another_folder(change: dict, words: str, compared: 
         run(compared, ["simclr"], **change)
 
 
+@pytest.mark.long
 def test_two_processes_give_what_one_gives(tmp_path: Path):
     alone, _ = run(tmp_path / "alone", ["supervised", "simclr"])
     beside, said = run(tmp_path / "beside", ["supervised", "simclr"], processes=2)

@@ -43,7 +43,8 @@ def test_more_bad_images_than_allowed_stop_the_run(teacher: Path, tmp_path: Path
     assert not (tmp_path / "strict" / "stage1.safetensors").exists()
 
 
-@pytest.mark.parametrize("method", ["burn", pytest.param("simclr", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["burn", "simclr"])
 def test_two_processes_with_unequal_numbers_of_bad_images(
     method: str, teacher: Path, tmp_path: Path
 ):

@@ -27,7 +27,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, float]:
     [
         pytest.param(1, "process", marks=pytest.mark.long),
         pytest.param(2, "launcher", marks=pytest.mark.long),
-        (2, "one rank"),
+        pytest.param(2, "one rank", marks=pytest.mark.long),
         (1, "process group"),
     ],
 )

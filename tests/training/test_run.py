@@ -112,7 +112,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, last_call: int) -> None:
     monkeypatch.setattr(PretrainModule, "training_step", counting)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_interrupted_and_resumed_equals_uninterrupted(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
 ):
