@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -126,11 +127,18 @@ def analyze(name: str, options: Any, out: Path, console: Console) -> str:
     """
     require_alone("analyze")
     options.check()
+    anew = not out.exists()
     _require_folder(out, out)
-    with locked(out):
-        _require_ours(out, name)
-        remove_unfinished(out)
-        return ANALYSES[name].run(options, out, console)
+    try:
+        with locked(out):
+            _require_ours(out, name)
+            remove_unfinished(out)
+            return ANALYSES[name].run(options, out, console)
+    except UserError:
+        if anew:
+            with contextlib.suppress(OSError):  # what holds something stays
+                out.rmdir()
+        raise
 
 
 def _require_folder(folder: Path, out: Path) -> None:

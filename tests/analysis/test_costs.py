@@ -131,3 +131,10 @@ def test_the_variants_differ_in_what_they_name():
     assert found["binary-weak"].views.rand_augment == 0
     assert found["binary-4096"].views.rand_augment == 2
     assert {len(r.precisions()) for name, r in found.items() if "float" in name} == {1}
+
+
+def test_what_cannot_begin_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    command = ["analyze", "negatives", "--data=digits", "--test=digits", "--budget=-5"]
+    assert main([*command, f"--out={tmp_path / 'new'}"]) == 2
+    assert "--budget -5 is less than one batch" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
