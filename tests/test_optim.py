@@ -127,5 +127,5 @@ def test_defaults_pass():
     ],
 )
 def test_values_out_of_range_are_named(name: str, value: float):
-    with pytest.raises(UserError, match=f"optim.{name} {value}"):
+    with pytest.raises(UserError, match=rf"optim\.{name.replace('_', '.')} {value}"):
         replace(OptimConfig(), **{name: value}).check()

@@ -1,13 +1,20 @@
-"""The values that travel between rooms: frozen, and without behaviour."""
+"""The values that travel between modules: frozen, and without behaviour."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
+# Names of settings stand here, and not beside the code that they choose, so that a command line is
+# read before torch is imported.
+ActivationGradient = Literal["poly", "clip"]
+WeightGradient = Literal["clip", "identity"]
+TeacherBatchNorm = Literal["running", "batch"]
 
 
 class Precision(StrEnum):

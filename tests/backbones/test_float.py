@@ -11,7 +11,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
 from burn.backbones import BackboneConfig, build_backbone, is_binary
-from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
+from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD
 from burn.backbones.float import FloatBackbone, _onednn
 from burn.errors import UserError
 from burn.types import Precision

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones import BackboneConfig, build_backbone
-from burn.backbones.base import IMAGENET_MEAN, IMAGENET_STD
+from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD
 from burn.backbones.reactnet import Block
 from burn.errors import UserError
 from burn.layers import BinaryConv2d, RPReLU

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones import BackboneConfig
+from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
 from burn.layers import RPReLU
 from burn.layers.block import Half
@@ -27,7 +28,9 @@ def build(
 ) -> Block:  # fmt: skip
     """Weights, shifts and maps past 1, where clipped gradients end."""
     config = BackboneConfig(**gradients)  # type: ignore[arg-type]
-    block = randomize(Block(channels, out, stride, config, precision)).double()
+    block = randomize(
+        Block(*block_plan("block", channels, out, stride), config, precision)
+    ).double()
     with torch.no_grad():
         for parameter in block.parameters():
             if parameter.ndim == 4:

@@ -454,7 +454,7 @@ def test_a_step_gives_the_same_loss_on_the_same_weights():
         ({"lam_start": 1.1}, "lam_start 1.1"),
         ({"lam_end": -0.1}, "lam_end -0.1"),
         ({"temperature": 0.0}, "temperature 0.0"),
-        ({"num_classes": 1}, "num_classes"),
+        ({"num_classes": 1}, "burn.num-classes 1 is not in 2"),
         ({"hidden": 1}, "hidden"),
         ({"classifier": "joint", "classifier_lr": 0.0}, "classifier_lr 0.0"),
         ({"classifier": "frozen", "classifier_lr": 0.5}, "classifier_lr"),

@@ -114,5 +114,5 @@ def test_defaults():
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(name: str, value: float):
-    with pytest.raises(UserError, match=rf"infomin\.{name} {value} is not in"):
+    with pytest.raises(UserError, match=rf"--infomin.{name.replace('_', '-')} {value} is not in"):
         replace(InfominConfig(), **{name: value}).check()

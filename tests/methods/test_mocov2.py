@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
+import threads
 from burn.backbones import Backbone, BackboneConfig
 from burn.errors import UserError
 from burn.methods.mocov2 import Mocov2, Mocov2Config
@@ -217,7 +218,8 @@ def test_widths():
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(name: str, value: float):
-    with pytest.raises(UserError, match=rf"mocov2\.{name} {value} is not in .* … "):
+    option = f"--mocov2.{name.replace('_', '-')}"
+    with pytest.raises(UserError, match=f"{option} {value} is not in .* … "):
         replace(Mocov2Config(), **{name: value}).check()
 
 
@@ -283,7 +285,7 @@ def three_steps(case: str, rank: int | None) -> dict[str, Tensor]:
 
 
 def second_process(port: int, file: Path) -> None:
-    torch.set_num_threads(1)
+    threads.limit()
     join(1, port)
     torch.save({case: three_steps(case, rank=1) for case in SHARES}, file)
     distributed.barrier()

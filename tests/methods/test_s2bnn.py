@@ -258,7 +258,7 @@ def test_a_teacher_without_a_head_is_refused():
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(name: str, value: float):
-    with pytest.raises(UserError, match=rf"s2bnn\.{name} {value} is not in"):
+    with pytest.raises(UserError, match=rf"--s2bnn.{name.replace('_', '-')} {value} is not in"):
         replace(S2bnnConfig(), **{name: value}).check()
 
 

@@ -328,19 +328,19 @@ def test_weights_hand_over_all_but_what_the_queue_holds():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"small_crops": -1}, "swav.small_crops -1"),
-        ({"small_size": 0}, "swav.small_size 0"),
+        ({"small_crops": -1}, "--swav.small-crops -1"),
+        ({"small_size": 0}, "--swav.small-size 0"),
         ({"small_scale": (0.2, 0.1)}, r"swav.small_scale \[0.2, 0.1\]"),
         ({"small_scale": (0.0, 0.1)}, r"swav.small_scale \[0.0, 0.1\]"),
         ({"prototypes": 1}, "swav.prototypes 1"),
         ({"temperature": 0.0}, "swav.temperature 0.0"),
         ({"epsilon": 0.01}, "swav.epsilon 0.01"),
-        ({"sinkhorn_iterations": 0}, "swav.sinkhorn_iterations 0"),
+        ({"sinkhorn_iterations": 0}, "--swav.sinkhorn-iterations 0"),
         ({"queue": -1}, "swav.queue -1"),
-        ({"queue_from": 1.5}, "swav.queue_from 1.5"),
+        ({"queue_from": 1.5}, "--swav.queue-from 1.5"),
         ({"hidden": 0}, "swav.hidden 0"),
         ({"dimension": 0}, "swav.dimension 0"),
-        ({"freeze_prototypes": -0.5}, "swav.freeze_prototypes -0.5"),
+        ({"freeze_prototypes": -0.5}, "--swav.freeze-prototypes -0.5"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, Any], words: str):

@@ -20,7 +20,9 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+import threads
 from burn.backbones import Backbone, BackboneConfig
+from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
 from burn.methods.base import Method
 from burn.methods.burn import Burn, BurnConfig
@@ -70,7 +72,8 @@ class Small(Backbone):
         self.stem = nn.Conv2d(3, width, 3, 2, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(width)
         self.blocks = nn.Sequential(
-            Block(width, width, 1, config, precision), Block(width, 2 * width, 2, config, precision)
+            Block(*block_plan("block", width, width, 1), config, precision),
+            Block(*block_plan("block", width, 2 * width, 2), config, precision),
         )
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -246,7 +249,7 @@ def _images(case: Case, seed: int, rank: int | None) -> Batch:
 
 
 def main(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
+    threads.limit()
     warnings.simplefilter("error")
     # Of 1×1 kernels, channels last, whose strides along the sides of 1 mean nothing.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")

@@ -2,39 +2,92 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Any
 
-from burn.backbones.base import Backbone, BackboneConfig
+from burn.backbones.config import BackboneConfig, is_binary
 from burn.errors import UserError
+from burn.machine import memory_bytes
 from burn.types import Precision
 
-__all__ = ["Backbone", "BackboneConfig", "build_backbone", "is_binary"]
+if TYPE_CHECKING:
+    from burn.backbones.base import Backbone
+
+__all__ = [
+    "Backbone",
+    "BackboneConfig",
+    "build_backbone",
+    "check_backbone",
+    "describe_backbone",
+    "is_binary",
+]
 
 
-def is_binary(name: str) -> bool:
-    """Whether the backbone of this name has binary layers (and so training stages)."""
-    return name == "reactnet_a"
+def __getattr__(name: str) -> Any:
+    """Import `Backbone`, and with it torch, when it is first asked for."""
+    if name != "Backbone":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from burn.backbones.base import Backbone
+
+    return Backbone
 
 
 def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
     """A freshly initialised backbone (by torch's global random state), channels last.
 
-    Raises UserError where name, width, strides and precision do not go together.
+    Raises:
+        UserError: Name, width, strides and precision do not go together, or the network is too
+            large for this machine's memory.
     """
-    _check(config)
+    import torch
+
+    _check_memory(describe_backbone(config, precision))
+    backbone = _build(config, precision)
+    # Not by `Module.to`, which fails where a layer has weights of five dimensions.
+    for tensor in (*backbone.parameters(), *backbone.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    return backbone
+
+
+def describe_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
+    """The backbone with names and shapes but without numbers: it is on torch's meta device.
+
+    It takes no memory, whatever its size, and draws no random numbers. Raises UserError as
+    `build_backbone` does.
+    """
+    import torch
+
+    check_backbone(config)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        return _build(config, precision)
+
+
+def _build(config: BackboneConfig, precision: Precision) -> Backbone:
     if not is_binary(config.name):
         # timm is slow to import: a binary network does not wait for it.
-        from burn.backbones.float import float_backbone
+        from burn.backbones.float import FloatBackbone
 
         if precision != Precision.FLOAT:
             raise UserError(f"backbone {config.name} has no binary layers: train it in one stage")
-        return float_backbone(config)
+        return FloatBackbone(config)
     from burn.backbones.reactnet import ReActNet
 
-    return ReActNet(config, precision).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return ReActNet(config, precision)
 
 
-def _check(config: BackboneConfig) -> None:
+def _check_memory(described: Backbone) -> None:
+    """Raise UserError for a network that this machine could not hold twice."""
+    config, memory = described.config, memory_bytes()
+    size = sum(t.numel() * t.element_size() for t in described.state_dict().values())
+    if memory is not None and 2 * size > memory:
+        raise UserError(
+            f"backbone {config.name} of width {config.width:g} takes {size / 1e9:,.1f} GB; this "
+            f"machine has {memory / 1e9:,.1f} GB of memory, and two copies must fit into it"
+        )
+
+
+def check_backbone(config: BackboneConfig) -> None:
+    """Raise UserError for settings out of range, or that do not belong to the architecture."""
     if not 0 < config.width <= 16:
         raise UserError(f"width {config.width} is not in (0, 16]")
     if config.stem_stride not in (None, 1, 2):

@@ -113,8 +113,13 @@ def published(name: str) -> PretrainedCfg:
 def _create(name: str, **options: Any) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=False, num_classes=0, **options)
-    except RuntimeError as error:
-        raise UserError(f"backbone {name}: {error}") from error
+    except TypeError:  # an option that the architecture does not have
+        raise
+    except Exception as error:  # a width, mostly, that does not suit its layers
+        reason = str(error).partition("\n")[0][:120]
+        channels = options.get("channels")
+        with_what = f" with {list(channels)} channels" if channels else ""
+        raise UserError(f"backbone {name} cannot be built{with_what}: {reason}") from error
 
 
 def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
@@ -123,11 +128,6 @@ def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
     stem = nn.Conv2d(3, model.conv1.out_channels, 3, config.stem_stride or 1, 1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     model.conv1, model.maxpool = stem, nn.Identity()
-
-
-def float_backbone(config: BackboneConfig) -> FloatBackbone:
-    """The float network of `config`, channels last. Raises UserError for a name timm lacks."""
-    return FloatBackbone(config).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 class _UnknownLayer(Exception):

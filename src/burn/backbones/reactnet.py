@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone, BackboneConfig
-from burn.errors import UserError
+from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.block import Half, train_block
 from burn.types import Precision
 
-# (output channels, index of the stage whose stride the block applies, or None), 13 blocks.
-_PLAN: tuple[tuple[int, int | None], ...] = (
-    (64, None),
-    (128, 0),
-    (128, None),
-    (256, 1),
-    (256, None),
-    (512, 2),
-    *(((512, None),) * 5),
-    (1024, 3),
-    (1024, None),
-)
-_STEM_CHANNELS = 32
 _TRUNK_BLOCKS = 11  # up to the last widening, whose stride makes 32 of 16
 
 
@@ -40,18 +25,27 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, stride: int, config: BackboneConfig,
+        self,
+        spatial: BinaryConvolutionPlan,
+        pointwise: BinaryConvolutionPlan,
+        config: BackboneConfig,
         precision: Precision,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
-        gradients = (config.activation_gradient, config.weight_gradient)
-        self.stride, self.repeat = stride, out_channels // in_channels
-        self.spatial = BinaryConv2d(in_channels, in_channels, 3, stride, precision, *gradients)
-        self.spatial_norm = nn.BatchNorm2d(in_channels)
-        self.spatial_activation = RPReLU(in_channels)
-        self.pointwise = BinaryConv2d(in_channels, out_channels, 1, 1, precision, *gradients)
-        self.pointwise_norm = nn.BatchNorm2d(out_channels)
-        self.pointwise_activation = RPReLU(out_channels)
+
+        def convolution(plan: BinaryConvolutionPlan) -> BinaryConv2d:
+            return BinaryConv2d(
+                plan.in_channels, plan.out_channels, plan.kernel, plan.stride, precision,
+                config.activation_gradient, config.weight_gradient,
+            )  # fmt: skip
+
+        self.stride, self.repeat = spatial.stride, pointwise.out_channels // pointwise.in_channels
+        self.spatial = convolution(spatial)
+        self.spatial_norm = nn.BatchNorm2d(spatial.out_channels)
+        self.spatial_activation = RPReLU(spatial.out_channels)
+        self.pointwise = convolution(pointwise)
+        self.pointwise_norm = nn.BatchNorm2d(pointwise.out_channels)
+        self.pointwise_activation = RPReLU(pointwise.out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         halves = [
@@ -78,22 +72,15 @@ class ReActNet(Backbone):
     """
 
     def __init__(self, config: BackboneConfig, precision: Precision) -> None:
-        widths = [max(8, round(config.width * c)) for c in (_STEM_CHANNELS, *(c for c, _ in _PLAN))]
-        for before, after in pairwise(widths):
-            if after % before:
-                raise UserError(f"width {config.width} does not double evenly: {widths}")
-        super().__init__(config, num_features=widths[-1])
+        plan = reactnet_plan(config)
+        super().__init__(config, num_features=plan.num_features)
         self.precision = precision
-        stem_stride = 2 if config.stem_stride is None else config.stem_stride
-        self.stem = nn.Conv2d(3, widths[0], 3, stem_stride, padding=1, bias=False)
-        self.stem_norm = nn.BatchNorm2d(widths[0])
-        strides = [1 if stage is None else config.stage_strides[stage] for _, stage in _PLAN]
-        self.blocks = nn.ModuleList(
-            Block(widths[i], widths[i + 1], stride, config, precision)
-            for i, stride in enumerate(strides)
-        )
+        self.stem = nn.Conv2d(3, plan.stem_channels, 3, plan.stem_stride, padding=1, bias=False)
+        self.stem_norm = nn.BatchNorm2d(plan.stem_channels)
+        self.blocks = nn.ModuleList(Block(*block, config, precision) for block in plan.blocks)
         if config.feature_layer:
-            self.feature_layer = nn.Sequential(nn.Linear(widths[-1], widths[-1]), nn.ReLU())
+            side = plan.num_features
+            self.feature_layer = nn.Sequential(nn.Linear(side, side), nn.ReLU())
 
     def trunk(self, images: Tensor) -> Tensor:
         x = self.stem_norm(self.stem(self.normalize(images)))

@@ -6,13 +6,12 @@ value. (`torch.sign` gives 0.)
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-ActivationGradient = Literal["poly", "clip"]
-WeightGradient = Literal["clip", "identity"]
+from burn.types import ActivationGradient, WeightGradient
 
 
 def hard_sign(x: Tensor) -> Tensor:

@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones import Backbone
-from burn.errors import UserError
 from burn.methods.base import Method, StepOutput, mlp
-from burn.schedule import LambdaShape, loss_balance
-from burn.targets.frozen import FrozenTarget, TeacherBatchNorm
+from burn.methods.configs import BurnConfig, KlDirection, Similarity
+from burn.schedule import loss_balance
+from burn.targets.frozen import FrozenTarget
 from burn.types import Batch, Part
-
-KlDirection = Literal["target_first", "student_first"]
-Similarity = Literal["cosine", "l1", "l2", "normalized_mse"]
-
-
-@dataclass(frozen=True)
-class BurnConfig:
-    """BURN's loss, (1 - λ)·KL + λ·FS, and its classifiers.
-
-    Attributes:
-        classifier: the teacher's classifier is trained with the student (joint, the paper), stays
-            random (frozen), or is left out, with the student's, for FS alone (none).
-        classifier_lr: factor of the learning rate for a joint teacher's classifier.
-        num_classes: outputs of both classifiers.
-        hidden: hidden width of both classifiers.
-        temperature: of both softmaxes.
-        kl_direction: KL(teacher || student), or KL(student || teacher) as the paper's algorithm.
-        similarity: distance between features; normalized_mse is 2·cosine, the release's.
-        similarity_of: what FS compares; the release compares the classifiers' outputs.
-        lam: shape of λ(t).
-        lam_start: λ at the start of a stage.
-        lam_end: λ at its end (and throughout, if constant).
-        views: both networks see the same view (the paper), or two views crossed (the release).
-        teacher_batch_norm: the teacher normalises by running or by each batch's statistics.
-    """
-
-    classifier: Literal["joint", "frozen", "none"] = "frozen"
-    classifier_lr: float = 1.0
-    num_classes: int = 2000
-    hidden: int = 2000
-    temperature: float = 0.2
-    kl_direction: KlDirection = "target_first"
-    similarity: Similarity = "cosine"
-    similarity_of: Literal["features", "logits"] = "features"
-    lam: LambdaShape = "cosine"
-    lam_start: float = 0.9
-    lam_end: float = 0.7
-    views: Literal["same", "cross"] = "same"
-    teacher_batch_norm: TeacherBatchNorm = "running"
-
-    def check(self) -> None:
-        """Raise UserError for values out of range or options that contradict each other."""
-        for name in ("lam_start", "lam_end"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"burn.{name} {getattr(self, name)} is not in [0, 1]")
-        if not 1e-3 <= self.temperature <= 1e3:
-            raise UserError(f"burn.temperature {self.temperature} is not in 0.001 … 1000")
-        if min(self.num_classes, self.hidden) < 2:
-            raise UserError("burn.num_classes and burn.hidden must be at least 2")
-        if self.classifier_lr <= 0:
-            raise UserError(f"burn.classifier_lr {self.classifier_lr}: use burn.classifier frozen")
-        if self.classifier_lr != 1 and self.classifier != "joint":
-            raise UserError("burn.classifier_lr needs burn.classifier joint: no other one learns")
-        if self.classifier == "none" and self.similarity_of == "logits":
-            raise UserError("burn.similarity_of logits needs a classifier, but it is none")
 
 
 def kl_divergence(

@@ -5,40 +5,15 @@ Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning, NeurIPS 2
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lightly.loss import NegativeCosineSimilarity
 from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead
 
 from burn.backbones import Backbone
-from burn.errors import UserError
 from burn.methods.base import Method, StepOutput
+from burn.methods.configs import ByolConfig
 from burn.schedule import cosine_anneal
 from burn.targets.momentum import MomentumTarget
 from burn.types import Batch, Part
-
-
-@dataclass(frozen=True)
-class ByolConfig:
-    """BYOL's momentum and heads.
-
-    Attributes:
-        momentum: of the target at the start of a stage; it rises to 1 by half a cosine.
-        hidden: hidden width of the projection head and of the predictor.
-        dimension: output width of both.
-    """
-
-    momentum: float = 0.996
-    hidden: int = 4096
-    dimension: int = 256
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if not 0 <= self.momentum <= 1:
-            raise UserError(f"byol.momentum {self.momentum} is not in [0, 1]")
-        for name in ("hidden", "dimension"):
-            if not 1 <= getattr(self, name) <= 2**16:
-                raise UserError(f"byol.{name} {getattr(self, name)} is not in 1 … 65536")
 
 
 class Byol(Method):

@@ -6,36 +6,14 @@ InfoNCE in section 3.1, shuffled BN in section 3.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from burn.backbones import Backbone
-from burn.errors import UserError
 from burn.targets.momentum import MomentumTarget
-
-_QUEUE = (1, 2**24)
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "temperature": (0.001, 1000),
-    "queue": _QUEUE,
-    "negatives": _QUEUE,
-    "momentum": (0, 1),
-    "hidden": (1, 2**16),
-    "dimension": (1, 2**16),
-    "shuffle_groups": (1, 2**10),
-    "contrastive": (0, 1000),
-}
-
-
-def check_ranges(method: str, config: Any) -> None:
-    """Raise UserError naming the first field of a contrastive config that is out of range."""
-    for name, value in vars(config).items():
-        low, high = _RANGES[name]
-        if value is not None and not low <= value <= high:
-            raise UserError(f"{method}.{name} {value} is not in {low} … {high}")
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -7,37 +7,11 @@ jigsaw branch of its code.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from burn.backbones import Backbone
-from burn.methods.contrast import check_ranges
-from burn.methods.mocov2 import Mocov2, Mocov2Config
-
-
-@dataclass(frozen=True)
-class InfominConfig:
-    """InfoMin's head, negatives and momentum.
-
-    Attributes:
-        temperature: of the contrastive softmax.
-        negatives: their number, the newest keys of earlier batches.
-        momentum: of the momentum encoder, which follows after every step.
-        hidden: hidden width of the projection head; default: the backbone's.
-        dimension: output width of the projection head.
-        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose.
-    """
-
-    temperature: float = 0.15
-    negatives: int = 65536
-    momentum: float = 0.999
-    hidden: int | None = None
-    dimension: int = 128
-    shuffle_groups: int = 8
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        check_ranges("infomin", self)
+from burn.methods.configs import InfominConfig, Mocov2Config
+from burn.methods.mocov2 import Mocov2
 
 
 class Infomin(Mocov2):

@@ -6,40 +6,13 @@ augmentation of its recipe it is the "enhanced" MoCo v2 of S2-BNN (Shen et al., 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lightly.models.modules.heads import MoCoProjectionHead
 
 from burn.backbones import Backbone
 from burn.methods.base import Method, StepOutput
-from burn.methods.contrast import MomentumContrast, check_ranges
+from burn.methods.configs import Mocov2Config
+from burn.methods.contrast import MomentumContrast
 from burn.types import Batch, Part
-
-
-@dataclass(frozen=True)
-class Mocov2Config:
-    """MoCo v2's head, queue and momentum.
-
-    Attributes:
-        temperature: of the contrastive softmax.
-        queue: number of negatives, the newest keys of earlier batches.
-        momentum: of the momentum encoder, which follows after every step.
-        hidden: hidden width of the projection head; default: the backbone's.
-        dimension: output width of the projection head.
-        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose.
-    """
-
-    temperature: float = 0.2
-    queue: int = 65536
-    momentum: float = 0.999
-    hidden: int | None = None
-    dimension: int = 128
-    shuffle_groups: int = 8
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        check_ranges("mocov2", self)
 
 
 class Mocov2(Method):

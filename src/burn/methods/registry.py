@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from burn.backbones import Backbone
-from burn.methods.base import Method
-from burn.methods.burn import Burn
-from burn.methods.byol import Byol
-from burn.methods.infomin import Infomin
-from burn.methods.mocov2 import Mocov2
-from burn.methods.s2bnn import S2bnn
-from burn.methods.simclr import Simclr
-from burn.methods.supervised import Supervised, SupervisedKl
-from burn.methods.swav import Swav
-from burn.targets.weights import Teacher
+from burn.methods.configs import MethodName
 
-MethodName = Literal[
-    "burn", "supervised", "supervised_kl", "byol", "swav", "mocov2", "s2bnn", "simclr", "infomin"
-]
-METHODS: tuple[MethodName, ...] = get_args(MethodName)
-NEED_TEACHER: frozenset[MethodName] = frozenset({"burn", "supervised_kl", "s2bnn"})
-NEED_LABELS: frozenset[MethodName] = frozenset({"supervised"})
+if TYPE_CHECKING:
+    from burn.backbones import Backbone
+    from burn.methods.base import Method
+    from burn.targets.weights import Teacher
+
 # Each process's BN is to see its own images alone, or queries and keys could be told by it.
 SHUFFLE_NORMS: frozenset[MethodName] = frozenset({"mocov2", "infomin", "s2bnn"})
 
-_ALONE: dict[str, Any] = {
-    "byol": Byol,
-    "swav": Swav,
-    "mocov2": Mocov2,
-    "simclr": Simclr,
-    "infomin": Infomin,
+# Class of each method that learns from the images alone, in the module of its name.
+_ALONE: dict[MethodName, str] = {
+    "byol": "Byol",
+    "swav": "Swav",
+    "mocov2": "Mocov2",
+    "simclr": "Simclr",
+    "infomin": "Infomin",
 }
 
 
@@ -43,13 +34,19 @@ def build_method(
     methods. num_classes: of the labels, for NEED_LABELS's methods. Raises UserError where the
     teacher lacks the head or classifier that the method learns from.
     """
+    from burn.methods.supervised import Supervised, SupervisedKl
+
     if name == "supervised":
         return Supervised(backbone, num_classes)
     if name in _ALONE:
-        return _ALONE[name](backbone, config)
+        return getattr(import_module(f"burn.methods.{name}"), _ALONE[name])(backbone, config)
     assert teacher is not None
     if name == "supervised_kl":
         return SupervisedKl(backbone, teacher)
     if name == "s2bnn":
+        from burn.methods.s2bnn import S2bnn
+
         return S2bnn(backbone, teacher, config)
+    from burn.methods.burn import Burn
+
     return Burn(backbone, teacher.backbone, config)

@@ -6,8 +6,6 @@ Guided Distribution Calibration, 2021.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from lightly.models.modules.heads import MoCoProjectionHead
 from torch import Tensor
@@ -16,36 +14,11 @@ from torch.nn import functional as F
 from burn.backbones import Backbone
 from burn.errors import UserError
 from burn.methods.base import Method, StepOutput
-from burn.methods.contrast import MomentumContrast, check_ranges, unit
+from burn.methods.configs import S2bnnConfig
+from burn.methods.contrast import MomentumContrast, unit
 from burn.targets.frozen import FrozenTarget
 from burn.targets.weights import Teacher
 from burn.types import Batch, Part
-
-
-@dataclass(frozen=True)
-class S2bnnConfig:
-    """S2-BNN's distillation, and MoCo v2's loss beside it where that has a weight.
-
-    Attributes:
-        temperature: of all softmaxes.
-        hidden: hidden width of the projection head; default: the backbone's.
-        contrastive: weight of MoCo v2's loss, added to the distillation; the fields below are its.
-        queue: number of negatives, the newest keys of earlier batches.
-        momentum: of the momentum encoder, which follows after every step.
-        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose.
-    """
-
-    temperature: float = 0.2
-    hidden: int | None = None
-    contrastive: float = 0.0
-    queue: int = 65536
-    momentum: float = 0.999
-    shuffle_groups: int = 8
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        check_ranges("s2bnn", self)
 
 
 def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Tensor:

@@ -7,45 +7,14 @@ NeurIPS 2020.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
 
 from burn.backbones import Backbone
-from burn.errors import UserError
 from burn.methods.base import Method, StepOutput
+from burn.methods.configs import SimclrConfig
 from burn.types import Batch, Part
-
-
-@dataclass(frozen=True)
-class SimclrConfig:
-    """SimCLR's head and temperature.
-
-    Attributes:
-        temperature: of the contrastive softmax.
-        hidden: hidden width of the projection head; default: the backbone's.
-        dimension: output width of the projection head.
-        layers: of the projection head: 3 is version 2, 2 is version 1.
-    """
-
-    temperature: float = 0.5
-    hidden: int | None = None
-    dimension: int = 128
-    layers: Literal[2, 3] = 3
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if not 1e-3 <= self.temperature <= 1e3:
-            raise UserError(f"simclr.temperature {self.temperature} is not in 0.001 … 1000")
-        for name in ("hidden", "dimension"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= 2**16:
-                raise UserError(f"simclr.{name} {value} is not in 1 … 65536")
-        if self.layers not in (2, 3):
-            raise UserError(f"simclr.layers {self.layers} is not 2 or 3")
 
 
 class Simclr(Method):

@@ -6,7 +6,6 @@ Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, Neu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -19,69 +18,9 @@ from torch.nn import functional as F
 from burn.backbones import Backbone
 from burn.errors import UserError
 from burn.methods.base import Method, StepOutput
+from burn.methods.configs import SwavConfig
 from burn.methods.contrast import gather
 from burn.types import Batch, Part
-
-_RANGES: dict[str, tuple[float, float]] = {
-    "small_crops": (0, 64),
-    "small_size": (8, 4096),
-    "prototypes": (2, 2**20),
-    "temperature": (1e-3, 1e3),
-    # exp(±1/ε) and its share of all prototypes and embeddings must be a float32: e^-67 / 10^8.
-    "epsilon": (0.03, 1e3),
-    "sinkhorn_iterations": (1, 1000),
-    "queue": (0, 2**24),
-    "queue_from": (0, 1),
-    "hidden": (1, 2**16),
-    "dimension": (1, 2**16),
-    "freeze_prototypes": (0, 1),
-}
-
-
-@dataclass(frozen=True)
-class SwavConfig:
-    """SwAV's crops, prototypes and queue.
-
-    Attributes:
-        small_crops: number of small views of an image, beside two of full size.
-        small_size: their height and width in pixels.
-        small_scale: share of the image's area that a small view shows, from and to.
-        prototypes: number of clusters.
-        temperature: of the softmax that predicts clusters.
-        epsilon: smoothness of the clusters' assignment by Sinkhorn's algorithm.
-        sinkhorn_iterations: its iterations.
-        queue: embeddings of earlier images, for each view of full size, that take part in the
-            assignment, those of all processes together, a multiple of their number; 0 for large
-            batches.
-        queue_from: share of a stage after which the queue starts to fill; used once it is full.
-        hidden: hidden width of the projection head.
-        dimension: output width of the projection head.
-        freeze_prototypes: share of a stage during which the prototypes stay as they are.
-    """
-
-    small_crops: int = 6
-    small_size: int = 96
-    small_scale: tuple[float, float] = (0.05, 0.14)
-    prototypes: int = 3000
-    temperature: float = 0.1
-    epsilon: float = 0.05
-    sinkhorn_iterations: int = 3
-    queue: int = 3840
-    queue_from: float = 0.075  # 15 of 200 epochs, as the paper
-    hidden: int = 2048
-    dimension: int = 128
-    freeze_prototypes: float = 0.005  # 1 of 200 epochs, as the paper
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        for name, (low, high) in _RANGES.items():
-            if not low <= getattr(self, name) <= high:
-                raise UserError(f"swav.{name} {getattr(self, name)} is not in {low:g} … {high:g}")
-        if not 0 < self.small_scale[0] <= self.small_scale[1] <= 1:
-            raise UserError(
-                f"swav.small_scale {list(self.small_scale)} is not a range of shares of the "
-                "image's area, as [0.05, 0.14]"
-            )
 
 
 class Swav(Method):

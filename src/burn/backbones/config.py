@@ -1,0 +1,43 @@
+"""Settings of a backbone, apart from the networks, so that they need no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burn.types import ActivationGradient, WeightGradient
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The network to train.
+
+    Attributes:
+        name: reactnet_a, or any architecture of timm for a float network.
+        width: factor on the number of channels of every layer.
+        stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
+            3×3 convolution without max-pooling, for small images. Default: the architecture's own.
+        stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels.
+        feature_layer: add Linear + ReLU after pooling, as BURN's release does.
+        activation_gradient: gradient of the sign of activations.
+        weight_gradient: gradient of the sign of weights.
+        mean: mean of each colour channel on the scale 0 to 1, subtracted from the images.
+        std: standard deviation of each colour channel, by which they are divided.
+    """
+
+    name: str = "reactnet_a"
+    width: float = 1.0
+    stem_stride: int | None = None
+    stage_strides: tuple[int, int, int, int] = (2, 2, 2, 2)
+    feature_layer: bool = False
+    activation_gradient: ActivationGradient = "poly"
+    weight_gradient: WeightGradient = "clip"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+
+def is_binary(name: str) -> bool:
+    """Whether the backbone of this name has binary layers (and so training stages)."""
+    return name == "reactnet_a"

@@ -1,0 +1,136 @@
+"""The layers of ReActNet-A by their sizes, without the network, so that they need no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from burn.backbones.config import BackboneConfig
+from burn.errors import UserError
+
+# (output channels, index of the stage whose stride the block applies, or None), 13 blocks.
+_PLAN: tuple[tuple[int, int | None], ...] = (
+    (64, None),
+    (128, 0),
+    (128, None),
+    (256, 1),
+    (256, None),
+    (512, 2),
+    *(((512, None),) * 5),
+    (1024, 3),
+    (1024, None),
+)
+STEM_CHANNELS = 32  # at width 1
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BinaryConvolutionPlan:
+    """A binary convolution with padding that keeps the size, before its stride.
+
+    Attributes:
+        name: Name of the layer in the network, `blocks.0.spatial`.
+        in_channels: Channels of its input.
+        out_channels: Channels of its output.
+        kernel: Side of the kernel in pixels, 3 or 1.
+        stride: 1 or 2.
+    """
+
+    name: str
+    in_channels: int
+    out_channels: int
+    kernel: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class ReActNetPlan:
+    """What a ReActNet consists of.
+
+    Attributes:
+        stem_channels: Output channels of the stem, a 3×3 float convolution.
+        stem_stride: Its stride, 1 or 2.
+        blocks: The two binary convolutions of each block, 3×3 and 1×1, in their order.
+        feature_layer: Whether Linear and ReLU follow the pooling, as wide as the features.
+    """
+
+    stem_channels: int
+    stem_stride: int
+    blocks: tuple[tuple[BinaryConvolutionPlan, BinaryConvolutionPlan], ...]
+    feature_layer: bool
+
+    @property
+    def num_features(self) -> int:
+        """Features of an image."""
+        return self.blocks[-1][1].out_channels
+
+    @property
+    def convolutions(self) -> Iterator[BinaryConvolutionPlan]:
+        """All binary convolutions in their order."""
+        for block in self.blocks:
+            yield from block
+
+
+def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
+    """The plan that a configuration asks for.
+
+    Raises UserError for a width with which a block's output is no multiple of its input.
+    """
+    widths = [max(8, round(config.width * c)) for c in (STEM_CHANNELS, *(c for c, _ in _PLAN))]
+    for before, after in pairwise(widths):
+        if after % before:
+            raise UserError(f"width {config.width} does not double evenly: {widths}")
+    strides = [1 if stage is None else config.stage_strides[stage] for _, stage in _PLAN]
+    blocks = tuple(
+        block_plan(f"blocks.{i}", before, after, stride)
+        for i, ((before, after), stride) in enumerate(zip(pairwise(widths), strides, strict=True))
+    )
+    stem_stride = 2 if config.stem_stride is None else config.stem_stride
+    return ReActNetPlan(widths[0], stem_stride, blocks, config.feature_layer)
+
+
+def block_plan(
+    name: str, in_channels: int, out_channels: int, stride: int
+) -> tuple[BinaryConvolutionPlan, BinaryConvolutionPlan]:
+    """A block's 3×3 convolution, which has its stride, and its 1×1, which has its width."""
+    return (
+        BinaryConvolutionPlan(f"{name}.spatial", in_channels, in_channels, 3, stride),
+        BinaryConvolutionPlan(f"{name}.pointwise", in_channels, out_channels, 1, 1),
+    )
+
+
+def parameter_shapes(plan: ReActNetPlan) -> dict[str, Shape]:
+    """Shapes of the network's parameters by name."""
+    shapes: dict[str, Shape] = {"stem.weight": (plan.stem_channels, 3, 3, 3)}
+
+    def channels(*names: str, count: int) -> None:
+        shapes.update(dict.fromkeys(names, (count,)))
+
+    channels("stem_norm.weight", "stem_norm.bias", count=plan.stem_channels)
+    for part in plan.convolutions:
+        shapes[f"{part.name}.weight"] = (
+            part.out_channels, part.in_channels, part.kernel, part.kernel
+        )  # fmt: skip
+        shapes[f"{part.name}.sign.shift"] = (part.in_channels,)
+        channels(
+            *(f"{part.name}_norm.{name}" for name in ("weight", "bias")),
+            *(f"{part.name}_activation.{name}" for name in ("before", "slope", "after")),
+            count=part.out_channels,
+        )
+    if plan.feature_layer:
+        side = plan.num_features
+        shapes |= {"feature_layer.0.weight": (side, side), "feature_layer.0.bias": (side,)}
+    return shapes
+
+
+def state_shapes(plan: ReActNetPlan) -> Mapping[str, Shape]:
+    """Shapes of all that the network's state dict holds, by name."""
+    shapes = parameter_shapes(plan)
+    norms = {"stem_norm": plan.stem_channels}
+    norms |= {f"{part.name}_norm": part.out_channels for part in plan.convolutions}
+    for name, count in norms.items():
+        shapes |= {f"{name}.running_mean": (count,), f"{name}.running_var": (count,)}
+        shapes[f"{name}.num_batches_tracked"] = ()
+    return shapes

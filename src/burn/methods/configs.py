@@ -1,0 +1,272 @@
+"""Methods by name, and the settings of each, apart from what computes them: they need no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from burn.bounds import require_within
+from burn.errors import UserError
+from burn.schedule import LambdaShape
+from burn.types import TeacherBatchNorm
+
+MethodName = Literal[
+    "burn", "supervised", "supervised_kl", "byol", "swav", "mocov2", "s2bnn", "simclr", "infomin"
+]
+METHODS: tuple[MethodName, ...] = get_args(MethodName)
+NEED_TEACHER: frozenset[MethodName] = frozenset({"burn", "supervised_kl", "s2bnn"})
+NEED_LABELS: frozenset[MethodName] = frozenset({"supervised"})
+
+KlDirection = Literal["target_first", "student_first"]
+Similarity = Literal["cosine", "l1", "l2", "normalized_mse"]
+
+_QUEUE = (1, 2**24)
+_CONTRAST_RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.001, 1000),
+    "queue": _QUEUE,
+    "negatives": _QUEUE,
+    "momentum": (0, 1),
+    "hidden": (1, 2**16),
+    "dimension": (1, 2**16),
+    "shuffle_groups": (1, 2**10),
+    "contrastive": (0, 1000),
+}
+_SWAV_RANGES: dict[str, tuple[float, float]] = {
+    "small_crops": (0, 64),
+    "small_size": (8, 4096),
+    "prototypes": (2, 2**20),
+    "temperature": (1e-3, 1e3),
+    # exp(±1/ε) and its share of all prototypes and embeddings must be a float32: e^-67 / 10^8.
+    "epsilon": (0.03, 1e3),
+    "sinkhorn_iterations": (1, 1000),
+    "queue": (0, 2**24),
+    "queue_from": (0, 1),
+    "hidden": (1, 2**16),
+    "dimension": (1, 2**16),
+    "freeze_prototypes": (0, 1),
+}
+
+
+def _check_ranges(method: str, config: Any) -> None:
+    """Raise UserError naming the first field of a contrastive config that is out of range."""
+    for name, value in vars(config).items():
+        require_within(*_CONTRAST_RANGES[name], f"{method}.", **{name: value})
+
+
+@dataclass(frozen=True)
+class BurnConfig:
+    """BURN's loss, (1 - λ)·KL + λ·FS, and its classifiers.
+
+    Attributes:
+        classifier: the teacher's classifier is trained with the student (joint, the paper), stays
+            random (frozen), or is left out, with the student's, for FS alone (none).
+        classifier_lr: factor of the learning rate for a joint teacher's classifier.
+        num_classes: outputs of both classifiers.
+        hidden: hidden width of both classifiers.
+        temperature: of both softmaxes.
+        kl_direction: KL(teacher || student), or KL(student || teacher) as the paper's algorithm.
+        similarity: distance between features; normalized_mse is 2·cosine, the release's.
+        similarity_of: what FS compares; the release compares the classifiers' outputs.
+        lam: shape of λ(t).
+        lam_start: λ at the start of a stage.
+        lam_end: λ at its end (and throughout, if constant).
+        views: both networks see the same view (the paper), or two views crossed (the release).
+        teacher_batch_norm: the teacher normalises by running or by each batch's statistics.
+    """
+
+    classifier: Literal["joint", "frozen", "none"] = "frozen"
+    classifier_lr: float = 1.0
+    num_classes: int = 2000
+    hidden: int = 2000
+    temperature: float = 0.2
+    kl_direction: KlDirection = "target_first"
+    similarity: Similarity = "cosine"
+    similarity_of: Literal["features", "logits"] = "features"
+    lam: LambdaShape = "cosine"
+    lam_start: float = 0.9
+    lam_end: float = 0.7
+    views: Literal["same", "cross"] = "same"
+    teacher_batch_norm: TeacherBatchNorm = "running"
+
+    def check(self) -> None:
+        """Raise UserError for values out of range or options that contradict each other."""
+        for name in ("lam_start", "lam_end"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"burn.{name} {getattr(self, name)} is not in [0, 1]")
+        if not 1e-3 <= self.temperature <= 1e3:
+            raise UserError(f"burn.temperature {self.temperature} is not in 0.001 … 1000")
+        require_within(2, 2**16, "burn.", num_classes=self.num_classes, hidden=self.hidden)
+        if self.classifier_lr <= 0:
+            raise UserError(f"burn.classifier_lr {self.classifier_lr}: use burn.classifier frozen")
+        if self.classifier_lr != 1 and self.classifier != "joint":
+            raise UserError("burn.classifier_lr needs burn.classifier joint: no other one learns")
+        if self.classifier == "none" and self.similarity_of == "logits":
+            raise UserError("burn.similarity_of logits needs a classifier, but it is none")
+
+
+@dataclass(frozen=True)
+class ByolConfig:
+    """BYOL's momentum and heads.
+
+    Attributes:
+        momentum: of the target at the start of a stage; it rises to 1 by half a cosine.
+        hidden: hidden width of the projection head and of the predictor.
+        dimension: output width of both.
+    """
+
+    momentum: float = 0.996
+    hidden: int = 4096
+    dimension: int = 256
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        require_within(0, 1, "byol.", momentum=self.momentum)
+        require_within(1, 2**16, "byol.", hidden=self.hidden, dimension=self.dimension)
+
+
+@dataclass(frozen=True)
+class InfominConfig:
+    """InfoMin's head, negatives and momentum.
+
+    Attributes:
+        temperature: of the contrastive softmax.
+        negatives: their number, the newest keys of earlier batches.
+        momentum: of the momentum encoder, which follows after every step.
+        hidden: hidden width of the projection head; default: the backbone's.
+        dimension: output width of the projection head.
+        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
+            keys shuffled, so that BN does not tell which key is whose.
+    """
+
+    temperature: float = 0.15
+    negatives: int = 65536
+    momentum: float = 0.999
+    hidden: int | None = None
+    dimension: int = 128
+    shuffle_groups: int = 8
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        _check_ranges("infomin", self)
+
+
+@dataclass(frozen=True)
+class Mocov2Config:
+    """MoCo v2's head, queue and momentum.
+
+    Attributes:
+        temperature: of the contrastive softmax.
+        queue: number of negatives, the newest keys of earlier batches.
+        momentum: of the momentum encoder, which follows after every step.
+        hidden: hidden width of the projection head; default: the backbone's.
+        dimension: output width of the projection head.
+        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
+            keys shuffled, so that BN does not tell which key is whose.
+    """
+
+    temperature: float = 0.2
+    queue: int = 65536
+    momentum: float = 0.999
+    hidden: int | None = None
+    dimension: int = 128
+    shuffle_groups: int = 8
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        _check_ranges("mocov2", self)
+
+
+@dataclass(frozen=True)
+class S2bnnConfig:
+    """S2-BNN's distillation, and MoCo v2's loss beside it where that has a weight.
+
+    Attributes:
+        temperature: of all softmaxes.
+        hidden: hidden width of the projection head; default: the backbone's.
+        contrastive: weight of MoCo v2's loss, added to the distillation; the fields below are its.
+        queue: number of negatives, the newest keys of earlier batches.
+        momentum: of the momentum encoder, which follows after every step.
+        shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
+            keys shuffled, so that BN does not tell which key is whose.
+    """
+
+    temperature: float = 0.2
+    hidden: int | None = None
+    contrastive: float = 0.0
+    queue: int = 65536
+    momentum: float = 0.999
+    shuffle_groups: int = 8
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        _check_ranges("s2bnn", self)
+
+
+@dataclass(frozen=True)
+class SimclrConfig:
+    """SimCLR's head and temperature.
+
+    Attributes:
+        temperature: of the contrastive softmax.
+        hidden: hidden width of the projection head; default: the backbone's.
+        dimension: output width of the projection head.
+        layers: of the projection head: 3 is version 2, 2 is version 1.
+    """
+
+    temperature: float = 0.5
+    hidden: int | None = None
+    dimension: int = 128
+    layers: Literal[2, 3] = 3
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        require_within(1e-3, 1e3, "simclr.", temperature=self.temperature)
+        require_within(1, 2**16, "simclr.", hidden=self.hidden, dimension=self.dimension)
+        if self.layers not in (2, 3):
+            raise UserError(f"simclr.layers {self.layers} is not 2 or 3")
+
+
+@dataclass(frozen=True)
+class SwavConfig:
+    """SwAV's crops, prototypes and queue.
+
+    Attributes:
+        small_crops: number of small views of an image, beside two of full size.
+        small_size: their height and width in pixels.
+        small_scale: share of the image's area that a small view shows, from and to.
+        prototypes: number of clusters.
+        temperature: of the softmax that predicts clusters.
+        epsilon: smoothness of the clusters' assignment by Sinkhorn's algorithm.
+        sinkhorn_iterations: its iterations.
+        queue: embeddings of earlier images, for each view of full size, that take part in the
+            assignment, those of all processes together, a multiple of their number; 0 for large
+            batches.
+        queue_from: share of a stage after which the queue starts to fill; used once it is full.
+        hidden: hidden width of the projection head.
+        dimension: output width of the projection head.
+        freeze_prototypes: share of a stage during which the prototypes stay as they are.
+    """
+
+    small_crops: int = 6
+    small_size: int = 96
+    small_scale: tuple[float, float] = (0.05, 0.14)
+    prototypes: int = 3000
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    sinkhorn_iterations: int = 3
+    queue: int = 3840
+    queue_from: float = 0.075  # 15 of 200 epochs, as the paper
+    hidden: int = 2048
+    dimension: int = 128
+    freeze_prototypes: float = 0.005  # 1 of 200 epochs, as the paper
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        for name, (low, high) in _SWAV_RANGES.items():
+            require_within(low, high, "swav.", **{name: getattr(self, name)})
+        if not 0 < self.small_scale[0] <= self.small_scale[1] <= 1:
+            raise UserError(
+                f"swav.small_scale {list(self.small_scale)} is not a range of shares of the "
+                "image's area, as [0.05, 0.14]"
+            )
