@@ -188,7 +188,7 @@ def test_a_cub_with_a_file_that_is_missing_or_no_text(file: str, tmp_path: Path)
     text.unlink()
     refused(tmp_path, f"{text} is missing")
     os.mkfifo(text)
-    refused(tmp_path, f"{text} is missing")
+    refused(tmp_path, f"{text} is not a regular file")
 
 
 def test_a_cub_without_a_split(tmp_path: Path):

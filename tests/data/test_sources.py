@@ -31,6 +31,7 @@ from burn.data.sources import (
     UnreadableImage,
     open_source,
     require_readable,
+    skipped_files,
 )
 from burn.errors import UserError
 
@@ -194,7 +195,7 @@ def test_a_pipe_in_the_place_of_an_image_is_not_waited_for(tmp_path: Path):
     source = open_source(str(tmp_path))
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(UnreadableImage, match=r"a\.png: not a file"):
+    with pytest.raises(UnreadableImage, match=r"a\.png is not a regular file"):
         source.read(0)
 
 
@@ -326,6 +327,30 @@ def test_cmyk_jpeg(tmp_path: Path):
     assert np.abs(found[:, 24:] - 127).max() <= 4
 
 
+def test_tiff_and_bmp_are_images_and_other_files_are_counted_by_extension(tmp_path: Path):
+    for name, form in (("a.tif", "TIFF"), ("b.TIFF", "TIFF"), ("c.bmp", "BMP"), ("d.png", "PNG")):
+        put(tmp_path / name, encoded(picture(), form))
+    for name in ("e.HEIC", "f.heic", "g.avif", "notes.txt", "LICENSE", ".hidden.heic"):
+        (tmp_path / name).write_bytes(b"something else")
+    folder = Folder(tmp_path)
+    assert len(folder) == 4
+    for index in range(4):
+        np.testing.assert_array_equal(array_of(folder, index), picture())
+    assert folder.skipped == {".heic": 2, ".avif": 1, ".txt": 1, "": 1}
+    assert skipped_files(folder.skipped) == (
+        "2 HEIC, 1 AVIF (not read: convert them to JPEG or PNG), 2 other files"
+    )
+    assert skipped_files({".txt": 1}) == "1 other file"
+    assert skipped_files({}) == ""
+
+
+def test_a_folder_of_photographs_in_formats_that_are_not_read_says_so(tmp_path: Path):
+    for name in ("a.heic", "b.heic", "notes.txt"):
+        (tmp_path / name).write_bytes(b"something else")
+    with pytest.raises(UserError, match=r"holds no image .*, but 2 HEIC \(not read: convert them"):
+        Folder(tmp_path)
+
+
 def test_gif_and_the_first_frame_of_a_film(tmp_path: Path):
     frames = []
     for level in (50, 200):
@@ -369,7 +394,9 @@ def test_other_formats_are_unreadable_and_start_no_program(
     assert started == []
 
 
-FORMATS = {".png": "PNG", ".jpg": "JPEG", ".webp": "WEBP", ".gif": "GIF"}
+FORMATS = {
+    ".png": "PNG", ".jpg": "JPEG", ".webp": "WEBP", ".gif": "GIF", ".tif": "TIFF", ".bmp": "BMP",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

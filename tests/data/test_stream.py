@@ -252,6 +252,15 @@ def test_few_images_wait_in_memory(monkeypatch: pytest.MonkeyPatch, group: int |
     assert 64 < Counted.most <= 8 * (64 + 16 * 8) + 50
 
 
+def test_images_larger_than_their_shards_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+    """As those of a parquet file are whose dictionary repeats one value."""
+    one = bytes(2**20)
+    monkeypatch.setattr(NoImages, "read", lambda self, rows: [one] * len(rows))
+    images = ShardedImages([NoImages(1000) for _ in range(8)], "repeated")
+    with pytest.raises(UserError, match="repeated: its images expand to more than 268,435,456"):
+        next(iter(build(images, 50)))
+
+
 # --- Resuming. ---
 
 

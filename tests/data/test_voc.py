@@ -290,7 +290,7 @@ def test_what_is_no_folder_of_this_layout_is_refused(tmp_path: Path):
     for file in (tmp_path / "JPEGImages").iterdir():
         file.unlink()
     (tmp_path / "JPEGImages").rmdir()
-    refused(tmp_path, "JPEGImages", "No such file")
+    refused(tmp_path, "JPEGImages", "no such file")
 
 
 # --- Faults that are reported. ---
@@ -509,7 +509,7 @@ def test_images_that_cannot_be_read(tmp_path: Path):
     (images / "a.png").write_bytes(encoded(picture())[:100])
     (images / "b.png").unlink()
     (images / "c.png").write_bytes(encoded(picture().transpose(1, 0, 2)))
-    for index, words in enumerate(["a.png", "b.png: No such file", "20×30 pixels.*says 30×20"]):
+    for index, words in enumerate(["a.png", "b.png: no such file", "20×30 pixels.*says 30×20"]):
         with pytest.raises(UnreadableImage, match=words) as caught:
             voc.read(index)
         assert "\n" not in str(caught.value)

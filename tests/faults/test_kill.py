@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 # In the order in which a run comes to them. Each process counts anew.
-FEW_MOMENTS = ["resume file half written:2", "stage 2 begins"]
+FEW_MOMENTS = ["resume file half written:2"]
 MOMENTS = [
     "step:3",
     "update:2",

@@ -59,6 +59,7 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
         process.send_signal(signal.SIGINT)
         status, output, _ = end(process)
     assert status == 128 + signal.SIGINT, output
+    assert output.count("finishing this step and saving; press Ctrl-C again to stop now\n") == 1
     last = output.strip().splitlines()[-1]
     assert last.startswith("burn: stopped and saved at step")
     words = shlex.split(last.partition("go on with: ")[2])

@@ -52,14 +52,15 @@ def arrange(moment: str) -> None:
             die()
 
     def half_written(path: Path, data: bytes) -> None:
-        if path.name == ".writing.resume.ckpt":
+        if path.name == "resume.ckpt":
             with path.open("wb") as file:
                 file.write(data[: len(data) // 2])
                 file.flush()
                 strike()
 
-    def named(wanted: str) -> Callable[..., None]:
-        return lambda path, *_: strike() if path.name == wanted else None
+    def second_rename(path: Path, *_: Any) -> None:
+        if path.name == "resume.ckpt" and path.parent.name.startswith(".writing."):
+            strike()
 
     if name == "step":  # in the middle of one: between forward and backward
         before(burn.training.module.PretrainModule, "on_before_backward", strike)
@@ -68,7 +69,7 @@ def arrange(moment: str) -> None:
     elif name == "resume file half written":
         before(Path, "write_bytes", half_written)
     elif name == "between the two resume files":
-        before(Path, "replace", named(".writing.resume.ckpt"))
+        before(Path, "replace", second_rename)
     elif name == "evaluation":
         before(burn.training.callbacks, "knn_accuracy", strike)
     elif name == "stage file half written":

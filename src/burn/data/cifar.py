@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from burn.data.digits import Split
 from burn.errors import UserError
+from burn.inputs import read_bytes, status_of
+
+_MOST_BYTES = 2**28  # of a batch; the largest, CIFAR-100's, has 155 MB
+_MOST_TUPLES = 1000  # in a batch; they have a handful
 
 
 class Cifar:
@@ -35,7 +40,7 @@ class Cifar:
         try:
             pixels = np.concatenate([batch[b"data"].array for batch in loaded])
             self._images = pixels.reshape(-1, 3, 32, 32)
-            labels = [np.asarray(batch[label_key], dtype=np.int64) for batch in loaded]
+            labels = [_labels(batch[label_key]) for batch in loaded]
             self.labels: np.ndarray | None = np.concatenate(labels)
             self.classes = tuple(name.decode() for name in names[names_key])
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -58,17 +63,44 @@ class Cifar:
         return f"{self.name}[{index}]"
 
 
+def _labels(found: Any) -> np.ndarray:
+    # Nested lists that share elements may stand for any number of values, which NumPy would visit.
+    if not isinstance(found, list) or not all(type(label) is int for label in found):
+        raise TypeError("labels that are no list of whole numbers")
+    return np.array(found, dtype=np.int64)
+
+
 def _load(path: Path) -> dict[bytes, Any]:
+    if status_of(path) is None:
+        raise UserError(f"{path} is missing from the CIFAR folder")
+    pickled = read_bytes(path, _MOST_BYTES)
     try:
-        content = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing from the CIFAR folder") from error
+        _require_small(pickled)
+        content = _Unpickler(io.BytesIO(pickled), encoding="bytes").load()
     except Exception as error:  # damaged pickles raise whatever their bytes happen to mean
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{path} is not a CIFAR batch: {reason}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} is not laid out as CIFAR's batches: it holds no dict")
     return content
+
+
+def _require_small(pickled: bytes) -> None:
+    """Raise for a pickle that asks for more memory than its bytes, or nests without end.
+
+    The unpickler makes room for a memo of any number, and for a bytearray of any length, before it
+    looks for them; and hashing a tuple of tuples of tuples overflows the stack.
+    """
+    tuples = 0
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
+        puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+        if puts and not 0 <= (argument or 0) <= count:
+            raise pickle.UnpicklingError("a memo of more entries than there are")
+        if opcode.name == "BYTEARRAY8":
+            raise pickle.UnpicklingError("a bytearray, which no CIFAR batch holds")
+        tuples += opcode.name.startswith(("TUPLE", "FROZENSET"))
+        if tuples > _MOST_TUPLES:
+            raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
 
 
 class _PickledArray:

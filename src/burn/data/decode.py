@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import warnings
 import zlib
+from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps, TiffImagePlugin
 from torch import Tensor
+
+from burn.errors import UserError
+from burn.inputs import open_regular
 
 # Pillow's names of the formats that are decoded, whatever a file is called. For others it may start
 # a program: Ghostscript for EPS. Phones' MPO opens as JPEG and has no entry of its own.
@@ -61,6 +66,20 @@ def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
             reason = f"more than {MOST_PIXELS:,} pixels"
         raise UnreadableImage(f"{name}: {reason}") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def read_image(file: Path) -> bytes:
+    """The bytes of an image file. Raises UnreadableImage, which says why they cannot be had."""
+    try:
+        with open_regular(file) as opened:
+            check_bytes(os.fstat(opened.fileno()).st_size, str(file))
+            encoded = opened.read(MOST_BYTES + 1)
+    except UserError as error:
+        raise UnreadableImage(str(error)) from error
+    except OSError as error:
+        raise UnreadableImage(f"{file}: {error.strerror}") from error
+    check_bytes(len(encoded), str(file))  # it grew
+    return encoded
 
 
 def check_bytes(number: int, name: str) -> None:

@@ -16,9 +16,14 @@ import numpy as np
 
 from burn.data.digits import Split
 from burn.errors import UserError
+from burn.inputs import open_regular, status_of
 
 MOST_CLASSES = 100_000
 LISTS = (".txt", ".csv", ".lst")
+# The largest public list, of ImageNet-21k's 14 million images, has a billion bytes.
+_MOST_TEXT = 2**31  # bytes
+_MOST_LINES = 50_000_000
+_LONGEST_LINE = 2**16  # bytes
 _MOST_SIZES = 200_000  # a file's size takes microseconds, over a network up to a millisecond
 _BESIDE_LIST = (".", "images", "images256", "data/vision/torralba/deeplearning/images256")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")  # all but tab
@@ -207,11 +212,17 @@ def _size(root: Path, name: str) -> int | None:
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """Number, from 1, and text of each line that is not blank."""
+    if status_of(file) is None:
+        raise UserError(f"{file} is missing")
     try:
-        if not file.is_file():
-            raise UserError(f"{file} is missing")
-        with file.open("rb") as opened:
-            for line, encoded in enumerate(opened, 1):
+        with open_regular(file, _MOST_TEXT) as opened:
+            # Lines are limited in length: the zeros of a sparse file must not be read as one line.
+            lines = iter(lambda: opened.readline(_LONGEST_LINE), b"")
+            for line, encoded in enumerate(lines, 1):
+                if len(encoded) == _LONGEST_LINE:
+                    raise _malformed(file, line, f"longer than {_LONGEST_LINE:,} bytes")
+                if line > _MOST_LINES:
+                    raise UserError(f"{file} has more than {_MOST_LINES:,} lines")
                 try:
                     text = encoded.decode("utf-8-sig" if line == 1 else "utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from burn.data.sources import Source, UnreadableImage
 from burn.data.views import ViewConfig, crop_and_flip, generator, plain_view, random_view
+from burn.data.workers import QuietLoader, start_worker
 from burn.types import Batch
 
 Key = tuple[int, int]  # epoch, index
@@ -105,13 +104,6 @@ class EpochSampler(Sampler[list[Key]]):
             yield [(self.epoch, int(i)) for i in order[start : start + self.batch_size]]
 
 
-class QuietLoader(DataLoader[Any]):
-    """A DataLoader with as many workers as it is given, and no warning about their number."""
-
-    def check_worker_number_rationality(self) -> None:
-        """Accept any number: the user asked for it, and torch warns of more workers than cores."""
-
-
 class Epochs(Protocol):
     """What yields an epoch's batches, or their keys: of `epoch`, without the first `skip`."""
 
@@ -182,12 +174,3 @@ def plain_batches(
         num_workers=workers,
         worker_init_fn=start_worker,
     )
-
-
-def start_worker(_worker: int) -> None:
-    """For every process that loads images."""
-    cv2.setNumThreads(0)
-    # Signals to the whole group are the main process's to answer: it still needs its batches. A
-    # second SIGTERM is the main process's own, for a worker that does not end by itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

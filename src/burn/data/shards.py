@@ -8,27 +8,23 @@ names for messages, so one that points outside its folder points nowhere.
 from __future__ import annotations
 
 import glob
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
 from burn.data.decode import MOST_BYTES, UnreadableImage, decode
 from burn.data.digits import Split
 from burn.data.labeled import MOST_CLASSES, digest
-from burn.data.sources import (
-    EXTENSIONS,
-    class_names_of,
-    image_column_of,
-    label_column_of,
-    named_part,
-)
+from burn.data.parquet import Budget, Columns, images_in, opened, read_labels
+from burn.data.sources import EXTENSIONS, named_part
 from burn.errors import UserError
-from burn.files import expand
+from burn.inputs import list_folder, open_regular, require_regular, status_of
+from burn.paths import expand
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_NAME = 1 << 20  # bytes of a long name's own entry in a tar
@@ -64,6 +60,7 @@ class ShardedImages:
         classes: names of the classes; numbers where the shards name none.
         labels: int64 (images,), or None where there are none.
         fingerprint: of the shards' names, sizes and numbers of images.
+        size: bytes of the shards.
         bytes_per_image: encoded, on average.
     """
 
@@ -77,7 +74,8 @@ class ShardedImages:
             raise UserError(f"{name} holds no image")
         entries = zip(shards, sizes, counts, strict=True)
         self.fingerprint = digest([f"{s.path.name} {size} {count}" for s, size, count in entries])
-        self.bytes_per_image = sum(sizes) / len(self)
+        self.size = sum(sizes)
+        self.bytes_per_image = self.size / len(self)
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         self._read_labels([shard for shard in shards if shard.groups[-1]])
@@ -169,7 +167,11 @@ class SampledImages:
         self.positions = positions
         self.fingerprint = digest([images.fingerprint, *map(str, positions)])
         self._images = images
-        self._encoded = list(images.encoded(positions.tolist()))
+        budget = Budget(images.name, images.size)
+        self._encoded: list[bytes | None] = []
+        for encoded in images.encoded(positions.tolist()):
+            budget.spend(len(encoded or b""))
+            self._encoded.append(encoded)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -209,19 +211,19 @@ def _find(spec: str, split: Split) -> tuple[list[Path], str]:
     if not spec:
         raise UserError("stream: names no data: give stream:FOLDER, of .tar or .parquet files")
     path, name = expand(spec), spec
-    try:
-        if path.is_dir():
-            found = sorted(path.iterdir())
-        elif path.exists():
-            found = [path]
-        else:
-            found = sorted(Path(match) for match in glob.glob(str(path)))  # noqa: PTH207
-    except OSError as error:
-        raise UserError(f"{spec} cannot be read: {error.strerror or error}") from error
+    there = status_of(path)
+    if there is None:
+        found = sorted(Path(match) for match in glob.glob(str(path)))  # noqa: PTH207
+    elif stat.S_ISDIR(there.st_mode):
+        found = [path / entry.name for entry in list_folder(path)]
+    else:
+        found = [path]
     if not found:
         raise UserError(f"no shards at {spec}: give a folder of .tar or .parquet files")
-    found = [file for file in found if not file.name.startswith(".") and file.is_file()]
+    found = [file for file in found if not (file.name.startswith(".") or file.is_dir())]
     shards = [file for file in found if file.suffix in (".tar", ".parquet")]
+    for shard in shards:
+        require_regular(shard)  # a link to nothing, or a pipe, is no reason to leave one out
     packed = [file for file in found if file.name.endswith(_COMPRESSED)]
     if packed:
         raise UserError(f"{packed[0]} is compressed: unpack it to a plain .tar (gunzip, say)")
@@ -251,7 +253,7 @@ class _Tar:
         readable = True  # whether every class is a number
         key, seen, unlabelled = b"", None, 0
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 for name, offset, size in _members(file, path.stat().st_size):
                     member_key, extension = _split(name)
                     if member_key != key:
@@ -286,7 +288,7 @@ class _Tar:
         """Encoded images of ascending rows; None for what cannot be read any more."""
         found: list[bytes | None] = []
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 for offset, size in self._places[rows].tolist():
                     if size > MOST_BYTES:
                         found.append(None)
@@ -294,7 +296,7 @@ class _Tar:
                     file.seek(offset)
                     encoded = file.read(size)
                     found.append(encoded if len(encoded) == size else None)
-        except OSError:
+        except (OSError, UserError):
             found.extend([None] * (len(rows) - len(found)))
         return found
 
@@ -302,11 +304,11 @@ class _Tar:
         """The name is looked up in the tar: a million names would be most of the memory."""
         offset = int(self._places[row, 0])
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 for name, at, _ in _members(file, self.path.stat().st_size):
                     if at == offset:
                         return f"{self.path} member {_shown(name)}"
-        except (OSError, _Damaged):
+        except (OSError, UserError, _Damaged):
             pass
         return f"{self.path} image {row}"
 
@@ -373,12 +375,16 @@ def _extended(
     content: bytes, name: bytes | None, size: int | None
 ) -> tuple[bytes | None, int | None]:
     """Name and size from an extended header's records `LENGTH KEY=VALUE`."""
-    while content:
-        length = content.partition(b" ")[0]
-        if not length.isdigit() or len(length) > 9 or not len(length) < int(length) <= len(content):
+    at = 0
+    while at < len(content):
+        length, space, _ = content[at : at + 10].partition(b" ")
+        if not (space and length.isdigit() and len(length) < int(length) <= len(content) - at):
             raise _Damaged("has a damaged extended header")
-        record, content = content[: int(length)], content[int(length) :]
-        key, _, value = record[len(length) + 1 : -1].partition(b"=")
+        record = content[at + len(length) + 1 : at + int(length) - 1]
+        at += int(length)
+        key, _, value = record.partition(b"=")
+        if key.startswith(b"GNU.sparse."):  # the contents are not the file's, but where it has any
+            raise _Damaged("holds a sparse file, which burn cannot read: write it anew")
         if key == b"path":
             name = value
         elif key == b"size":
@@ -415,55 +421,38 @@ class _ParquetFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.labels: np.ndarray | None = None
-        self.class_names: tuple[str, ...] = ()
-        try:
-            with self._open() as file:
-                schema = file.schema_arrow
-                self._column, self._in_struct = image_column_of(schema, path)
-                data = file.metadata
-                counts = [data.row_group(i).num_rows for i in range(data.num_row_groups)]
-                self.groups = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
-                if column := label_column_of(schema):
-                    labels = file.read([column], use_threads=False)[column]
-                    if labels.null_count:
-                        raise UserError(f"{path}: column label has missing values")
-                    self.labels = labels.to_numpy().astype(np.int64)
-                    self.class_names = class_names_of(schema, column)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path} is not a readable parquet file: {reason}") from error
-
-    def _open(self) -> pq.ParquetFile:
-        # With a buffer, pages come one by one (of up to 1,024 images, as most are written);
-        # without, a row group comes as a whole.
-        return pq.ParquetFile(self.path, buffer_size=1 << 18, pre_buffer=False)
+        with opened(path) as (file, columns):
+            data = file.metadata
+            counts = [data.row_group(i).num_rows for i in range(data.num_row_groups)]
+            self.groups = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+            labels = read_labels(path, file, columns)
+            if labels is not None:
+                self.labels = labels.to_numpy()
+            self.class_names = columns.class_names
 
     def read(self, rows: Sequence[int]) -> list[bytes | None]:
         """Encoded images of ascending rows; None for what cannot be read any more."""
         found: list[bytes | None] = []
         try:
-            with self._open() as file:
-                found.extend(self._picked(file, rows))
-        except (pa.ArrowException, OSError, IndexError):
+            with opened(self.path) as (file, columns):
+                found.extend(self._picked(file, columns, rows))
+        except (UserError, IndexError):
             found.extend([None] * (len(rows) - len(found)))  # gone, damaged or written anew
         return found
 
-    def _picked(self, file: pq.ParquetFile, rows: Sequence[int]) -> Iterator[bytes | None]:
-        column = f"{self._column}.bytes" if self._in_struct else self._column
+    def _picked(
+        self, file: pq.ParquetFile, columns: Columns, rows: Sequence[int]
+    ) -> Iterator[bytes | None]:
         chosen = np.asarray(rows)
         groups = np.searchsorted(self.groups, chosen, side="right") - 1
         for group in np.unique(groups).tolist():
             wanted = chosen[groups == group] - self.groups[group]
             at = done = 0
-            chunks = file.iter_batches(_PARQUET_ROWS, [group], [column], use_threads=False)
-            for chunk in chunks:
-                images = chunk.column(0)
-                if self._in_struct:
-                    images = images.field("bytes")
-                stop = int(np.searchsorted(wanted, at + len(chunk)))
+            for images in images_in(self.path, file, columns, group, _PARQUET_ROWS):
+                stop = int(np.searchsorted(wanted, at + len(images)))
                 for row in wanted[done:stop].tolist():
                     yield images[row - at].as_py()
-                at, done = at + len(chunk), stop
+                at, done = at + len(images), stop
                 if done == len(wanted):
                     break
             if done < len(wanted):

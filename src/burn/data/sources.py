@@ -7,21 +7,20 @@ built-in digits.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from torch import Tensor
 
 from burn.data.cifar import Cifar
 from burn.data.decode import FORMATS as FORMATS
-from burn.data.decode import UnreadableImage, check_bytes, decode
+from burn.data.decode import UnreadableImage, check_bytes, decode, read_image
 from burn.data.digits import Digits, Split
 from burn.data.labeled import (
     LISTS,
@@ -34,11 +33,20 @@ from burn.data.labeled import (
     read_cub,
     read_list,
 )
+from burn.data.parquet import Budget, images_in, opened, read_labels
+from burn.data.walk import walk
 from burn.errors import UserError
-from burn.files import expand
+from burn.inputs import list_folder, require_regular, status_of
+from burn.paths import expand
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")
+# Formats of photographs and pictures that are not read, by extension.
+UNREAD_EXTENSIONS = (
+    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".svg",
+    ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2",
+)  # fmt: skip
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
+_MOST_TRIED = 1000  # images, before a source is taken for one without any
 _HELD_OUT = ("test", "val", "valid", "validation")
 
 
@@ -88,8 +96,13 @@ def open_source(spec: str, split: Split = "train") -> Source:
 
         return open_voc(spec, split)
     path = expand(spec)
-    if not path.exists():
+    found = status_of(path)
+    if found is None:
         raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
+    if stat.S_ISDIR(found.st_mode):
+        list_folder(path)  # an error where it cannot be read, which globbing would take for empty
+    elif not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{spec} is neither a folder nor a regular file (a pipe or a device)")
     if path.is_file():
         if path.suffix in LISTS:
             return LabeledFiles(read_list(path))
@@ -146,18 +159,44 @@ def _part_folder(path: Path, split: Split) -> Path | None:
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:
-    """Raise UserError unless so many images can be decoded; stops reading as soon as they are."""
-    readable = 0
-    for index in range(len(source)):
-        try:
-            source.read(index)
-        except UnreadableImage:
-            continue
-        readable += 1
-        if readable == at_least:
-            return
+    """Raise UserError unless so many images can be decoded; stops reading as soon as they are.
+
+    The first images are tried, and where those cannot be read some thousand all over the source.
+    """
+    tried = readable = 0
+    reason = ""
+    for some, indices in _samples(source, at_least):
+        tried, readable = len(indices), 0
+        for index in indices:
+            try:
+                some.read(index)
+            except UnreadableImage as error:
+                reason = reason or f": {error}"
+                continue
+            readable += 1
+            if readable == at_least:
+                return
     found = "none" if not readable else f"only {readable}"
-    raise UserError(f"{source.name}: {found} of its {len(source)} images can be read")
+    of = f"the {tried:,} tried of {len(source):,}" if tried < len(source) else f"its {tried:,}"
+    raise UserError(f"{source.name}: {found} of {of} images can be read{reason}")
+
+
+def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[int]]]:
+    """A source's first images, and then more of them: sources, and positions in these."""
+    count, more = len(source), max(_MOST_TRIED, at_least)
+    yield source, range(min(count, at_least + 8))
+    if isinstance(source, _HasSample):  # one by one, images of shards are slow to reach
+        some = source.sample(more)
+        yield some, range(len(some))
+    elif count > more:
+        yield source, [index * count // more for index in range(more)]
+    else:
+        yield source, range(count)
+
+
+@runtime_checkable
+class _HasSample(Protocol):
+    def sample(self, count: int) -> Source: ...
 
 
 class _Files:
@@ -171,15 +210,7 @@ class _Files:
 
     def read(self, index: int) -> Tensor:
         file = self._path / self._names[index]
-        try:
-            status = file.stat()
-            if not stat.S_ISREG(status.st_mode):  # a pipe or a device would block
-                raise UnreadableImage(f"{file}: not a file")
-            check_bytes(status.st_size, str(file))
-            encoded = file.read_bytes()
-        except OSError as error:
-            raise UnreadableImage(f"{file}: {error.strerror}") from error
-        return decode(encoded, str(file))
+        return decode(read_image(file), str(file))
 
     def describe(self, index: int) -> str:
         return str(self._path / self._names[index])
@@ -190,14 +221,21 @@ class Folder(_Files):
 
     Where every image lies exactly one folder down, and there are two such folders or more, those
     folders are the classes; otherwise there are no labels.
+
+    skipped: how many other files lie there, by lower-case extension ("" without one), hidden ones
+    left out.
     """
 
     def __init__(self, path: Path) -> None:
         found: list[tuple[str, int]] = []
-        for folder, subfolders, files in os.walk(path):
-            subfolders.sort()
-            for file in sorted(files):
-                if file.lower().endswith(EXTENSIONS) and not file.startswith("."):
+        self.skipped: Counter[str] = Counter()
+        for folder, _, files in walk(path):
+            for file in files:
+                if file.startswith("."):
+                    continue
+                if not file.lower().endswith(EXTENSIONS):
+                    self.skipped[Path(file).suffix.lower()] += 1
+                else:
                     full = Path(folder, file)
                     # a dangling link counts as an image that cannot be read
                     size = full.stat().st_size if full.exists() else 0
@@ -205,7 +243,11 @@ class Folder(_Files):
                         continue  # a pipe or a device would block
                     found.append((full.relative_to(path).as_posix(), size))
         if not found:
-            raise UserError(f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})")
+            unread = skipped_files(self.skipped, others=False)
+            raise UserError(
+                f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})"
+                + (f", but {unread}" if unread else "")
+            )
         self.name = str(path)
         self._path = path
         self._names = [name for name, _ in found]
@@ -220,6 +262,24 @@ class Folder(_Files):
             self.labels = np.array([position[parts[0]] for parts in parents], dtype=np.int64)
 
 
+def skipped_files(counts: Mapping[str, int], *, others: bool = True) -> str:
+    """What a folder holds besides its images, in words; "" for nothing.
+
+    counts: files by extension. others: name files that are no pictures, too.
+    """
+    unread = sorted((e for e in counts if e in UNREAD_EXTENSIONS), key=lambda e: (-counts[e], e))
+    parts = []
+    if unread:
+        named = ", ".join(f"{counts[e]:,} {e[1:].upper()}" for e in unread[:4])
+        more = sum(counts[e] for e in unread[4:])
+        named += f", {more:,} in other formats" if more else ""
+        parts.append(f"{named} (not read: convert them to JPEG or PNG)")
+    rest = sum(counts.values()) - sum(counts[e] for e in unread)
+    if rest and others:
+        parts.append(f"{rest:,} other file{'s' if rest > 1 else ''}")
+    return ", ".join(parts)
+
+
 class LabeledFiles(_Files):
     """The images of a listing; `missing` counts those that it left out for want of a file."""
 
@@ -230,51 +290,6 @@ class LabeledFiles(_Files):
         self._path, self._names = listing.root, listing.names
 
 
-_IMAGE_COLUMNS = ("image", "img")
-_LABEL_COLUMNS = ("label", "fine_label")
-
-
-def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
-    """Name of a parquet file's column of encoded images, and whether it is {bytes, path}.
-
-    Raises UserError where there is none.
-    """
-    for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
-        if schema.names.count(column) > 1:
-            raise UserError(f"{path} has two columns {column}")
-    column = next((c for c in _IMAGE_COLUMNS if c in schema.names), None)
-    if column is None:
-        raise UserError(f"{path} has no column image; its columns: {', '.join(schema.names)}")
-    kind = schema.field(column).type
-    in_struct = pa.types.is_struct(kind)
-    if in_struct:
-        if kind.get_field_index("bytes") < 0:
-            raise UserError(f"{path}: column {column} has no field bytes")
-        kind = kind.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise UserError(f"{path}: column {column} holds {kind}, not encoded bytes")
-    return column, in_struct
-
-
-def label_column_of(schema: pa.Schema) -> str | None:
-    """Name of its column of labels: of whole numbers, or there is none."""
-    column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
-    return column if column and pa.types.is_integer(schema.field(column).type) else None
-
-
-def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """What Hugging Face's datasets wrote beside the schema; () for anything unexpected."""
-    try:
-        described = json.loads(schema.metadata[b"huggingface"])
-        names = described["info"]["features"][column]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return ()
-    if not isinstance(names, list) or len(names) > MOST_CLASSES:
-        return ()
-    plain = all(isinstance(name, str) and name.isprintable() for name in names)
-    return tuple(names) if plain else ()
-
-
 class Parquet:
     """Encoded images in parquet files, held in memory as they are stored.
 
@@ -282,7 +297,9 @@ class Parquet:
     """
 
     def __init__(self, paths: Sequence[Path], name: str) -> None:
-        tables, names = zip(*(self._read(path) for path in paths), strict=True)
+        sizes = [require_regular(path) for path in paths]
+        budget = Budget(name, sum(sizes))
+        tables, names = zip(*(self._read(path, budget) for path in paths), strict=True)
         if len({tuple(table.column_names) for table in tables}) > 1:
             raise UserError(f"{name}: only some of its files have a column label")
         table = pa.concat_tables(tables)
@@ -290,16 +307,14 @@ class Parquet:
             raise UserError(f"{name} holds no rows")
         self.name = name
         self._images = table["image"]
-        sizes = [
-            f"{p.name} {p.stat().st_size} {len(t)}" for p, t in zip(paths, tables, strict=True)
-        ]
-        self.fingerprint = digest(sizes)
+        if self._images.null_count == len(table):
+            raise UserError(f"{name} holds no image: all {len(table):,} values are missing")
+        entries = zip(paths, sizes, tables, strict=True)
+        self.fingerprint = digest([f"{p.name} {size} {len(t)}" for p, size, t in entries])
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         if "label" in table.column_names:
-            if table["label"].null_count:
-                raise UserError(f"{name}: column label has missing values")
-            labels = table["label"].to_numpy().astype(np.int64)
+            labels = table["label"].to_numpy().copy()  # Arrow's own memory is not writable
             if labels.min() < 0:
                 raise UserError(f"{name}: column label holds negative values")
             if labels.max() >= MOST_CLASSES:
@@ -309,25 +324,18 @@ class Parquet:
             self.classes = names[0] if len(names[0]) >= len(numbers) else numbers
 
     @staticmethod
-    def _read(path: Path) -> tuple[pa.Table, tuple[str, ...]]:
+    def _read(path: Path, budget: Budget) -> tuple[pa.Table, tuple[str, ...]]:
         """Columns image and, where there is one, label; the classes' names, if they are told."""
-        try:
-            file = pq.ParquetFile(path)
-            schema = file.schema_arrow
-            image_column, in_struct = image_column_of(schema, path)
-            label_column = label_column_of(schema)
-            table = file.read([image_column, *([label_column] if label_column else [])])
-            labels = {"label": table[label_column].cast(pa.int64())} if label_column else {}
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path} is not a readable parquet file: {reason}") from error
-        image = table[image_column]
-        if in_struct:
-            kind = image.type.field("bytes").type
-            image = pa.chunked_array([chunk.field("bytes") for chunk in image.chunks], kind)
-        image = image.cast(pa.large_binary())
-        names = class_names_of(schema, label_column) if label_column else ()
-        return pa.table({"image": image, **labels}), names
+        chunks: list[pa.Array] = []
+        with opened(path) as (file, columns):
+            for group in range(file.metadata.num_row_groups):
+                for images in images_in(path, file, columns, group):
+                    budget.spend(images.nbytes)
+                    chunks.append(images.cast(pa.large_binary()))
+            labels = read_labels(path, file, columns)
+            image = pa.chunked_array(chunks, pa.large_binary())
+            table = {"image": image} if labels is None else {"image": image, "label": labels}
+            return pa.table(table), columns.class_names
 
     def __len__(self) -> int:
         return len(self._images)

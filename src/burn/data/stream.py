@@ -31,6 +31,7 @@ from torch.utils.data import Dataset, Sampler, get_worker_info
 
 from burn.data.decode import UnreadableImage
 from burn.data.loader import EpochLoader, Key, Transform, collate
+from burn.data.parquet import Budget
 from burn.data.shards import ShardedImages
 from burn.errors import UserError
 from burn.types import Batch
@@ -108,6 +109,8 @@ class _Reader:
         self._ahead = np.sort(batches, axis=None)
         self._blocks = np.array(sorted(blocks)).reshape(-1, 2)
         self._waiting: dict[int, bytes | None] = {}
+        # Images of a size that their shards' sizes tell keep far below this.
+        self._budget = Budget(images.name, images.size)
 
     def batch(self) -> list[tuple[int, bytes | None]]:
         """Positions and encoded images of the next batch."""
@@ -118,8 +121,12 @@ class _Reader:
             block = int(np.searchsorted(self._blocks[:, 0], position, side="right")) - 1
             own = slice(*np.searchsorted(self._ahead, self._blocks[block]))
             chosen = self._ahead[own].tolist()
-            self._waiting.update(zip(chosen, self._images.encoded(chosen), strict=True))
-        return self._waiting.pop(position)
+            for place, encoded in zip(chosen, self._images.encoded(chosen), strict=True):
+                self._waiting[place] = encoded
+                self._budget.spend(len(encoded or b""))
+        encoded = self._waiting.pop(position)
+        self._budget.spend(-len(encoded or b""))
+        return encoded
 
 
 class _Batches(Dataset[Batch]):

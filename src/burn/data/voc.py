@@ -20,11 +20,12 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from burn.data.decode import FORMATS, UnreadableImage, check_bytes, decode
+from burn.data.decode import FORMATS, MOST_BYTES, UnreadableImage, decode, read_image
 from burn.data.digits import Split
 from burn.data.scenes import digit_scenes
 from burn.errors import UserError
-from burn.files import expand
+from burn.inputs import list_folder, open_regular, read_bytes
+from burn.paths import expand
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -37,6 +38,7 @@ _DEFAULT_SPLITS: dict[Split, tuple[str, str]] = {
     "test": ("test", "val"),
 }
 _LARGEST_XML = 4 * 2**20  # bytes; an annotation of hundreds of objects has less than a tenth
+_LARGEST_LIST = 64 * 2**20  # bytes; VOC's and COCO's lists together have a hundredth
 _LARGEST_SIDE = 2**16
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 
@@ -128,12 +130,7 @@ class Voc:
         Raises UnreadableImage, also where the image is not of its annotation's size.
         """
         item = self._items[index]
-        try:
-            check_bytes(item.image.stat().st_size, str(item.image))
-            encoded = item.image.read_bytes()
-        except OSError as error:
-            raise UnreadableImage(f"{item.image}: {error.strerror}") from error
-        image = decode(encoded, str(item.image), upright=False)
+        image = decode(read_image(item.image), str(item.image), upright=False)
         size = (image.shape[2], image.shape[1])
         if size != item.size:
             raise UnreadableImage(
@@ -193,8 +190,10 @@ def is_voc(spec: str) -> bool:
 
 def _exists(path: str) -> bool:
     try:
-        return bool(path) and expand(path).exists()
-    except OSError:  # too long for a name
+        return bool(path) and bool(expand(path).stat())
+    except PermissionError as error:
+        raise UserError(f"{path}: no permission to look it up") from error
+    except (OSError, ValueError):  # too long for a name, for example
         return False
 
 
@@ -206,23 +205,26 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
         raise UserError("an empty name among the data: give FOLDER or FOLDER:SPLIT, with commas")
     path = digit_scenes() if folder == "digit-scenes" else _with_annotations(folder)
     lists = path / "ImageSets" / "Main"
-    splits = sorted(file.stem for file in lists.glob("*.txt"))
+    there = list_folder(lists) if lists.is_dir() else []
+    splits = sorted(Path(entry.name).stem for entry in there if entry.name.endswith(".txt"))
     wanted = _DEFAULT_SPLITS[split] if chosen is None else (chosen,)
     for name in wanted:
         if name in splits:
             return path, name
     # VOC has a file for each class and split as well: dog_train.txt
     splits = [name for name in splits if name.rpartition("_")[2] not in splits or "_" not in name]
-    there = f"there are {', '.join(splits)}" if splits else "there is none"
+    more = f" and {len(splits) - 20} more" if len(splits) > 20 else ""
+    known = f"there are {', '.join(splits[:20])}{more}" if splits else "there is none"
     if chosen == "":
-        raise UserError(f"{part} ends in a colon but names no split: in {lists} {there}")
-    raise UserError(f"no split {' or '.join(wanted)} in {lists}: {there}")
+        raise UserError(f"{part} ends in a colon but names no split: in {lists} {known}")
+    raise UserError(f"no split {' or '.join(wanted)} in {lists}: {known}")
 
 
 def _with_annotations(folder: str) -> Path:
     path = expand(folder)
     if not _exists(folder) or not path.is_dir():
         raise UserError(f"no data at {folder}: give a folder in VOC's layout, or digit-scenes")
+    list_folder(path)  # an error where it cannot be read, which globbing would take for empty
     if (path / "Annotations").is_dir():
         return path
     found = sorted(
@@ -240,10 +242,7 @@ def _with_annotations(folder: str) -> Path:
 
 def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
     file = folder / "ImageSets" / "Main" / f"{name}.txt"
-    try:
-        lines = file.read_text("utf-8-sig", errors="replace").splitlines()
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
+    lines = read_bytes(file, _LARGEST_LIST).decode("utf-8-sig", "replace").splitlines()
     annotations = _listed(folder / "Annotations", (".xml",))
     images = _listed(folder / "JPEGImages", _EXTENSIONS)
     for line in lines:
@@ -264,6 +263,8 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
             skipped.append(f"{xml.name}: {fault}")
         except OSError as error:
             skipped.append(f"{xml.name}: {error.strerror}")
+        except UserError as error:
+            skipped.append(str(error))
         else:
             skipped += [f"{xml.name}: {fault}" for fault in faults]
 
@@ -271,21 +272,17 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
 def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
     """The files of a folder, by what precedes the extension."""
     found: dict[str, os.DirEntry[str]] = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                name = Path(entry.name)
-                known = name.suffix.lower() in extensions and entry.name.isprintable()
-                if known and entry.is_file():
-                    found.setdefault(name.stem, entry)
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}") from error
+    for entry in list_folder(folder):
+        name = Path(entry.name)
+        known = name.suffix.lower() in extensions and entry.name.isprintable()
+        if known and entry.is_file():
+            found.setdefault(name.stem, entry)
     return found
 
 
 def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list[str]]:
     """Width and height in pixels, the objects, and what is wrong with those left out or clipped."""
-    with xml.open("rb") as file:
+    with open_regular(xml) as file:
         content = file.read(_LARGEST_XML + 1)
     if len(content) > _LARGEST_XML:
         raise _Fault(f"larger than {_LARGEST_XML >> 20} MiB")
@@ -332,8 +329,12 @@ def _size(root: ET.Element, image: Path) -> tuple[int, int]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
-            with Image.open(image, formats=FORMATS) as opened:
-                return opened.size
+            # Some of Pillow's readers take in the whole file to find its size.
+            with (
+                open_regular(image, MOST_BYTES) as file,
+                Image.open(file, formats=FORMATS) as found,
+            ):
+                return found.size
     except Exception as error:  # damaged images raise whatever their bytes happen to mean
         raise _Fault(f"no size, and {image.name} is not readable either") from error
 
