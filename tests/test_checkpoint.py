@@ -12,7 +12,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from burn import checkpoint
 from burn.checkpoint import FORMAT, find_checkpoint, load_checkpoint, save_checkpoint, take
 from burn.errors import UserError
 
@@ -91,7 +90,7 @@ def test_a_failed_save_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pyt
         Path(path).write_bytes(b"half")
         raise OSError("no room")
 
-    monkeypatch.setattr(checkpoint, "save_file", write_half)
+    monkeypatch.setattr("safetensors.torch.save_file", write_half)
     with pytest.raises(OSError, match="no room"):
         save_checkpoint(file, {"backbone.a": torch.ones(2)}, {"stage": 2})
     assert load_checkpoint(file).meta["stage"] == 1
@@ -109,7 +108,7 @@ def test_another_versions_format_is_refused_and_names_who_wrote_it(tmp_path: Pat
 def test_bytes_that_are_no_safetensors_are_refused(tmp_path: Path, content: bytes):
     file = tmp_path / "noise.safetensors"
     file.write_bytes(content)
-    fails_with(file, "not a readable safetensors file")
+    fails_with(file, "not a readable safetensors file|damaged or truncated")
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path: Path):
@@ -118,7 +117,7 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path):
     whole = file.read_bytes()
     for length in (4, 100, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:length])
-        fails_with(file, "not a readable safetensors file")
+        fails_with(file, "not a readable safetensors file|damaged or truncated")
 
 
 def test_safetensors_of_others_are_refused(tmp_path: Path):
@@ -133,7 +132,7 @@ def test_safetensors_of_others_are_refused(tmp_path: Path):
 def test_a_description_that_is_none_is_refused(tmp_path: Path, text: str):
     file = tmp_path / "odd.safetensors"
     save_file({"backbone.a": torch.zeros(1)}, file, metadata={"burn": text})
-    fails_with(file, "metadata cannot be read")
+    fails_with(file, "its description (is not valid JSON|cannot be read)")
 
 
 def test_metadata_can_be_read_without_us(tmp_path: Path):

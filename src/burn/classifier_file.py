@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from burn.backbones import Backbone
-from burn.errors import UserError
+from burn.checkpoint import read_safetensors
+from burn.errors import UserError, printable
 from burn.files import write_beside
+from burn.inputs import parse_json
 
 FORMAT = 1
 NAME = "classifier.safetensors"
@@ -67,8 +68,8 @@ def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, A
     metadata = {"classifier": json.dumps(about)}
     try:
         write_beside(path, lambda beside: save_file(tensors, beside, metadata=metadata))
-    except SafetensorError as error:
-        raise UserError(f"{path} cannot be written: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def load_classifier(path: Path) -> Classifier | None:
@@ -76,23 +77,21 @@ def load_classifier(path: Path) -> Classifier | None:
 
     Raises UserError for a file that is damaged or of another version.
     """
+    text, tensors = read_safetensors(path, "classifier")
+    if text is None:
+        return None
+    about = parse_json(text, f"{path}: its description")
     try:
-        with safe_open(path, framework="pt") as opened:
-            text = (opened.metadata() or {}).get("classifier")
-            if text is None:
-                return None
-            weight, bias = opened.get_tensor("weight"), opened.get_tensor("bias")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a readable safetensors file: {error}") from error
-    try:
-        about = json.loads(text)
         found, classes, backbone = about["format"], about["classes"], about["backbone"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{path}: its metadata cannot be read") from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: its description cannot be read") from error
+    if lacking := {"weight", "bias"} - tensors.keys():
+        raise UserError(f"{path} is no classifier: it holds no {min(lacking)}")
+    weight, bias = tensors["weight"], tensors["bias"]
     if found != FORMAT:
         raise UserError(
-            f"{path} has classifier format {found}, this burn ({version('burn-ssl')}) reads "
-            f"{FORMAT}"
+            f"{path} has classifier format {printable(str(found)[:40])}, this burn "
+            f"({version('burn-ssl')}) reads {FORMAT}"
         )
     if problem := _problem(weight, bias, classes):
         raise UserError(f"{path} is no classifier: {problem}")

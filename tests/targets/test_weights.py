@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from burn.backbones import Backbone, BackboneConfig, build_backbone
-from burn.backbones.base import IMAGENET_MEAN
+from burn.backbones.config import IMAGENET_MEAN
 from burn.backbones.float import FloatBackbone
 from burn.checkpoint import load_checkpoint, save_checkpoint
 from burn.errors import UserError
@@ -229,16 +229,16 @@ def test_a_missing_and_an_unknown_key(layout: str, plain: dict[str, Tensor], tmp
     names = [name for name in plain if name.endswith("weight")]
     wrap, prefix = {"timm": (dict, ""), "MoCo v2": (moco, "module.encoder_q.")}[layout]
     spec = save(wrap({k: v for k, v in plain.items() if k != names[3]}), file)
-    refused(spec, file, f"lacks {names[3]};.*nearest known format is .*, with 89 of 90 names")
+    refused(spec, file, f"lacks {names[3]}; nearest format: .*, 89 of 90 names")
     spec = save(wrap(plain | {"layer9.weight": torch.zeros(1)}), file)
-    refused(spec, file, f"unknown {prefix}layer9.weight; the nearest known format")
+    refused(spec, file, f"unknown {prefix}layer9.weight; nearest format: ")
 
 
 def test_many_missing_keys_are_counted(plain: dict[str, Tensor], tmp_path: Path):
     file = tmp_path / "weights.pth"
     kept = dict(list(plain.items())[:5])
     lacking = [n for n in plain if n not in kept and not n.endswith("num_batches_tracked")]
-    words = f"lacks {', '.join(lacking[:10])} and {len(lacking) - 10} more; the nearest"
+    words = f"lacks {', '.join(lacking[:2])} and {len(lacking) - 2} more; nearest format"
     refused(save(kept, file), file, words)
 
 
@@ -317,7 +317,7 @@ def test_all_names_of_another_prefix(
 ):
     file = tmp_path / "weights.pth"
     weights = below("some.student\n\x1b[2J.", plain)
-    names = "some.student..+conv1.0.weight, (.+, ){8}[^,]+ and 80 more; known formats: MoCo"
+    names = "some.student..+conv1.0.weight, [^,]+ and 88 more; see burn pretrain --help for"
     spec = save(weights if container is None else {container: weights}, file)
     message = refused(spec, file, f"none of its weights is known, of {names}")
     assert message.isprintable()

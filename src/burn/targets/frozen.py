@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from burn.backbones import Backbone
-
-TeacherBatchNorm = Literal["running", "batch"]
+from burn.types import TeacherBatchNorm
 
 
 class FrozenTarget(nn.Module):

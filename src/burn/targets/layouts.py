@@ -9,10 +9,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ def tensors_in(content: Mapping[Any, Any], layout: Layout) -> dict[str, Tensor]:
 
 
 def _is_dense(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
 def sort(

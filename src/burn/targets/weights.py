@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import logging
 import pickle
+import stat
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -22,14 +23,30 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from burn.backbones import Backbone, BackboneConfig, build_backbone, is_binary
+from burn.backbones import (
+    Backbone,
+    BackboneConfig,
+    build_backbone,
+    describe_backbone,
+    is_binary,
+)
+from burn.backbones.fit import few, problems
 from burn.checkpoint import find_checkpoint, load_checkpoint, take
 from burn.errors import UserError, printable
-from burn.files import expand
+from burn.inputs import require_safetensors, status_of
+from burn.paths import expand, nearest_path
 from burn.settings import from_plain
 from burn.targets.heads import classifier_from, head_from
-from burn.targets.layouts import FORMATS, LAYOUTS, Layout, Sorted, sort, tensors_in
+from burn.targets.layouts import LAYOUTS, Layout, Sorted, sort, tensors_in
+from burn.targets.torch_file import check_tensors, check_torch_file, code_in
 from burn.types import Checkpoint, Precision
+
+# A file of weights may hold a network several times (its momentum copy, an optimizer's two
+# averages), and heads and queues beside it. A file larger than that is not of this network.
+_COPIES = 16
+_ALLOWANCE = 2 * 2**30  # bytes
+_LARGEST = 16 * 2**30  # bytes, where the network is not known before
+_FORMATS = "see burn pretrain --help for the known formats"
 
 
 def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0) -> Backbone:
@@ -37,15 +54,24 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
 
     fresh: the same network with new weights drawn from `seed` instead.
     """
+    origin, weights = checkpoint.origin, take(checkpoint.weights, "backbone.")
     try:
         config = from_plain(BackboneConfig, checkpoint.meta["backbone"])
         precision = Precision(checkpoint.meta["precision"])
+        described = describe_backbone(config, precision)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
+        reason = printable(str(error))
+        raise UserError(f"{origin}: its description is damaged: {reason}") from error
+    # Its size is the description's: it is compared before memory is set aside for it.
+    expected = described.state_dict()
+    unknown = [name for name in weights if name not in expected]
+    if misfit := _problems(weights, unknown, expected):
+        raise UserError(f"{origin} does not fit the architecture: it {misfit}")
     torch.manual_seed(seed)
     backbone = build_backbone(config, precision)
     if not fresh:
-        _load_strictly(backbone, take(checkpoint.weights, "backbone."), checkpoint.origin)
+        _check_numbers(weights, backbone.state_dict(), origin)
+        backbone.load_state_dict(weights, strict=False)
     return backbone.eval()
 
 
@@ -102,18 +128,18 @@ def _read(spec: str) -> _Source:
         return _read_ours(str(expand(spec)))
     name, separator, file_name = spec.partition(":")
     if not separator:
-        raise UserError(
-            f"no checkpoint at {spec}: give a run folder or checkpoint of burn's, "
-            "ARCHITECTURE:FILE or hub:NAME"
-        )
+        near = nearest_path(expand(spec))
+        hint = "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE or hub:NAME"
+        raise UserError(f"no checkpoint at {spec}: {f'did you mean {near}?' if near else hint}")
     if name == "hub":
         return _read_theirs(spec, *_download(file_name))
     config = BackboneConfig(name) if is_binary(name) or "." not in name else _tagged(name)
     if not file_name:
         raise UserError(f"--teacher {spec}: give a file of weights behind the colon")
     file = expand(file_name)
-    if not file.is_file():
-        build_backbone(config, Precision.FLOAT)  # a wrong name comes before a wrong file
+    found = status_of(file)
+    if found is None or stat.S_ISDIR(found.st_mode):
+        describe_backbone(config, Precision.FLOAT)  # a wrong name comes before a wrong file
         raise UserError(f"no weights file at {file_name}")
     return _read_theirs(spec, config, file)
 
@@ -140,7 +166,8 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
     backbone = build_backbone(config, Precision.FLOAT).eval()
     model = backbone if is_binary(config.name) else backbone.model
     assert isinstance(model, nn.Module)
-    content = read_weights(file)
+    network = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    content = read_weights(file, network)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
     found = _fit(content, file, model, backbone)
@@ -209,53 +236,46 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def read_weights(file: Path) -> Any:
+def read_weights(file: Path, network: int | None = None) -> Any:
     """What a file of weights holds: .safetensors, or a pickle of tensors, nothing of it executed.
 
-    Raises UserError for a file that is damaged, is something else, or holds other objects.
+    Args:
+        file: Path of the file.
+        network: Bytes of the network that is expected in it, which bound the file's. Default:
+            16 GiB are accepted.
+
+    Returns:
+        A dict of tensors, or whatever else was saved.
+
+    Raises:
+        UserError: The file is damaged, is something else, is too large, or holds other objects.
     """
+    limit = _LARGEST if network is None else _ALLOWANCE + _COPIES * network
+    damaged = f"{file} is not a weights file, or it is damaged or truncated"
     try:
         if file.suffix == ".safetensors":
+            require_safetensors(file, limit)
             return load_file(file)
+        check_torch_file(file, limit)
         # A Namespace holds values alone: DINO and timm keep their options in one.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
             content = torch.load(file, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except pickle.UnpicklingError as error:
-        if any(
-            words in str(error).lower() for words in ("unsupported global", "unsupported class")
-        ):
-            raise UserError(
-                f"{file} holds pickled objects other than weights; they could run code and are "
-                "refused: save its state_dict alone"
-            ) from error
-        raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
+        text = str(error).lower()
+        if "unsupported global" in text or "unsupported class" in text:
+            raise code_in(file) from error
+        raise UserError(damaged) from error
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise UserError(f"{file} does not fit into memory") from error
     except Exception as error:  # whatever a damaged file makes of the reader
-        raise UserError(f"{file} is not a weights file, or it is damaged or truncated") from error
-    _check_sizes(content, file)
+        raise UserError(damaged) from error
+    check_tensors(content, file)
     return content
-
-
-def _check_sizes(content: Any, file: Path) -> None:
-    """Raise UserError for tensors that are not here, or claim more numbers than the file holds."""
-    seen: set[int] = set()
-    waiting = [content]
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, Mapping):
-            waiting.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            waiting.extend(value)
-        elif isinstance(value, Tensor) and value.layout == torch.strided:
-            if value.device.type != "cpu":
-                raise UserError(f"{file} holds tensors without numbers (device {value.device})")
-            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-                raise UserError(f"{file} holds a tensor that claims more numbers than there are")
 
 
 def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
@@ -271,8 +291,7 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
     ]
     if not found:
         raise UserError(
-            f"{file} holds no weights; its entries: {_few(content) or 'none'}; known formats: "
-            f"{FORMATS}"
+            f"{file} holds no weights; its entries: {few(content) or 'none'}; {_FORMATS}"
         )
     found.sort(key=lambda one: (-len(one.backbone), len(one.unknown)))
     fitting = [one for one in found if not _problems(one.backbone, one.unknown, expected)]
@@ -290,14 +309,13 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
     if not nearest.backbone:
         names = max((tensors_in(content, layout) for layout in LAYOUTS), key=len)
         raise UserError(
-            f"{file} does not fit {name}: none of its weights is known, of "
-            f"{_few(names)}; known formats: {FORMATS}"
+            f"{file} does not fit {name}: none of its weights is known, of {few(names, 2)}; "
+            f"{_FORMATS}"
         )
-    problems = "; it ".join(_problems(nearest.backbone, nearest.unknown, expected))
+    misfit = _problems(nearest.backbone, nearest.unknown, expected)
     raise UserError(
-        f"{file} does not fit {name}: it {problems}; the nearest known format is "
-        f"{nearest.layout.name} ({nearest.layout.where()}), with {len(nearest.backbone)} of "
-        f"{len(expected)} names"
+        f"{file} does not fit {name}: it {misfit}; nearest format: {nearest.layout.name} "
+        f"({nearest.layout.where()}), {len(nearest.backbone)} of {len(expected)} names"
     )
 
 
@@ -348,31 +366,12 @@ def _classifiers(backbone: Backbone) -> list[str]:
     return list(dict.fromkeys([*names, "fc", "head", "classifier"]))
 
 
-def _load_strictly(model: nn.Module, weights: Mapping[str, Tensor], origin: str) -> None:
-    expected = model.state_dict()
-    unknown = [name for name in weights if name not in expected]
-    if problems := _problems(weights, unknown, expected):
-        raise UserError(f"{origin} does not fit the architecture: it {'; it '.join(problems)}")
-    _check_numbers(weights, expected, origin)
-    model.load_state_dict(dict(weights), strict=False)
-
-
 def _problems(
     weights: Mapping[str, Tensor], unknown: Collection[str], expected: Mapping[str, Tensor]
-) -> list[str]:
-    # BN counters appear in newer files only and are not used.
-    missing = [
-        name
-        for name in expected
-        if name not in weights and not name.endswith("num_batches_tracked")
-    ]
-    shapes = [
-        f"{name} {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
-    found = (("lacks", missing), ("has unknown", unknown), ("has", shapes))
-    return [f"{problem} {_few(names)}" for problem, names in found if names]
+) -> str:
+    """What does not fit, the first two things of it; empty where all does."""
+    found, wanted = ({n: tuple(t.shape) for n, t in of.items()} for of in (weights, expected))
+    return problems(found, wanted, unknown)
 
 
 def _check_numbers(
@@ -388,9 +387,3 @@ def _check_numbers(
             raise UserError(f"{origin} holds numbers that are not finite, first in {name}")
         if name.endswith("running_var") and bool((tensor < 0).any()):
             raise UserError(f"{origin} holds negative variances, first in {name}")
-
-
-def _few(names: Collection[Any]) -> str:
-    """The first ten names, in one line whatever they hold."""
-    shown = [printable(str(name)[:80]) for name in list(names)[:10]]
-    return ", ".join(shown) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
