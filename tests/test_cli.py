@@ -57,6 +57,38 @@ def test_every_field_of_a_recipe_is_an_option(capsys):
         assert f"--{name.replace('_', '-')} " in text
 
 
+def test_a_batch_too_small_for_the_recipes_parts_says_what_to_type(capsys):
+    command = ["pretrain", "--recipe", "burn_imagenet", "--data", "x", "--out", "y"]
+    line = fails(capsys, *command, "--teacher", "z", "--batch-size", "8")
+    assert "batch_size 8 cannot be divided into 8 equal parts (accumulate)" in line
+    assert line.endswith("give --accumulate 1 too")
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "resize"),
+    [
+        ([], 32, 32),
+        (["--views.size", "96"], 96, 96),
+        (["--views.size=96", "--views.resize=110"], 96, 110),
+        (["--views.size=24", "--views.resize=32"], 24, 32),
+        (["--recipe", "burn_imagenet", "--views.size", "96"], 96, "null"),
+        (["--config", "sizes.yaml"], 24, 32),
+        (["--config", "size.yaml"], 24, 24),
+    ],
+)
+def test_the_resize_of_evaluation_follows_the_size_of_the_views(
+    options: list[str], size: int, resize: int | str, capsys, tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("sizes.yaml").write_text("views:\n  size: 24\n  resize: 32\n")
+    Path("size.yaml").write_text("views:\n  size: 24\n")
+    recipe = [] if "--recipe" in options else ["--recipe", "burn_small"]
+    assert main(["pretrain", *recipe, *options, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert f"  size: {size}\n" in printed
+    assert f"  resize: {resize}\n" in printed
+
+
 def test_config_and_print_config_reproduce_each_other(capsys, tmp_path: Path):
     arguments = ["--recipe", "paper_small", "--burn.lam=constant", "--views.crop-scale", "[0.5,1]"]
     assert main(["pretrain", *arguments, "--print-config"]) == 0
@@ -139,7 +171,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo --data digits --out {tmp}/x --on-nonfinite skip",
          "--on-nonfinite skip: give stop, or skip:10"),
         ("pretrain --recipe demo --data digits --out {tmp}/x --save-every -1",
-         "--save-every -1.0 is below 0"),
+         "--save-every -1.0 is not in 0 …"),
         ("pretrain --resume", "--resume needs --out"),
         ("pretrain --resume --out {tmp}", "holds no run to resume"),
         ("pretrain --recipe teacher_small --data {tmp}/none --out {tmp}/x", "no data at"),
@@ -154,7 +186,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
          "no weights file at"),
         ("pretrain --recipe demo --data digits --teacher {tmp} --out {tmp}/x",
          "holds no finished stage"),
-        ("pretrain --recipe demo --config {tmp}/none.yaml", "File does not exist"),
+        ("pretrain --recipe demo --config {tmp}/none.yaml", "none.yaml: no such file"),
         ("evaluate knn {tmp}/none --train digits --test digits", "no checkpoint at"),
         ("evaluate cnn {tmp} --train digits --test digits", "unknown protocol 'cnn'"),
         ("evaluate --train digits knn {tmp}", "unknown protocol '--train': give knn, linear"),
@@ -187,7 +219,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("analyze negatives --data digits --test digits --budget 64 --recipe byol_small "
          "--out {tmp}/x", "is not of method infomin"),
         ("analyze ema-toy", "give --out"),
-        ("import {tmp}/none --format reactnet --out {tmp}/x.safetensors", "no file at"),
+        ("import {tmp}/none --format reactnet --out {tmp}/x.safetensors", "none: no such file"),
         ("import {tmp}/none --format keras --out {tmp}/x.safetensors", "unknown format 'keras'"),
         ("import {tmp}/none --out {tmp}/x.safetensors", "--format"),
         ("export {tmp} {tmp}/x.pth --format reactnet", "holds no finished stage"),

@@ -16,13 +16,14 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import burn.compare
+import threads
 import tiny
 from burn.campaign import Execution
 from burn.compare import Comparison, compare
 from burn.errors import Interrupted, UserError
 from burn.evaluation.classifier import LinearConfig
 from burn.files import locked
-from burn.methods.registry import METHODS, MethodName
+from burn.methods.configs import METHODS, MethodName
 from burn.results import Result, read_results
 from burn.training.module import PretrainModule
 from burn.training.recipe import Recipe
@@ -77,22 +78,29 @@ def compared(_supervised: Path, tmp_path: Path) -> Path:
     return shutil.copytree(_supervised, tmp_path / "compared")
 
 
+@pytest.mark.parametrize(
+    "methods",
+    [
+        pytest.param(("burn", "supervised_kl"), id="two"),
+        pytest.param(METHODS, id="all", marks=pytest.mark.long),
+    ],
+)
 def test_every_method_sees_as_many_images_and_has_its_row(
-    teacher: Path, labelled_teacher: Path, tmp_path: Path
+    methods: tuple[MethodName, ...], teacher: Path, labelled_teacher: Path, tmp_path: Path
 ):
     out = tmp_path / "compared"
-    results, _ = run(out, METHODS, teacher=str(teacher), labelled_teacher=str(labelled_teacher))
-    for method in METHODS:
+    results, _ = run(out, methods, teacher=str(teacher), labelled_teacher=str(labelled_teacher))
+    for method in methods:
         mine = [r for r in results if r.model == method]
         assert [(r.protocol, r.metric) for r in mine] == [
             ("knn", "top1"), ("linear", "top1"), ("linear", "top5"),
         ]  # fmt: skip
         assert all(r.settings["pretraining"]["images_seen"] == BUDGET for r in mine)
         assert mine == read_results(out / f"{method}-seed0" / "compared.jsonl")
-    references = [r.model for r in results if r.model not in METHODS]
+    references = [r.model for r in results if r.model not in methods]
     assert set(references) == {"random weights", "teacher", "labelled teacher"}
     table = (out / "comparison.md").read_text()
-    assert all(f"| {name} |" in table for name in (*METHODS, "random weights", "teacher"))
+    assert all(f"| {name} |" in table for name in (*methods, "random weights", "teacher"))
     assert "<svg" in (out / "comparison.svg").read_text()
 
 
@@ -174,7 +182,9 @@ def test_other_settings_want_another_folder(change: dict, words: str, compared: 
 
 
 @pytest.mark.long
-def test_two_processes_give_what_one_gives(tmp_path: Path):
+def test_two_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Each takes half of these; other numbers of threads than here would round differently.
+    monkeypatch.setenv("OMP_NUM_THREADS", str(2 * threads.THREADS))
     alone, _ = run(tmp_path / "alone", ["supervised", "simclr"])
     beside, said = run(tmp_path / "beside", ["supervised", "simclr"], processes=2)
     assert "simclr-seed0: done" in said
@@ -288,8 +298,35 @@ def test_other_results_in_the_folder_are_left_alone(compared: Path):
 
 def test_two_at_once_in_one_run_folder_are_told_apart(compared: Path):
     (compared / "supervised-seed0" / "compared.jsonl").unlink()
-    with locked(compared / "supervised-seed0"), pytest.raises(UserError, match="another burn is"):
+    with (
+        locked(compared / "supervised-seed0"),
+        pytest.raises(UserError, match="another burn process is"),
+    ):
         run(compared, ["supervised"])
+
+
+def test_a_busy_run_is_not_a_failed_one(compared: Path):
+    """The others are made, and it is left to the one that is at it."""
+    (compared / "supervised-seed0" / "compared.jsonl").unlink()
+    with locked(compared / "supervised-seed0"), pytest.raises(UserError) as raised:
+        run(compared, ["supervised", "byol"])
+    assert "supervised-seed0: another burn process is using it; when that has ended" in (
+        str(raised.value)
+    )
+    assert (compared / "byol-seed0" / "compared.jsonl").is_file()
+
+
+def test_a_teacher_may_be_named_in_another_way(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run(tmp_path / "compared", ["s2bnn"], teacher=str(teacher))
+    monkeypatch.chdir(teacher.parent)
+    shutil.copytree(teacher, tmp_path / "moved")
+    for name in (f"./{teacher.name}/", str(tmp_path / "moved")):
+        results, _ = run(tmp_path / "compared", ["s2bnn"], teacher=name)
+        assert {r.model for r in results} >= {"s2bnn", "teacher"}
+    stored = json.loads((tmp_path / "compared" / "comparison.json").read_text())
+    assert stored["teacher"] == str(teacher)
 
 
 def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):

@@ -1,10 +1,12 @@
 import os
+import time
 
 import pytest
 import torch
 
 from burn.errors import UserError
-from burn.processes import Processes, in_group
+from burn.processes import Processes
+from burn.ranks import in_group, ranks
 
 CPU = torch.device("cpu")
 
@@ -29,27 +31,60 @@ def test_shares_part_a_batch():
     "environment",
     [
         {"RANK": "0", "WORLD_SIZE": "abc"},
-        {"RANK": "0", "WORLD_SIZE": "2"},
-        {"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+        {"RANK": "0", "WORLD_SIZE": "0"},
+        {"WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "9" * 5000},
+        {"RANK": "x", "WORLD_SIZE": "2"},
+        {"RANK": "5", "WORLD_SIZE": "2"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+        {"RANK": "1"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"},
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "3"},
+        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "http"},
+        {"SLURM_PROCID": "x", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"},
+        {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"},
+        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "x"},
+        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "0",
+         "MASTER_ADDR": "a"},
     ],
-)
-def test_an_environment_that_is_not_torchruns_is_said(
+    ids=str,
+)  # fmt: skip
+def test_a_variable_that_is_no_number_in_its_range_is_named(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    srun_task(monkeypatch, **environment)
+    with pytest.raises(UserError, match=r"the environment.s|RANK is not set") as error:
+        ranks()
+    assert len(str(error.value)) < 240
+
+
+def test_a_group_without_an_address_is_said(monkeypatch: pytest.MonkeyPatch):
+    srun_task(monkeypatch, RANK="0", WORLD_SIZE="2")
     with pytest.raises(UserError, match="the other processes cannot be joined"):
         Processes.start(CPU)
 
 
+def test_waiting_for_processes_that_do_not_come_is_said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def wait(*_args: object, **_options: object) -> None:
+        time.sleep(0.5)
+        raise RuntimeError("nobody came")
+
+    srun_task(monkeypatch, RANK="0", WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT="1")
+    monkeypatch.setattr("burn.processes._SILENCE", 0.01)
+    monkeypatch.setattr("torch.distributed.init_process_group", wait)
+    with pytest.raises(UserError, match="nobody came"):
+        Processes.start(CPU)
+    assert "process 0 of 2 waits at localhost:1 for the others" in capfd.readouterr().err
+
+
 def srun_task(monkeypatch: pytest.MonkeyPatch, **names: str) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "NODE_RANK"):
+    names_of_ranks = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "NODE_RANK")
+    slurms = [name for name in os.environ if name.startswith("SLURM_")]
+    for name in (*names_of_ranks, "LOCAL_WORLD_SIZE", *slurms):
         monkeypatch.setenv(name, "")  # so that what the test sets is undone
         monkeypatch.delenv(name)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
-    monkeypatch.delenv("LOCAL_WORLD_SIZE")
     for name, value in names.items():
         monkeypatch.setenv(name, value)
 

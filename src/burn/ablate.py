@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from burn.campaign import (
+from burn.campaign_settings import (
     LABELLED_TEACHER,
     TEACHER,
     Execution,
-    read_campaign,
     refuse_failed,
-    run_campaign,
     within_budget,
 )
 from burn.errors import UserError
-from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.configs import LinearConfig
 from burn.files import write_text
-from burn.processes import require_alone
+from burn.ranks import require_alone
 from burn.recipes import find_recipe
 from burn.recipes.ablations import VARIANTS
 from burn.report.ablations import GROUPS, Group, ablation_markdown, find_group
 from burn.results import Result
+from burn.training.plan import RunPlan
 from burn.training.recipe import Recipe
-from burn.training.run import RunPlan
 
 _NEEDS_LABELLED = "labelled-teacher"
 
@@ -102,14 +100,18 @@ def ablate(
     groups: Sequence[Group],
     execution: Execution,
     console: Console,
+    show: Callable[[Sequence[Result]], None] = lambda _: None,
 ) -> list[Result]:
     """Train and judge every variant of the groups with every seed; what the folder holds is kept.
 
     Variants that are the same run, as what the recipe does anyway is in every group, are trained
     once, under the first one's name; ablation.json says which. Each leaves a run folder
     VARIANT-seedN in `out`; ablation.md shows all that `out` holds, which is returned: the results
-    of a run for every variant that it stands for. Raises what `compare` does.
+    of a run for every variant that it stands for; `show` receives them before ablation.md is
+    written. Raises what `compare` does.
     """
+    from burn.campaign import run_campaign
+
     require_alone("ablate")
     ablation.check()
     runs = runs_of_variants(ablation)
@@ -123,6 +125,7 @@ def ablate(
     )  # fmt: skip
     results = read_ablation(execution.out, runs)
     if results:
+        show(results)
         write_text(execution.out / "ablation.md", ablation_markdown(results))
     refuse_failed(failed, execution.out)
     return results
@@ -139,6 +142,8 @@ def runs_of_variants(ablation: Ablation) -> dict[str, str]:
 
 def read_ablation(out: Path, runs: dict[str, str]) -> list[Result]:
     """The results in `out`, each under the name of every variant that its run stands for."""
+    from burn.campaign import read_campaign
+
     results = read_campaign(out)
     stands_for = {run: [v for v in runs if runs[v] == run] for run in runs.values()}
     return [

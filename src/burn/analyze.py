@@ -11,98 +11,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from burn.analysis.ema_toy import ema_toy
-from burn.analysis.gradients import (
-    SETTINGS,
-    FirstSteps,
-    Setting,
-    are_first_steps,
-    is_finite,
-    steps_of_stage,
-)
 from burn.analysis.rows import Row, from_csv, to_csv
-from burn.analysis.schedules import schedules
-from burn.campaign import seeds_in
-from burn.compute import Device, uses_bfloat16
-from burn.data.sources import Source, open_source, require_readable
+from burn.analyze_options import EmaToyOptions, GradientOptions, ScheduleOptions
+from burn.campaign_settings import seeds_in
+from burn.compute import uses_bfloat16
 from burn.errors import Interrupted, UserError
-from burn.evaluation.progress import progress_bar
 from burn.files import locked, remove_unfinished, write_beside
 from burn.negatives import NegativesOptions, train_with_fewer_negatives
-from burn.processes import require_alone
+from burn.ranks import require_alone
 from burn.recipes import find_recipe
-from burn.report import costs
-from burn.report import ema_toy as ema_toy_report
-from burn.report import gradients as gradients_report
-from burn.report import schedules as schedules_report
-from burn.report.analyses import Report
 from burn.stop import StopRequest
-from burn.targets.weights import load_teacher
-from burn.training.monitor import ALARM
 from burn.training.recipe import Recipe
-from burn.training.run import default_workers
 from burn.training_cost import CostOptions, training_costs
 
+if TYPE_CHECKING:
+    from burn.analysis.gradients import Setting
+    from burn.data.sources import Source
+    from burn.report.analyses import Report
+
 _PARTS, _ABOUT = "gradients-parts", "about.json"
-
-
-@dataclass(frozen=True)
-class GradientOptions:
-    """What is trained for the gradients.
-
-    Attributes:
-        data: images to learn from, as for pretraining.
-        teacher: float teacher, as for pretraining.
-        recipe: a recipe of method burn; its loss is varied, all else stays.
-        steps: how many of the first steps of stage 1.
-        seeds: of every random number, 0,1,2 …
-        device: auto, cpu or cuda.
-        workers: image-loading processes.
-    """
-
-    data: str
-    teacher: str
-    recipe: str = "burn_small"
-    steps: int = 100
-    seeds: str = "0,1"
-    device: Device = "auto"
-    workers: int | None = None
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if self.steps < 2:
-            raise UserError(f"--steps {self.steps} is not at least 2")
-        if (self.workers or 0) < 0:
-            raise UserError(f"--workers {self.workers} is below 0")
-        seeds_in(self.seeds)
-
-
-@dataclass(frozen=True)
-class EmaToyOptions:
-    """The toy has the paper's constants.
-
-    Attributes:
-        seed: of every random number.
-    """
-
-    seed: int = 0
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"--seed {self.seed} is not in 0 … 2³² - 1")
-
-
-@dataclass(frozen=True)
-class ScheduleOptions:
-    """Nothing to choose: BURN's defaults."""
-
-    def check(self) -> None:
-        """Nothing can be out of range."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +113,10 @@ def measure_gradients(
 
     Finished runs are kept in `out`; Interrupted is raised between two steps.
     """
+    from burn.analysis.gradients import SETTINGS, steps_of_stage
+    from burn.data.sources import open_source, require_readable
+    from burn.targets.weights import load_teacher
+
     for setting in SETTINGS:
         setting.of(recipe).check()
     source = open_source(options.data)
@@ -225,6 +160,8 @@ def measure_gradients(
 
 def _read_part(file: Path, steps: int) -> list[Row]:
     """A finished run's rows. Raises UserError where they cannot be what was written."""
+    from burn.analysis.gradients import are_first_steps
+
     text = file.read_text(encoding="utf-8", errors="replace")
     rows = from_csv(text.splitlines(), str(file))
     if not are_first_steps(rows, steps):
@@ -237,6 +174,11 @@ def _measure(
     title: str, stop: StopRequest, console: Console,
 ) -> list[Row]:  # fmt: skip
     """One run's first steps; the teacher is loaded anew, as it becomes part of what is trained."""
+    from burn.analysis.gradients import FirstSteps, is_finite
+    from burn.evaluation.progress import progress_bar
+    from burn.targets.weights import load_teacher
+    from burn.training.run import default_workers
+
     workers = default_workers(options.device) if options.workers is None else options.workers
     training = FirstSteps(
         setting.of(recipe), source, load_teacher(options.teacher), seed, options.device, workers
@@ -305,26 +247,37 @@ def _difference(name: str, old: Any, new: Any) -> str:
 
 
 def _gradients(options: GradientOptions, out: Path, console: Console) -> str:
+    from burn.report import gradients as report
+    from burn.training.monitor import ALARM
+
     recipe = find_recipe(options.recipe)
     rows, about = measure_gradients(recipe, options.recipe, options, out, console)
-    return _write(
-        out, "gradients", rows, lambda read: gradients_report.gradients(read, about, ALARM)
-    )
+    return _write(out, "gradients", rows, lambda read: report.gradients(read, about, ALARM))
 
 
 def _ema_toy(options: EmaToyOptions, out: Path, console: Console) -> str:
-    return _write(out, "ema-toy", ema_toy(options.seed), ema_toy_report.ema_toy)
+    from burn.analysis.ema_toy import ema_toy
+    from burn.report import ema_toy as report
+
+    return _write(out, "ema-toy", ema_toy(options.seed), report.ema_toy)
 
 
 def _schedules(options: ScheduleOptions, out: Path, console: Console) -> str:
-    return _write(out, "schedules", schedules(), schedules_report.schedules)
+    from burn.analysis.schedules import schedules
+    from burn.report import schedules as report
+
+    return _write(out, "schedules", schedules(), report.schedules)
 
 
 def _cost(options: CostOptions, out: Path, console: Console) -> str:
+    from burn.report import costs
+
     return _write(out, "cost", training_costs(options), costs.cost)
 
 
 def _negatives(options: NegativesOptions, out: Path, console: Console) -> str:
+    from burn.report import costs
+
     rows = train_with_fewer_negatives(options, out / "negatives", console)
     return _write(out, "negatives", rows, costs.negatives)
 

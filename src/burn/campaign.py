@@ -4,65 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO, cast
 
 import torch
 from rich.console import Console
 
 from burn.backbones import build_backbone
+from burn.campaign_settings import (
+    LABELLED_TEACHER,
+    RANDOM,
+    TEACHER,
+    Execution,
+)
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.sources import open_source
 from burn.errors import Interrupted, UserError
-from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.protocols import KnnConfig, check_sources, run_knn, run_linear
+from burn.evaluation.configs import KnnConfig, LinearConfig
+from burn.evaluation.protocols import check_sources, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
-from burn.files import write_text
+from burn.files import Busy, locked, remove_unfinished, write_text
+from burn.inputs import read_text
 from burn.methods.registry import build_method
+from burn.paths import same_path
 from burn.results import Result, read_results, result_lines
+from burn.standard_streams import SafeStream
 from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
-from burn.training.recipe import Recipe
-from burn.training.run import Machine, RunPlan, default_workers, pretrain
+from burn.training.plan import Machine, RunPlan
+from burn.training.run import StageSummary, default_workers, pretrain
 
+_BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits
 _JUDGED_FILE = "compared.jsonl"
 _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
-# Not trained here, but judged beside what is: the floor and what was learned from.
-RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
-
-
-def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:
-    """The recipe cut or stretched to `budget` images in all stages, and the steps of each stage.
-
-    Warm-up is a fifth at most: a short budget is not to be spent on it. Raises UserError where the
-    budget does not make a step.
-    """
-    batch = min(recipe.batch_size, num_images)
-    steps = budget // (len(recipe.precisions()) * batch)
-    if steps < 1:
-        stages = len(recipe.precisions())
-        raise UserError(
-            f"--budget {budget} is less than one batch of {batch} in each of {stages} stages: give "
-            f"at least {batch * stages}"
-        )
-    steps_per_epoch = num_images // batch
-    warmup = min(recipe.optim.warmup_epochs, steps / steps_per_epoch / 5)
-    recipe = replace(
-        recipe,
-        epochs=math.ceil(steps / steps_per_epoch),
-        optim=replace(recipe.optim, warmup_epochs=warmup),
-    )
-    return recipe, steps
 
 
 class Shared(Protocol):
@@ -86,24 +70,6 @@ class Shared(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How a campaign's runs are made.
-
-    Attributes:
-        out: folder of the runs; what it already holds is kept.
-        seeds: each model is trained with each of them.
-        machine: on which all are trained and judged.
-        processes: how many run at once, each on a GPU of its own or with its share of the cores,
-            its output in logs/; default: one for each GPU, or one.
-    """
-
-    out: Path
-    seeds: Sequence[int]
-    machine: Machine
-    processes: int | None = None
-
-
 def run_campaign(
     name: str,
     shared: Shared,
@@ -125,7 +91,7 @@ def run_campaign(
     signal: the same call goes on.
     """
     out, machine = execution.out, execution.machine
-    _check_seeds(execution.seeds)
+    execution.check()
     processes = _check_processes(execution.processes, machine)
     train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
     check_sources(train, test)
@@ -137,17 +103,14 @@ def run_campaign(
     ]
     teachers = _check_jobs(jobs[: len(models)], references.values())
     data = {"--data": train.fingerprint, "--test": test.fingerprint}
-    _open(out, name, settings, teachers | data, told)
+    if not out.exists():
+        out.mkdir(parents=True, exist_ok=True)
+    with locked(out, patience=30):  # another campaign in this folder is here for a moment only
+        _open(out, name, settings, teachers | data, told)
     failed = _run_jobs(jobs, processes, console)
     random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
     _judge_references(out, judging, {RANDOM: random, **references}, console)
     return failed
-
-
-def refuse_failed(failed: Sequence[str], out: Path) -> None:
-    """Raise UserError with the first of what `run_campaign` returned, if there is any."""
-    if failed:
-        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
 
 
 @dataclass(frozen=True)
@@ -197,17 +160,22 @@ class Job:
         return _read_judged(self.folder / _JUDGED_FILE, self.model, trained=True) is not None
 
     def run(self, console: Console) -> None:
-        """Train, or go on with it, and judge."""
+        """Train, or resume, and judge. Raises Busy where another process is at it."""
         console.rule(self.name)
         machine = replace(self.judging.machine, max_bad=1.0)  # counted, as in the judging
         summaries = pretrain(
             self.plan, self.folder, machine, console, overwrite=False,
             resume=(self.folder / "run.json").is_file(), resume_command="the same command",
         )  # fmt: skip
+        with locked(self.folder):
+            if not self.done:  # by another command, since the training has ended
+                self._judge(summaries, console)
+
+    def _judge(self, summaries: Sequence[StageSummary], console: Console) -> None:
+        """Write the results of a network that is trained."""
         results = self.judging.judge(self.model, str(self.folder), self.plan.seed, console)
         train = open_source(self.plan.data, "train")
-        batch = min(self.plan.recipe.batch_size, len(train))
-        seen = sum(summary.steps for summary in summaries) * batch
+        seen = sum(summary.images_seen for summary in summaries)
         collapsed = [s.stage for s in summaries if s.collapsed_at is not None]
         training = {
             "recipe": self.plan.recipe_name,
@@ -262,31 +230,8 @@ def read_campaign(out: Path) -> list[Result]:
     ]
 
 
-def seeds_in(text: str) -> list[int]:
-    """Numbers with commas between. Raises UserError for what is none."""
-    try:
-        words = [word.strip() for word in text.split(",")]
-        seeds = [int(word) for word in words if word.isascii() and word.isdecimal()]
-        if len(seeds) < len(words):
-            raise ValueError
-    except ValueError:
-        raise UserError(f"--seeds {text}: give whole numbers with commas between") from None
-    _check_seeds(seeds)
-    return seeds
-
-
-def _check_seeds(seeds: Sequence[int]) -> None:
-    """Raise UserError for seeds that are none."""
-    if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
-        raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")
-
-
 def _check_processes(processes: int | None, machine: Machine) -> int:
     """How many run at once. Raises UserError for more than there are GPUs."""
-    if (machine.workers or 0) < 0:
-        raise UserError(f"--workers {machine.workers} is below 0")
-    if processes is not None and processes < 1:
-        raise UserError(f"--processes {processes} is not at least 1")
     if torch_device(machine.device).type != "cuda":
         return processes or 1
     count = torch.cuda.device_count()
@@ -321,33 +266,39 @@ def _open(
 ) -> None:
     """A new folder, or one whose runs have the same settings, which stand in NAME.json.
 
-    shared: settings that may not change; but a teacher may be added. fingerprints: of data and
-    teachers, by name; they may not change either. told: what NAME.json says besides, each time
-    anew. Raises UserError naming what did change.
+    shared: settings that may not change; but a teacher may be added, and data and teachers may be
+    named in another way. fingerprints: of data and teachers, by name; they may not change. told:
+    what NAME.json says besides, each time anew. Raises UserError naming what did change.
     """
     shared = json.loads(json.dumps(shared))
     file = out / f"{name}.json"
+    remove_unfinished(out)
     if file.is_file():
+        content = read_text(file)  # without permission it is not damaged
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = json.loads(content)
             known = {name: stored[name] for name in shared}
             before = dict(stored.get("files", {}))
-        except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: remove it to begin anew") from error
-        differ = [
-            name
-            for name, value in shared.items()
-            if known[name] != value and not ("teacher" in name and None in (value, known[name]))
-        ]
-        if differ:
-            name = differ[0]
-            raise UserError(
-                f"{out} was begun with --{name.replace('_', '-')} {known[name]}, not "
-                f"{shared[name]}: give another --out"
+        names: dict[str, str] = {}  # of the same file: as given now -> as in the campaign's file
+        for name, value in shared.items():
+            was, is_teacher = known[name], "teacher" in name
+            if was == value or (is_teacher and None in (value, was)):
+                continue
+            same = (is_teacher or name in ("data", "test")) and (
+                same_path(str(was), str(value))
+                or (is_teacher and before.get(was) == fingerprints.get(value, ""))
             )
-        shared = {**shared, **{name: known[name] for name in shared if shared[name] is None}}
+            if not same:
+                raise UserError(
+                    f"{out} was begun with --{name.replace('_', '-')} {was}, not {value}: give "
+                    "another --out"
+                )
+            names[value] = was
+        shared = {**shared, **{n: known[n] for n in shared if known[n] is not None}}
         for name, fingerprint in fingerprints.items():
-            if before.get(name, fingerprint) != fingerprint:
+            if before.get(names.get(name, name), fingerprint) != fingerprint:
                 raise UserError(
                     f"{name} is not what it was when {out} was begun: give another --out"
                 )
@@ -356,7 +307,6 @@ def _open(
         raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")
     elif out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
-    out.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps({**shared, "files": fingerprints, **told}, indent=2) + "\n")
 
 
@@ -411,7 +361,7 @@ def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:
 
 def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
     """What failed, in a line each."""
-    failed = []
+    failed, busy = list[str](), list[Job]()
     for job in jobs:
         if job.done:  # by another command, meanwhile
             continue
@@ -419,10 +369,25 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
             job.run(console)
         except Interrupted:
             raise
+        except Busy:
+            busy.append(job)
+            console.print(f"{job.name}: another burn process is using it, left to that one")
         except UserError as error:
             failed.append(f"{job.name}: {error}")
             console.print(failed[-1], style="bold red")
-    return failed
+    return failed + _still_busy(busy)
+
+
+def _still_busy(jobs: Sequence[Job]) -> list[str]:
+    """A line for what another campaign in the same folder has not finished either."""
+    names = [job.name for job in jobs if not job.done]
+    if not names:
+        return []
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"{names[0]}{others}: another burn process is using it; when that has ended, the same "
+        "command finishes the rest"
+    ]
 
 
 def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
@@ -433,7 +398,7 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
     logs = jobs[0].out / "logs"
     logs.mkdir(exist_ok=True)
     context = multiprocessing.get_context("spawn")
-    waiting, failed = list(jobs), list[str]()
+    waiting, failed, busy = list(jobs), list[str](), list[Job]()
     running: dict[int, tuple[Job, Any]] = {}
     stop = StopRequest()
     told = False
@@ -458,16 +423,19 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 if process.is_alive():
                     continue
                 del running[slot]
-                if process.exitcode:
+                outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
+                if process.exitcode == _BUSY:
+                    busy.append(job)
+                    outcome = "another burn process is using it, left to that one"
+                elif process.exitcode:
                     why = _last_words(logs / f"{job.name}.txt", process.exitcode)
                     failed.append(f"{job.name}: {why}")
-                outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
                 console.print(f"{job.name}: {outcome}")
     if stop.requested:
         raise Interrupted(
-            "stopped; what was under way is saved, and the same command goes on", stop.number
+            "stopped; what was under way is saved, and the same command resumes", stop.number
         )
-    return failed
+    return failed + _still_busy(busy)
 
 
 def _last_words(log: Path, exit_code: int) -> str:
@@ -501,24 +469,44 @@ def _one_gpu(slot: int, device: Device) -> Iterator[None]:
 
 
 def _run_alone(job: Job, processes: int, log: Path) -> None:
-    """A process's whole life, with its share of the cores."""
-    with (
-        log.open("a", buffering=1, encoding="utf-8", errors="replace") as file,
-        contextlib.redirect_stdout(file),
-        contextlib.redirect_stderr(file),
-    ):
-        try:
-            torch.set_num_threads(max(1, torch.get_num_threads() // processes))
-            machine = job.judging.machine
-            workers = machine.workers
-            if workers is None:
-                workers = max(1, default_workers(machine.device) // processes)
-            machine = replace(machine, workers=workers)
-            job = replace(job, judging=replace(job.judging, machine=machine))
-            job.run(Console(file=file, width=100, markup=False, highlight=False))
-        except UserError as error:
-            print(" ".join(str(error).split()), file=file)
-            sys.exit(2)
-        except Exception:
-            traceback.print_exc(file=file)
-            sys.exit(1)
+    """A process's whole life, with its share of the cores. It ends when its parent does."""
+    _end_with_parent()
+    with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
+        file = cast(TextIO, SafeStream(opened))  # a full disk ends no training for its log
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            _run_logged(job, processes, file)
+
+
+def _end_with_parent() -> None:
+    """End this process when the campaign that started it has gone, however that ended.
+
+    Its run would keep the folder locked for hours, and the same command could not resume it.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_logged(job: Job, processes: int, file: TextIO) -> None:
+    try:
+        torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+        machine = job.judging.machine
+        workers = machine.workers
+        if workers is None:
+            workers = max(1, default_workers(machine.device) // processes)
+        machine = replace(machine, workers=workers)
+        job = replace(job, judging=replace(job.judging, machine=machine))
+        job.run(Console(file=file, width=100, markup=False, highlight=False))
+    except Busy:
+        sys.exit(_BUSY)
+    except UserError as error:
+        print(" ".join(str(error).split()), file=file)
+        sys.exit(2)
+    except Exception:
+        traceback.print_exc(file=file)
+        sys.exit(1)

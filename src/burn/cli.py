@@ -6,12 +6,15 @@ Exit status: 0 done; 1 a fault of burn's own; 2 something the user can mend, sai
 
 from __future__ import annotations
 
-import io
+import contextlib
+import errno
 import json
 import os
+import re
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from importlib.metadata import version
@@ -20,9 +23,13 @@ from typing import Any, TypeVar, cast
 
 from rich.console import Console
 
-from burn.errors import Interrupted, SaidByFirst, UserError, printable
+from burn.bounds import require_processes, require_within
+from burn.errors import Interrupted, SaidByFirst, UserError, printable, shortened
+from burn.inputs import last_opened
 from burn.launch import end_with_launcher, launch, started_by_launcher
 from burn.options import Parser
+from burn.ranks import ranks
+from burn.standard_streams import safe_streams
 
 T = TypeVar("T")
 
@@ -34,8 +41,8 @@ usage: burn COMMAND [options]
 commands:
   demo       the whole road on built-in images, in minutes
   pretrain   unlabelled images in, a binary backbone out
-  evaluate   judge a checkpoint by one of the paper's protocols
-  compare    train and judge several methods at one budget
+  evaluate   evaluate a checkpoint by one of the paper's protocols
+  compare    train and evaluate several methods at one budget
   ablate     BURN with one choice changed at a time, at one budget
   analyze    the paper's small experiments, each as a picture, its data and a text
   import     a published binary checkpoint becomes burn's
@@ -66,12 +73,25 @@ _EVALUATE_EXAMPLES = """\
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run a command line; returns the exit status.
+
+    A failure to print never stops the work. A reader of standard output that has left, as `head`
+    does, changes nothing; any other failure there is status 2 at the end, for numbers were lost.
+    """
+    with safe_streams() as out:
+        status = _answer(arguments)
+        out.flush()
+        if out.failure is not None and out.failure.errno != errno.EPIPE and not status:
+            why = out.failure.strerror or out.failure
+            print(f"burn: standard output cannot be written: {why}", file=sys.stderr)
+            status = 2
+        return status
+
+
+def _answer(arguments: Sequence[str] | None) -> int:
     end_with_launcher()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     status = 2
     try:
         return _run(arguments, console)
@@ -81,25 +101,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, status = str(stopped), 128 + stopped.number
         if os.environ.get("RANK", "0") != "0":  # all stopped at the same step
             return status
-    except UserError as error:
-        message = str(error)
-    except BrokenPipeError:  # the reader of our output left
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - kept open until exit
-        return 0
-    except OSError as error:  # a full disk, a name too long, a missing right
-        message = ": ".join(str(part) for part in (error.strerror or error, error.filename) if part)
     except KeyboardInterrupt:
         message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
+    except Exception as error:
+        message, status = _explained(error, arguments)
+        if os.environ.get("BURN_DEBUG", "0") not in ("", "0"):
+            traceback.print_exc()
     rank = os.environ.get("RANK", "0")
-    who = "burn" if rank == "0" else f"burn (process {rank})"
-    print(f"{who}: {_one_line(message)}", file=sys.stderr)
+    who = "burn" if rank == "0" else f"burn (process {shortened(rank, 10)})"
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        print(_one_line(f"{who}: {message}"), file=sys.stderr)
     return status
 
 
+def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
+    """The line for an exception, and the exit status: 1 for what burn should have foreseen.
+
+    What a library raises on a user's input is a UserError where the input is known; this is the
+    last resort, which knows the command and the file that was opened last.
+    """
+    if isinstance(error, UserError):
+        return str(error), 2
+    if isinstance(error, OSError):  # a full disk, a name too long, a missing right
+        parts = (error.strerror or error, error.filename)
+        return ": ".join(str(part) for part in parts if part), 2
+    command = " ".join(["burn", *arguments[:1]])
+    file = f" (the last file opened was {opened})" if (opened := last_opened()) else ""
+    text = shortened(printable(str(error)), 90)
+    if isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__}: {error}"):
+        return f"{command}: not enough memory{file}: {text or 'give smaller sizes'}", 2
+    if isinstance(error, UnicodeEncodeError):
+        name = shortened(printable(ascii(error.object)), 90)
+        return f"{name} has characters that this locale cannot name: set LC_ALL=C.UTF-8", 2
+    what = f"internal error in {command}{file}: {type(error).__name__}: {text}"
+    return f"{what}; set BURN_DEBUG=1 for the traceback, and report it", 1
+
+
+# What torch, NumPy and Arrow call it; torch's own OutOfMemoryError is a RuntimeError.
+_MEMORY = re.compile(
+    "OutOfMemory|ArrowMemoryError|out of memory|not enough memory|[Uu]nable to allocate"
+)
+
+
 def _one_line(text: str) -> str:
-    """Not longer than a screen."""
-    line = printable(text)
-    return line if len(line) <= 2000 else line[:2000] + " …"
+    """A few lines of a terminal at most: the beginning says what, the end what to do."""
+    words = (w if len(w) <= _LONG_PATH else shortened(w, 100) for w in printable(text).split(" "))
+    return shortened(" ".join(words), _MOST_CHARACTERS)
+
+
+_LONG_PATH, _MOST_CHARACTERS = 200, 600
 
 
 def _run(arguments: list[str], console: Console) -> int:
@@ -139,7 +189,8 @@ def _run(arguments: list[str], console: Console) -> int:
 def _demo(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "demo",
-        "Pretrain a float teacher and a binary network on built-in handwritten digits, judge both.",
+        "Pretrain a float teacher and a binary network on built-in handwritten digits, and\n"
+        "evaluate both.",
         "  burn demo\n  burn demo --out runs/another --seed 1\n  burn demo --overwrite",
     )
     parser.add_argument("--out", type=str, default="runs/demo", help="folder for what it makes")
@@ -160,12 +211,12 @@ def _demo(arguments: list[str], console: Console) -> None:
 
 
 def _pretrain(arguments: list[str], console: Console) -> None:
-    from burn.processes import in_group
     from burn.recipes import find_recipe, recipe_list
     from burn.settings import from_plain
     from burn.targets.layouts import TEACHER_SYNTAX
+    from burn.training.pace import rate
+    from burn.training.plan import Machine, RunPlan
     from burn.training.recipe import Recipe
-    from burn.training.run import Machine, RunPlan, pretrain, read_plan
 
     parser = Parser(
         "pretrain",
@@ -214,8 +265,10 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         "--workers", type=int | None, default=None, help="image-loading processes of each process"
     )
     parser.add_argument(
-        "--monitor_every", type=int, default=20, help="optimizer steps between two looks at the run"
-    )
+        "--monitor_every", type=int | None, default=None,
+        help="optimizer steps between two rows of metrics (default: a fiftieth of a stage's steps, "
+        "at most 20)",
+    )  # fmt: skip
     parser.add_argument(
         "--save_every", type=float, default=5.0, help="minutes between two resume files"
     )
@@ -234,10 +287,11 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         "--compile", action="store_true", help="run the networks through torch.compile"
     )
     parser.add_argument("--json", action="store_true", help="print how stages ended as JSON lines")
-    parser.add_argument("--config", action="config", help="YAML file with any of these options")
+    parser.add_configuration()
     parser.add_fields(Recipe)
-    resuming = _resumed_plan(arguments, read_plan)
-    name = resuming.recipe_name if resuming else parser.peek(arguments, "recipe")
+    expanded = parser.expand(arguments)
+    resuming = _resumed_plan(parser, expanded)
+    name = resuming.recipe_name if resuming else parser.peek(expanded, "recipe")
     recipe = resuming.recipe if resuming else find_recipe(name) if name else Recipe()
     parser.set_field_defaults(recipe.to_json())
     if resuming:
@@ -245,7 +299,10 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             recipe=name, data=resuming.data, teacher=resuming.teacher, seed=resuming.seed,
             max_steps=resuming.max_steps,
         )  # fmt: skip
-    options = parser.read(arguments)
+    resize = _resize_of_views(parser, expanded, recipe)
+    if resize is not None:
+        parser.set_defaults({"views.resize": resize})
+    options = parser.read(expanded)
     machine = Machine(
         _device(options.device), options.workers, options.monitor_every, options.save_every,
         _skipped_steps(options.on_nonfinite), _share(options.max_bad), options.profile,
@@ -258,15 +315,19 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             raise UserError(f"give --{required}: see burn pretrain --help")
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one")
-    if options.recipe != name:
-        raise UserError(f"two recipes are given, {name} and {options.recipe}: give one")
     given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
     chosen = from_plain(Recipe, parser.fields_of(options)).freed_of(recipe)
     plan = from_plain(RunPlan, {**given, "recipe_name": options.recipe, "recipe": chosen})
     plan.recipe.check()
     machine.check()
     _launch(arguments, options.devices, options.num_nodes)
-    prints = not in_group() or os.environ["RANK"] == "0"
+    from burn.training.run import pretrain
+
+    if ranks().rank == 0 and resize is not None and chosen.views.resize == resize:
+        console.print(
+            f"--views.resize is {resize} with --views.size {chosen.views.size}, as in the recipe's "
+            f"{recipe.views.resize} with {recipe.views.size}"
+        )
     summaries = pretrain(
         plan,
         Path(options.out),
@@ -275,8 +336,9 @@ def _pretrain(arguments: list[str], console: Console) -> None:
         resume=options.resume,
         overwrite=options.overwrite,
         resume_command=_resume_command(arguments, options.out),
+        named=recipe,
     )
-    for s in summaries if prints else ():
+    for s in summaries if ranks().rank == 0 else ():
         if options.json:
             print(json.dumps({**asdict(s), "checkpoint": str(s.checkpoint)}))
             continue
@@ -286,8 +348,23 @@ def _pretrain(arguments: list[str], console: Console) -> None:
             collapsed += f", features collapsed at step {s.features_collapsed_at}"
         print(
             f"stage {s.stage} {s.precision.value}: {s.steps} steps, "
-            f"{s.images_per_second:.0f} images/s{knn}{collapsed} -> {s.checkpoint}"
+            f"{rate(s.images_per_second)}{knn}{collapsed} -> {s.checkpoint}"
         )
+
+
+def _resize_of_views(parser: Parser, arguments: Sequence[str], recipe: Any) -> int | None:
+    """What views.resize is to be, unless it is given, where views.size is not the recipe's.
+
+    None where it follows by itself, or where the size is the recipe's.
+    """
+    from burn.settings import from_plain
+    from burn.training.recipe import Recipe
+
+    if recipe.views.resize is None:
+        return None
+    options = parser.read([word for word in arguments if word != "--print_config"])
+    chosen = from_plain(Recipe, parser.fields_of(options)).with_resize_of(recipe)
+    return None if chosen.views.size == recipe.views.size else chosen.views.resize
 
 
 def _resume_command(arguments: Sequence[str], out: str) -> str:
@@ -315,8 +392,9 @@ def _skipped_steps(text: str) -> int:
     if text == "stop":
         return 0
     word, _, number = text.partition(":")
-    if word != "skip" or not (number.isascii() and number.isdecimal()):
-        raise UserError(f"--on-nonfinite {text}: give stop, or skip:10 to leave out 10 steps")
+    if word != "skip" or not (number.isascii() and number.isdecimal() and len(number) < 18):
+        shown = shortened(text)
+        raise UserError(f"--on-nonfinite {shown}: give stop, or skip:10 to leave out 10 steps")
     return int(number)
 
 
@@ -330,14 +408,11 @@ def _share(text: str) -> float:
 
 def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None) -> None:
     """With --devices, run the command in so many processes and exit with their status."""
-    for name, value in (("devices", devices), ("num-nodes", num_nodes)):
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value} is not at least 1")
-    from burn.processes import in_group
-
-    if in_group():
-        count = int(os.environ["WORLD_SIZE"])
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(count)))
+    require_processes(1, devices=devices)
+    require_within(1, 10_000, num_nodes=num_nodes)
+    place = ranks()
+    if place.count > 1:
+        count, local = place.count, place.local_count
         if (devices or local) != local or (num_nodes or count // local) * local != count:
             raise UserError(
                 f"{count} processes were started, {local} on a machine, but --devices "
@@ -348,34 +423,32 @@ def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None
         raise SystemExit(launch(["pretrain", *arguments], devices or 1, num_nodes or 1))
 
 
-def _resumed_plan(arguments: Sequence[str], read_plan: Callable[[Path], Any]) -> Any:
+def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
     """With --resume, the plan of the run that is resumed, whose options are the defaults.
 
     None where there is no run yet and a recipe is given to begin one.
     """
     if "--resume" not in arguments:
         return None
-    given = {name for name in arguments if name.startswith("--recipe")}
-    for position, argument in enumerate(arguments):
-        if argument == "--out" and position + 1 < len(arguments):
-            out = Path(arguments[position + 1])
-        elif argument.startswith("--out="):
-            out = Path(argument.removeprefix("--out="))
-        else:
-            continue
-        return None if given and not (out / "run.json").exists() else read_plan(out)
-    raise UserError("--resume needs --out, the folder of the run to go on with")
+    out = parser.peek(arguments, "out")
+    if not out:
+        raise UserError("--resume needs --out, the folder of the run to go on with")
+    if parser.peek(arguments, "recipe") is not None and not (Path(out) / "run.json").exists():
+        return None
+    from burn.training.run import read_plan
+
+    return read_plan(Path(out))
 
 
 def _evaluate(arguments: list[str], console: Console) -> None:
-    from burn.evaluation.run import PROTOCOLS, Request, evaluate
+    from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
     from burn.report.tables import results_table
 
     protocol = arguments[0] if arguments else "--help"
-    if protocol not in (*PROTOCOLS, "-h", "--help"):
-        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOLS)} first")
+    if protocol not in (*PROTOCOL_CONFIGS, "-h", "--help"):
+        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOL_CONFIGS)} first")
     parser = Parser("evaluate PROTOCOL CHECKPOINT", _EVALUATE, _EVALUATE_EXAMPLES)
-    parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
+    parser.add_argument("protocol", type=str, help=", ".join(PROTOCOL_CONFIGS))
     parser.add_argument(
         "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
     )
@@ -386,26 +459,32 @@ def _evaluate(arguments: list[str], console: Console) -> None:
         help="the checkpoint's network with random weights: the floor",
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    if protocol in PROTOCOLS:
-        parser.add_class_arguments(PROTOCOLS[protocol].config, as_group=False)
+    kind = PROTOCOL_CONFIGS.get(protocol)
+    if kind:
+        parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments or ["--help"])
-    config = _settings(options, PROTOCOLS[protocol].config)
-    results, notes = evaluate(protocol, _settings(options, Request), config, console)
-    for note in notes:
-        print(_one_line(note), file=sys.stderr)
-    _print_results(results, options.json, results_table)
+    assert kind is not None
+    config = _settings(options, kind)
+    from burn.evaluation.run import evaluate
+
+    def show(results: Sequence[Any], notes: Sequence[str]) -> None:
+        for note in notes:
+            print(_one_line(note), file=sys.stderr)
+        _print_results(results, options.json, results_table)
+
+    evaluate(protocol, _settings(options, Request), config, console, show)
 
 
 def _compare(arguments: list[str], console: Console) -> None:
     from burn.compare import Comparison, compare
-    from burn.methods.registry import METHODS
+    from burn.methods.configs import METHODS
     from burn.report.tables import comparison_table
 
     parser = Parser(
         "compare",
-        "Train several methods on the same images, network and budget, and judge them by kNN and "
-        "linear\nevaluation. Interrupted, the same command goes on; later ones may add methods and "
-        "seeds.",
+        "Train several methods on the same images, network and budget, and evaluate them by kNN "
+        "and linear\nevaluation. Interrupted, the same command goes on; later ones may add methods "
+        "and seeds.",
         "  burn compare --methods burn,s2bnn,mocov2 --data cifar/train.parquet \\\n"
         "      --test cifar/val.parquet --budget 400000 --teacher runs/teacher \\\n"
         "      --out runs/compared\n"
@@ -420,8 +499,10 @@ def _compare(arguments: list[str], console: Console) -> None:
     methods = (
         METHODS if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
     )
-    results = compare(comparison, methods, execution, console)
-    _print_results(results, options.json, comparison_table)
+    compare(
+        comparison, methods, execution, console,
+        lambda results: _print_results(results, options.json, comparison_table),
+    )  # fmt: skip
 
 
 def _ablate(arguments: list[str], console: Console) -> None:
@@ -431,9 +512,9 @@ def _ablate(arguments: list[str], console: Console) -> None:
     named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
     parser = Parser(
         "ablate",
-        "Train a BURN recipe with one choice changed at a time, at equal budget, and judge every\n"
-        "variant by kNN and linear evaluation. Interrupted, the same command goes on; later ones "
-        f"may add\ngroups and seeds.\n\ngroups:\n{named}",
+        "Train a BURN recipe with one choice changed at a time, at equal budget, and evaluate\n"
+        "every variant by kNN and linear evaluation. Interrupted, the same command goes on; later "
+        f"ones may add\ngroups and seeds.\n\ngroups:\n{named}",
         "  burn ablate --groups components --data cifar/train.parquet --test cifar/val.parquet \\\n"
         "      --budget 400000 --teacher runs/teacher --out runs/ablated\n"
         "  burn ablate --groups all --seeds 0,1 --data photos/train --test photos/val \\\n"
@@ -445,15 +526,17 @@ def _ablate(arguments: list[str], console: Console) -> None:
     )
     options, ablation, execution = _read_campaign(parser, arguments, Ablation)
     groups = groups_named(options.groups, ablation.labelled_teacher)
-    results = ablate(ablation, groups, execution, console)
-    _print_results(results, options.json, ablation_table)
+    ablate(
+        ablation, groups, execution, console,
+        lambda results: _print_results(results, options.json, ablation_table),
+    )  # fmt: skip
 
 
 def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[Any, T, Any]:
     """The options of compare and ablate: all of them, those of `kind`, and the Execution."""
-    from burn.campaign import Execution, seeds_in
-    from burn.files import expand
-    from burn.training.run import Machine
+    from burn.campaign_settings import Execution, seeds_in
+    from burn.paths import expand
+    from burn.training.plan import Machine
 
     parser.add_argument("--seeds", type=str, default="0", help="of every random number, 0,1,2 …")
     parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
@@ -475,7 +558,7 @@ def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple
 
 def _analyze(arguments: list[str], console: Console) -> None:
     from burn.analyze import ANALYSES, analyze
-    from burn.files import expand
+    from burn.paths import expand
 
     what = arguments[0] if arguments else "--help"
     if what not in (*ANALYSES, "-h", "--help"):
@@ -523,11 +606,12 @@ def _import(arguments: list[str], console: Console) -> None:
     parser.add_argument("--out", type=str, required=True, help="our checkpoint, .safetensors")
     parser.add_argument(
         "--stage", type=int | None, default=None,
-        help="1: binary activations, 2: weights too; default: what the file's shapes tell, or 2",
+        help="1: only the activations are binary, 2: the weights too; needed for burn-release and "
+        "s2bnn, whose files do not say it (default: what the file says)",
     )  # fmt: skip
     options = parser.read(arguments)
     from burn.exchange import import_checkpoint
-    from burn.files import expand
+    from burn.paths import expand
 
     done = import_checkpoint(
         expand(options.file), options.format, expand(options.out), options.stage
@@ -573,7 +657,7 @@ def _export(arguments: list[str], console: Console) -> None:
         raise UserError(f"cannot export to {format!r}: onnx or reactnet")
     if onnx and format != "onnx":
         raise UserError(f"{options.out}: .onnx is not how a file of format {format} ends")
-    from burn.files import expand
+    from burn.paths import expand
 
     checkpoint, out = expand(options.checkpoint), expand(options.out)
     if format == "onnx":
@@ -627,7 +711,7 @@ def _pack(arguments: list[str], console: Console) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     options = parser.read(arguments)
     from burn.deploy.pack import pack
-    from burn.files import expand
+    from burn.paths import expand
     from burn.results import append_results
 
     head = None if options.head is None else expand(options.head)
@@ -636,14 +720,20 @@ def _pack(arguments: list[str], console: Console) -> None:
         append_results(kept, [])  # after packing would be late to find out
     done = pack(expand(options.checkpoint), expand(options.out), head)
     speed: dict[str, float] = {}
+    unkept: UserError | None = None
     if kept:
         from burn.deploy.measured import pack_results
 
         results = pack_results(done, expand(options.out), options.checkpoint)
-        append_results(kept, results)
+        try:
+            append_results(kept, results)
+        except UserError as error:
+            unkept = error  # raised below, after the numbers are out
         speed = {r.metric: r.value for r in results if r.metric == "milliseconds"}
     if options.json:
         print(json.dumps({**asdict(done), **speed, "out": options.out}))
+        if unkept:
+            raise unkept
         return
     print(
         f"{done.bytes:,} bytes, {done.ratio:.1f} times less than the {done.float32_bytes:,} of its "
@@ -654,32 +744,78 @@ def _pack(arguments: list[str], console: Console) -> None:
         + (f", same class for {done.same_class} of them" if done.classes else "")
     )
     if kept:
-        print(f"{speed['milliseconds']:.3f} ms an image here on one thread, added to {kept}")
+        added = "" if unkept else f", added to {kept}"
+        print(f"{speed['milliseconds']:.3f} ms an image here on one thread{added}")
     print(f"-> {options.out}")
     print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")
+    if unkept:
+        raise unkept
 
 
 def _info(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "info NAME",
-        "Parameters, operations and size of a network, or of the one in a checkpoint.",
+        "Parameters, operations and size of a network, or of the one in a checkpoint; the contents "
+        "of a\npacked file.",
         "  burn info reactnet_a --image-size 224 --classes 1000\n"
         "  burn info runs/student --json\n"
-        "  burn info resnet50",
+        "  burn info resnet50\n"
+        "  burn info student.bnn",
     )
-    parser.add_argument("name", type=str, help="reactnet_a, a timm name, or a checkpoint of burn's")
+    parser.add_argument(
+        "name", type=str,
+        help="reactnet_a, a timm name, a checkpoint of burn's, or a packed file (.bnn)",
+    )  # fmt: skip
     parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
     parser.add_argument("--classes", type=int, default=0, help="outputs of a linear classifier")
     parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.read(arguments)
-    from burn.analysis.cost import cost_table, count_named
+    from burn.paths import expand, nearest_path
 
-    cost, about = count_named(options.name, options.image_size, options.classes, options.width)
+    path = expand(options.name)
+    there = os.path.lexists(path)
+    near = None if there else nearest_path(path)
+    hint = f"did you mean {near}?" if near else "give a run folder, a checkpoint or a timm name"
+    if not there and ({"/", os.sep} & set(options.name) or path.suffix in (".safetensors", ".bnn")):
+        raise UserError(f"no run, checkpoint or packed file at {options.name}: {hint}")
+    if path.suffix == ".bnn":
+        _packed_info(options, path)
+        return
+    from burn.analysis.cost import cost_table, cost_title, count_named
+
+    try:
+        cost, about = count_named(
+            options.name, path, options.image_size, options.classes, options.width
+        )
+    except UserError as error:
+        if near and "unknown backbone" in str(error):
+            raise UserError(f"{options.name} is no run, checkpoint or backbone: {hint}") from error
+        raise
     if options.json:
         print(json.dumps({**about, **asdict(cost), "ops": cost.ops}, indent=2))
     else:
-        Console(markup=False, highlight=False).print(cost_table(cost, about))
+        print(cost_title(about))
+        Console(markup=False, highlight=False).print(cost_table(cost))
+
+
+def _packed_info(options: Any, file: Path) -> None:
+    """Of `burn info FILE.bnn`."""
+    from burn.deploy.described import packed_facts, packed_table
+
+    if (options.image_size, options.classes, options.width) != (None, 0, None):
+        raise UserError(
+            f"{options.name} is a packed file, which is as it is: leave out --image-size, "
+            "--classes and --width"
+        )
+    facts = packed_facts(file)
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        print(printable(f"packed file {options.name}"))
+        Console(markup=False, highlight=False, emoji=False).print(packed_table(facts))
+        hint = f"burn-engine info {options.name} lists its layers and what runs them here"
+        print(printable(hint))
 
 
 def _report(arguments: list[str], console: Console) -> None:
@@ -697,7 +833,7 @@ def _report(arguments: list[str], console: Console) -> None:
         "--out", type=str, default="report.html", help="page to write, in the place of an older one"
     )
     options = parser.read(arguments)
-    from burn.files import expand
+    from burn.paths import expand
     from burn.report.html import write_report
 
     out = expand(options.out)
@@ -719,6 +855,7 @@ def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., A
             print(json.dumps(asdict(result)))
     else:
         Console(markup=False, highlight=False, emoji=False).print(table(results))
+    sys.stdout.flush()  # the numbers are out before anything else may fail
 
 
 def _device(name: str) -> Any:

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from rich.console import Console
 
-from burn.campaign import (
+from burn.campaign_settings import (
     LABELLED_TEACHER,
     TEACHER,
     Execution,
-    read_campaign,
     refuse_failed,
-    run_campaign,
     within_budget,
 )
 from burn.errors import UserError
-from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.configs import LinearConfig
 from burn.files import write_text
-from burn.methods.registry import METHODS, NEED_TEACHER, MethodName
-from burn.processes import require_alone
+from burn.methods.configs import METHODS, NEED_TEACHER, MethodName
+from burn.ranks import require_alone
 from burn.recipes import find_recipe
-from burn.report.plots import comparison_picture
 from burn.report.tables import comparison_markdown
 from burn.results import Result
-from burn.training.run import RunPlan
+from burn.training.plan import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
 
@@ -99,14 +96,18 @@ def compare(
     methods: Sequence[MethodName],
     execution: Execution,
     console: Console,
+    show: Callable[[Sequence[Result]], None] = lambda _: None,
 ) -> list[Result]:
     """Train and judge every method with every seed; what the folder already holds is kept.
 
     Each leaves a run folder METHOD-seedN, with its compared.jsonl; later calls may add methods and
     seeds, but not change settings. comparison.md and .svg show all that the folder holds, which is
-    returned. A run that fails does not stop the others. Raises UserError as `pretrain` does,
-    Interrupted after a signal.
+    returned; `show` receives it before anything of it is written. A run that fails does not stop
+    the others. Raises UserError as `pretrain` does, Interrupted after a signal.
     """
+    from burn.campaign import read_campaign, run_campaign
+    from burn.report.plots import comparison_picture
+
     require_alone("compare")
     comparison.check(methods)
     failed = run_campaign(
@@ -116,6 +117,7 @@ def compare(
     )  # fmt: skip
     results = read_campaign(execution.out)
     if results:
+        show(results)
         write_text(execution.out / "comparison.md", comparison_markdown(results))
         comparison_picture(results, execution.out / "comparison.svg")
     refuse_failed(failed, execution.out)

@@ -20,8 +20,8 @@ from burn.deploy.pack import Packed, pack
 from burn.evaluation.classifier import LinearConfig
 from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
-from burn.files import write_text
-from burn.processes import require_alone
+from burn.files import locked, remove_unfinished, write_text
+from burn.ranks import require_alone
 from burn.recipes import find_recipe
 from burn.report.plots import demo_picture
 from burn.results import Result, append_results
@@ -41,6 +41,15 @@ def run_demo(
     `pretrain` does.
     """
     require_alone("demo")
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        remove_unfinished(out)
+        return _run_demo(out, seed, device, console, overwrite=overwrite)
+
+
+def _run_demo(
+    out: Path, seed: int, device: Device, console: Console, *, overwrite: bool
+) -> list[Result]:
     machine = Machine(device=device, workers=0)
     teacher, student = out / "teacher", out / "student"
     for folder, recipe, taught_by in ((teacher, "demo_teacher", None), (student, "demo", teacher)):
@@ -91,6 +100,7 @@ def _judge(teacher: Path, student: Path, out: Path, seed: int, console: Console)
         shown = replace(subject, out=out) if name == _STUDENT else subject
         results += run_knn(shown, KnnConfig(), console)
         results += run_linear(subject, LinearConfig(augment="none"), console)
+        shown.require_kept()
     return results
 
 
@@ -103,6 +113,7 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     subject = Subject(name, str(student), backbone, views, train, test, seed, workers=0, out=kept)
     # The protocol's rate of 30 makes scores so large that every probability is 0 or 1.
     run_linear(subject, LinearConfig(augment="none", lr=0.003), console)
+    subject.require_kept()
     classifier = load_classifier(kept / CLASSIFIER_NAME)
     assert classifier is not None
     file = out / "student.bnn"

@@ -8,6 +8,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """`text` without its middle where it is longer than `most` characters: both ends tell most."""
+    if len(text) <= most:
+        return text
+    end = (most - 3) // 2
+    return f"{text[: most - 3 - end]} … {text[len(text) - end :]}"
+
+
 class UserError(ValueError):
     """Something the user gave cannot be used; the message says what it was and what to do.
 

@@ -27,6 +27,30 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_bytes() -> int | None:
+    """Bytes of memory that this process may use: the machine's, or a lower limit set for it.
+
+    None where the system does not tell (Windows).
+    """
+    limits: list[int] = []
+    try:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return None
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
+        try:
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+        except (OSError, ValueError):
+            continue
+    try:
+        import resource
+
+        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+    except ImportError:
+        pass
+    return min(limit for limit in limits if limit > 0)  # -1: no limit
+
+
 def resident_bytes() -> int:
     """Memory of this process that is not swapped out: now on Linux, its peak so far elsewhere.
 

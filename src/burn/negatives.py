@@ -8,20 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from burn.analysis.rows import Row
-from burn.campaign import (
-    Execution,
-    read_campaign,
-    refuse_failed,
-    run_campaign,
-    seeds_in,
-    within_budget,
-)
+from burn.campaign_settings import Execution, refuse_failed, seeds_in, within_budget
 from burn.compute import Device
 from burn.errors import UserError
-from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.configs import LinearConfig
 from burn.recipes import find_recipe
+from burn.training.plan import Machine, RunPlan
 from burn.training.recipe import Recipe
-from burn.training.run import Machine, RunPlan
 
 _SHARES = (1, 4, 16)
 
@@ -87,10 +80,15 @@ class NegativesOptions:
 
 
 def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Console) -> list[Row]:
-    """Train and judge each variant in `out`, and tell of all that are there, a row a run.
+    """Train and evaluate each variant in `out`; a row for each run that is there.
+
+    A row's `images` is the number of test images, from which the picture's error bars follow.
 
     Raises UserError where a run fails, Interrupted after a signal; the same call goes on.
     """
+    from burn.campaign import read_campaign, run_campaign
+    from burn.data.sources import open_source
+
     variants = options.variants()
     of_a_call = ("seeds", "device", "workers", "processes")
     settings = {name: value for name, value in asdict(options).items() if name not in of_a_call}
@@ -100,6 +98,7 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
         "negatives", options, list(variants), execution, console, settings=settings
     )
     refuse_failed(failed, out)
+    num_images = len(open_source(options.test, "test"))
     results = {(r.model, r.seed, r.protocol): r for r in read_campaign(out) if r.metric == "top1"}
     return [
         {
@@ -110,6 +109,7 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
             "knn": results[name, seed, "knn"].value,
             "linear": linear.value,
             "seconds": linear.settings["pretraining"]["seconds"],
+            "images": num_images,
         }
         for name, recipe in variants.items()
         for (model, seed, protocol), linear in sorted(results.items())

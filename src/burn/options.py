@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,17 @@ from typing import Any, NoReturn
 import jsonargparse
 import yaml
 
-from burn.errors import UserError
+from burn.configuration import (
+    dump_configuration,
+    load_value,
+    read_configuration,
+    reason,
+)
+from burn.errors import UserError, shortened
+
+# Values on the command line are read by the same bounded reader as configurations.
+jsonargparse.set_loader("burn", load_value, (yaml.YAMLError,))
+_MOST = 2**62  # what any integer option may be, before its own range is checked
 
 
 class Parser(jsonargparse.ArgumentParser):
@@ -27,6 +38,7 @@ class Parser(jsonargparse.ArgumentParser):
             formatter_class=_Formatter,
             allow_abbrev=False,
             exit_on_error=False,
+            parser_mode="burn",
         )
         self._positionals.title = "arguments"
         self._fields: tuple[str, ...] = ()
@@ -47,49 +59,137 @@ class Parser(jsonargparse.ArgumentParser):
         """The fields' values, nested as in the dataclass."""
         return {name: value for name, value in options.as_dict().items() if name in self._fields}
 
-    def peek(self, arguments: Sequence[str], name: str) -> Any:
-        """One option's value before parsing, from the command line or else from --config."""
-        for option in (name, "config"):
-            for position, argument in enumerate(arguments):
-                head, separator, value = argument.partition("=")
-                if head != f"--{option}":
-                    continue
-                if not separator:
-                    value = arguments[position + 1] if position + 1 < len(arguments) else ""
-                return value if option == name else _read_yaml(Path(value)).get(name)
-        return None
+    def add_configuration(self) -> None:
+        """Add --config, a YAML file with options, and --print-config, which writes one."""
+        self.add_argument("--config", type=str, help="YAML file with any of these options")
+        self.add_argument(
+            "--print_config", action="store_true", help="print the options as such a file, and stop"
+        )
+
+    def peek(self, expanded: Sequence[str], name: str) -> str | None:
+        """The one value that an option has in what `expand` gave, before parsing.
+
+        Raises UserError where it is given two.
+        """
+        start = f"--{name}="
+        values = [word.removeprefix(start) for word in expanded if word.startswith(start)]
+        if len(set(values)) > 1:
+            raise UserError(f"two values of --{name} are given, {values[0]} and {values[-1]}")
+        return values[0] if values else None
+
+    def expand(self, arguments: Sequence[str]) -> list[str]:
+        """Arguments with _ in names, and in the place of each --config what its file holds.
+
+        Raises:
+            UserError: An option is unknown, a file cannot be read, or it holds what is no part of
+                a configuration: a switch, or a boolean that is not one.
+        """
+        plain = [_underscored(argument) for argument in arguments]
+        for argument in plain:
+            name = argument.partition("=")[0]
+            if name.startswith("--"):
+                self._find(name, f"unknown option {shortened(_hyphenated(name))}")
+        expanded: list[str] = []
+        rest = iter(plain)
+        for argument in rest:
+            name, separator, value = argument.partition("=")
+            action = self._option_string_actions.get(name)
+            if action is None or action.nargs == 0:
+                expanded.append(argument)
+                continue
+            value = value if separator else next(rest, None)
+            if value is not None and not separator and value.startswith("--"):
+                value = None  # the next option
+            if name == "--config":
+                if not value:
+                    raise UserError("--config names no file: give a YAML file with options")
+                expanded += self._configured(value)
+            elif value is None:
+                raise UserError(f"{_hyphenated(name)} lacks its value: see {self.prog} --help")
+            else:
+                if _type_of(action) not in (str, str | None):
+                    _check_syntax(_hyphenated(name), value)
+                expanded.append(f"{name}={value}")
+        return expanded
+
+    def _configured(self, path: str) -> list[str]:
+        """The arguments that a configuration stands for."""
+        given: list[str] = []
+        switches: list[str] = []
+        for entry in read_configuration(Path(path)):
+            name = f"--{entry.name}"
+            action = self._find(name, f"--config {path}: unknown option {shortened(entry.name)}")
+            if action is None or action.nargs == 0 or name == "--config":
+                switches.append(entry.name)
+            elif _type_of(action) in (bool, bool | None) and entry.kind != "bool":
+                raise UserError(
+                    f"--config {path}: {entry.name} is true or false, got {shortened(entry.text)}"
+                )
+            elif entry.kind != "null" or _type_of(action) is not str:
+                given.append(f"{name}={entry.text}")
+        if switches:
+            them = "it is" if len(switches) == 1 else "they are"
+            raise UserError(
+                f"--config {path} sets {', '.join(switches)}: {them} no part of a configuration; "
+                f"remove {'it' if len(switches) == 1 else 'them'}, and type "
+                f"{_hyphenated('--' + switches[0])} if you mean it"
+            )
+        return given
 
     def read(self, arguments: Sequence[str]) -> jsonargparse.Namespace:
         """Parse. Raises UserError for anything that does not fit, naming the nearest option."""
-        plain = [_underscored(argument) for argument in arguments]
+        plain = self.expand(arguments)
         if "--help_fields" in plain:
             print(self._help(self._action_groups[self._num_shown_groups :]), end="")
             raise SystemExit(0)
-        self._reject_unknown(plain)
+        prints = "--print_config" in plain  # jsonargparse has one of that name
         try:
-            return self.parse_args(plain)
+            options = self.parse_args([word for word in plain if word != "--print_config"])
         except (argparse.ArgumentError, jsonargparse.ArgumentError) as error:
             raise UserError(self._explain(str(error))) from error
-        except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-            raise UserError("--config is not readable YAML") from error
+        for name, value in _flatten(options.as_dict()).items():
+            _check_value(_hyphenated(f"--{name}"), value)
+        if prints:
+            print(dump_configuration(self._without_switches(options.as_dict())), end="")
+            raise SystemExit(0)
+        return options
 
-    def _reject_unknown(self, arguments: Sequence[str]) -> None:
-        known = [name for name in self._option_string_actions if name.startswith("--")]
+    def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What belongs into a configuration: what was switched on once is not to be kept."""
+        left_out = {"config", *(a.dest for a in self._actions if a.nargs == 0)}
+        return {name: value for name, value in values.items() if name not in left_out}
+
+    def _find(self, name: str, problem: str) -> Any:
+        """The action of an option. Raises UserError with `problem` and the nearest option.
+
+        A group of options, `--burn` of `--burn.lam`, is none: jsonargparse would open its value as
+        a file.
+        """
+        groups = {a for a in self._actions if type(a).__name__ == "_ActionConfigLoad"}
+        actions = {
+            option: action
+            for option, action in self._option_string_actions.items()
+            if option.startswith("--") and action not in groups
+        }
+        if name in actions or name == "--help_fields":
+            return actions.get(name)
+        known = list(actions)
         leaves = {option.rpartition(".")[2].lstrip("-"): option for option in known}
-        for argument in arguments:
-            name = argument.partition("=")[0]
-            if not name.startswith("--") or name in known:
-                continue
-            near = difflib.get_close_matches(name, known, n=1) or [
-                leaves[leaf] for leaf in difflib.get_close_matches(name.lstrip("-"), leaves, n=1)
-            ]
-            hint = f"did you mean {_hyphenated(near[0])}?" if near else f"see {self.prog} --help"
-            raise UserError(f"unknown option {_hyphenated(name)}: {hint}")
+        near = [option for option in known if option.startswith(f"{name}.")][:1]
+        near = near or difflib.get_close_matches(name, known, n=1)
+        near = near or [
+            leaves[leaf] for leaf in difflib.get_close_matches(name.lstrip("-"), leaves, n=1)
+        ]
+        hint = f"did you mean {_hyphenated(near[0])}?" if near else f"see {self.prog} --help"
+        raise UserError(f"{problem}: {hint}")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         raise UserError(self._explain(message)) from ex
 
     def _explain(self, message: str) -> str:
+        extra = message.partition("nrecognized arguments: ")[2]
+        if extra:
+            return f"unexpected argument {shortened(extra)}: see {self.prog} --help"
         lacking = message.partition("the following arguments are required: ")[2].strip()
         if not lacking:
             return _readable(message)
@@ -147,16 +247,28 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _type_of(action: argparse.Action) -> Any:
+    """The type of an option's value; jsonargparse keeps those that are more than a class apart."""
+    return getattr(action, "_typehint", action.type)
+
+
+def _check_syntax(option: str, text: str) -> None:
+    """Raise UserError for what is no value in YAML's syntax, as jsonargparse would read it."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"--config {path}: no such file") from None
-    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"--config {path} is not readable YAML: {_readable(str(error))}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"--config {path} holds no options")
-    return content
+        load_value(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{option} {shortened(text)} is not usable: {reason(error)}") from error
+
+
+def _check_value(option: str, value: Any) -> None:
+    """Raise UserError for a value that no option can mean."""
+    for part in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(part, str) and "\0" in part:
+            raise UserError(f"{option}: the value contains a null byte")
+        if isinstance(part, int) and abs(part) >= _MOST:
+            raise UserError(f"{option} {shortened(str(part))} is too large")
+        if isinstance(part, float) and not math.isfinite(part):
+            raise UserError(f"{option} {part} is not a finite number")
 
 
 def _underscored(argument: str) -> str:
@@ -176,9 +288,11 @@ def _readable(message: str) -> str:
     line = re.sub(r'^Parser key "([^"]+)": ', lambda m: f"{_hyphenated('--' + m[1])}: ", line)
     line = re.sub(r"<class '(\w+)'>", r"\1", line).replace("typing.Literal", "one of ")
     line = re.sub(
-        r"Does not validate against any of the Union subtypes Subtypes: \[(.*?)\] Errors:.*",
-        lambda m: "expected " + m[1].replace(", NoneType", ""),
+        r"Does not validate against any of the Union subtypes Subtypes: \[(.*?)\] Errors:.*? "
+        r"Given value: (.*)",
+        lambda m: f"expected {m[1].replace(', NoneType', '')}. Got value: {m[2]}",
         line,
     )
-    line = line if len(line) <= 300 else line[:297] + "..."
+    line, separator, value = line.partition("Got value: ")
+    line += separator + shortened(value)
     return line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")

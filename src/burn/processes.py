@@ -1,13 +1,14 @@
 """Several processes on one job, on one machine or many; one process where nothing started more.
 
-`burn.launch`, torchrun, or srun start them and say in the environment which is which: RANK,
-WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+The environment says which is which: see `burn.ranks`.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,49 +19,24 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from burn.errors import SaidByFirst, UserError
+from burn.ranks import ranks
 
 T = TypeVar("T")
 
 # With a process that does not come, or one that lists millions of files while the others wait.
 # Where gloo waits, the end of a process is noticed at once.
 _PATIENCE = timedelta(minutes=30)
+_SILENCE = 20.0  # seconds of waiting for other processes until this one says so
 
 
-def in_group() -> bool:
-    """Whether this process is one of several on one job."""
-    _take_names_of_srun()
-    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-
-
-def require_alone(command: str) -> None:
-    """Raise UserError in a group: the command is one process, or starts others itself."""
-    if in_group():
-        raise UserError(f"burn {command} is not for torchrun or srun: start it as it is")
-
-
-def _take_names_of_srun() -> None:
-    """Give a task that srun started the names that torchrun would have given it."""
-    env = os.environ
-    if "RANK" in env or env.get("SLURM_STEP_NUM_TASKS", "1") == "1" or "SLURM_PROCID" not in env:
-        return
-    if "MASTER_ADDR" not in env:
-        raise UserError(
-            "srun started several tasks, but MASTER_ADDR is not set: before srun, export "
-            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-        )
-    rank, tasks = int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"])
-    each, rest = divmod(tasks, int(env.get("SLURM_STEP_NUM_NODES", "1")))
-    node, local = int(env.get("SLURM_NODEID", "0")), int(env.get("SLURM_LOCALID", "0"))
-    if rest or rank != node * each + local:
-        raise UserError(
-            f"srun spread {tasks} tasks unevenly, or in turns, over its nodes: give "
-            "--ntasks-per-node, and no --distribution"
-        )
-    env.setdefault("MASTER_PORT", "29500")
-    env.update(
-        RANK=str(rank), WORLD_SIZE=str(tasks), NODE_RANK=str(node), LOCAL_RANK=str(local),
-        LOCAL_WORLD_SIZE=str(each),
-    )  # fmt: skip
+def _say_waiting(count: int) -> None:
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    minutes = _PATIENCE.total_seconds() / 60
+    print(
+        f"burn: process {os.environ.get('RANK')} of {count} waits at {address} for the others, up "
+        f"to {minutes:.0f} minutes",
+        file=sys.stderr,
+    )
 
 
 @dataclass(frozen=True)
@@ -81,7 +57,8 @@ class Processes:
 
         Raises UserError where what it announces is no group.
         """
-        if not in_group():
+        place = ranks()
+        if place.count == 1:
             return cls(device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -90,17 +67,22 @@ class Processes:
                 socket.getaddrinfo(address, None)
             except OSError as error:
                 raise UserError(f"MASTER_ADDR {address} is no machine: {error.strerror}") from error
+        waiting = threading.Timer(_SILENCE, _say_waiting, (place.count,))
+        waiting.daemon = True
+        waiting.start()
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         try:
             distributed.init_process_group(backend, timeout=_PATIENCE)
             count, rank = distributed.get_world_size(), distributed.get_rank()
-            return cls(device, count, rank, int(os.environ.get("LOCAL_WORLD_SIZE", str(count))))
+            return cls(device, count, rank, place.local_count)
         except (ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
                 f"the other processes cannot be joined: {reason}; RANK, WORLD_SIZE, MASTER_ADDR "
                 "and MASTER_PORT are those that torchrun, srun or --devices gave"
             ) from error
+        finally:
+            waiting.cancel()
 
     @property
     def first(self) -> bool:

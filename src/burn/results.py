@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from burn.errors import UserError
+from burn.files import append_lines
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,12 @@ class Result:
     value is in percent; spread its standard deviation over samples, where it is a mean of some.
     Protocol pack alone has other units, which its metrics name: bytes and float32_bytes,
     milliseconds (of an image), cosine (-1 to 1). train and test are "" where there are none.
+
+    data says what train and test are, beyond their names: num_classes, classes (the names, up to
+    1,000), train_images, test_images, train_fingerprint, test_fingerprint and, where each image has
+    one label, largest_class: the share in percent of the test images that the most frequent class
+    has. training says how long the stage that gave the checkpoint was trained: stage, steps,
+    images_seen. Both are None in results of burn 0.1.0 and where there is nothing to say.
     """
 
     protocol: str
@@ -32,6 +39,29 @@ class Result:
     seconds: float
     settings: Mapping[str, Any]
     spread: float | None = None
+    data: Mapping[str, Any] | None = None
+    training: Mapping[str, Any] | None = None
+
+
+ACCURACIES = ("knn", "linear", "semi", "transfer")  # protocols that answer with one class
+_IMBALANCED = 1.2  # times the share that the largest of equally frequent classes has
+
+
+def largest_class(result: Result) -> float | None:
+    """What always answering the most frequent class scores, in percent, on imbalanced test images.
+
+    None for what is no top-1 accuracy, where the classes are about equally frequent, and for
+    results that do not say.
+    """
+    if result.protocol not in ACCURACIES or not result.metric.endswith("top1"):
+        return None
+    data = result.data if isinstance(result.data, Mapping) else {}
+    share, classes = data.get("largest_class"), data.get("num_classes")
+    if not isinstance(share, (int, float)) or not isinstance(classes, int):
+        return None
+    if not 0 < share <= 100 or classes < 1:
+        return None
+    return float(share) if share > min(_IMBALANCED * 100 / classes, 99) else None
 
 
 def result_lines(results: Sequence[Result]) -> str:
@@ -40,26 +70,24 @@ def result_lines(results: Sequence[Result]) -> str:
 
 
 def append_results(path: Path, results: Sequence[Result]) -> None:
-    """Add a line for each result, after a last line that was cut short if need be.
+    """Add a line for each result to a file, which two processes may do at the same time.
 
-    With no results it only makes sure that there can be such a file. Raises UserError where it
-    cannot be written.
+    With no results it only checks that there can be such a file, and makes its folder.
+
+    Raises:
+        UserError: It cannot be written; it is then as it was.
     """
     if path.parent.exists() and not path.parent.is_dir():
         raise UserError(f"{path.parent} is a file: give a folder")
-    lines = result_lines(results)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                lines = lines if file.read(1) == b"\n" or not lines else "\n" + lines
-            file.write(lines.encode())
-            empty = not file.tell()
-        if empty:
-            path.unlink()
+        if results or path.exists():
+            append_lines(path, result_lines(results))
+        else:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from error
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def read_results(path: Path) -> list[Result]:

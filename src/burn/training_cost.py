@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.analysis.rows import Row
-from burn.campaign import read_campaign
 from burn.errors import UserError
-from burn.files import expand
-from burn.methods.registry import NEED_TEACHER
+from burn.methods.configs import NEED_TEACHER
+from burn.paths import expand
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class CostOptions:
 
 def training_costs(options: CostOptions) -> list[Row]:
     """A row a run: seconds of its training, and of its teacher's where that is a run of burn's."""
+    from burn.campaign import read_campaign
+
     folder = expand(options.compared)
     try:
         shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))

@@ -91,7 +91,7 @@ def test_a_teacher_with_numbers_that_are_not_finite_is_named(teacher: Path, tmp_
 def test_two_recipes_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["pretrain", "--recipe", "demo_teacher", "--recipe", "demo", "--data", "digits"]
     assert main([*arguments, "--out", str(tmp_path / "x")]) == 2
-    assert "two recipes are given, demo_teacher and demo" in capsys.readouterr().err
+    assert "two values of --recipe are given, demo_teacher and demo" in capsys.readouterr().err
 
 
 def test_a_finished_stage_of_another_run_is_not_taken_for_ours(teacher: Path, tmp_path: Path):
