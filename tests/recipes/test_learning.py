@@ -18,7 +18,7 @@ from burn.data.digits import Digits
 from burn.evaluation.subject import load_model
 from burn.features import extract_features
 from burn.knn import knn_accuracy
-from burn.methods.registry import METHODS
+from burn.methods.configs import METHODS
 from burn.recipes import find_recipe
 from burn.training.metrics import read_metrics
 from burn.training.recipe import Recipe

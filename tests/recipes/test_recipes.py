@@ -5,19 +5,25 @@ import pytest
 
 import tiny
 from burn.errors import UserError
-from burn.methods.registry import METHODS
-from burn.recipes import RECIPES, find_recipe
+from burn.methods.configs import METHODS
+from burn.recipes import RECIPES, find_recipe, recipe_list
 from burn.settings import from_plain
 from burn.training.recipe import Recipe
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# Those for ImageNet100 differ from those for ImageNet at most in a queue.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=(pytest.mark.long,) if n.endswith("_imagenet100") else ())
+        for n in RECIPES
+    ],
+)
 def test_every_recipe_trains_two_steps_on_the_built_in_images(
     name: str, teacher: Path, labelled_teacher: Path, tmp_path: Path
 ):
     """Shrunk in width, batch, image and queue; method, loss and optimizer are the recipe's."""
     recipe = find_recipe(name)
-    recipe.check()
     small = replace(
         recipe,
         batch_size=16,
@@ -36,7 +42,8 @@ def test_every_recipe_trains_two_steps_on_the_built_in_images(
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_says_how_to_run_it(name: str):
+def test_every_recipe_is_valid_and_says_how_to_run_it(name: str):
+    find_recipe(name).check()
     assert f"burn pretrain --recipe {name} " in (RECIPES[name].__doc__ or "")
 
 
@@ -97,6 +104,22 @@ def test_weak_infomin_lacks_rand_augment_alone():
     assert weak == replace(strong, views=replace(strong.views, rand_augment=0))
 
 
+def test_device_recipes_differ_in_the_side_of_their_images():
+    small, large = find_recipe("burn_device"), find_recipe("burn_device_128")
+    assert (small.views.size, large.views.size) == (96, 128)
+    assert replace(large, views=small.views) == small
+    assert small.views.resize is None  # 8/7 of either size, as for ImageNet
+    assert small.backbone.width == 0.5
+
+
+def test_help_names_every_recipe_once():
+    lines = recipe_list().replace("\n      ", " ").splitlines()
+    named = [name.strip() for line in lines for name in line.partition(": ")[2].split(",")]
+    assert sorted(named) == sorted(RECIPES)
+    (device,) = (line for line in lines if "small devices" in line)
+    assert device.endswith("a GPU: burn_device, burn_device_128")
+
+
 def test_an_unknown_recipe_suggests_the_nearest():
     with pytest.raises(UserError, match="unknown recipe 'burn_smal': did you mean burn_small"):
         find_recipe("burn_smal")
@@ -111,9 +134,11 @@ def test_recipes_survive_json(name: str):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": 0}, "epochs 0 is not at least 1"),
-        ({"batch_size": 10, "accumulate": 3}, "batch_size 10 cannot be cut"),
-        ({"batch_size": 4, "accumulate": 4}, "BN needs a batch"),
+        ({"epochs": 0}, "--epochs 0 is not in 1 … "),
+        ({"batch_size": 10, "accumulate": 3}, "batch_size 10 cannot be divided into 3 equal parts"),
+        ({"batch_size": 4, "accumulate": 4}, "4 equal parts .* give --accumulate 1 too"),
+        ({"batch_size": 1000, "accumulate": 16}, "16 equal parts .* give --accumulate 10 too"),
+        ({"batch_size": 1}, "batch_size 1: give 2 or more images"),
         ({"method": "simclr", "accumulate": 2}, "simclr cannot cut a batch"),
         ({"burn": {"temperature": 0.0}}, "burn.temperature 0.0 is not in"),
         ({"burn": {"lam_start": 1.5}}, "burn.lam_start 1.5 is not in"),
@@ -122,7 +147,8 @@ def test_recipes_survive_json(name: str):
         ({"backbone": {"name": "resnet18"}}, "resnet18 has no binary layers: give stages 1"),
         ({"views": {"flip": 2.0}}, "views.flip 2.0 is not a probability"),
         ({"views": {"crop_scale": [0.9, 0.1]}}, "views.crop_scale"),
-        ({"views": {"size": 64, "resize": 32}}, "views.resize 32 is below views.size 64"),
+        ({"views": {"size": 64, "resize": 32}}, "views.resize 32 is below .* --views.resize 64 or"),
+        ({"views": {"resize": 9000}}, "views.resize 9000 is above 8192"),
         ({"optim": {"lr": 0.0}}, "optim.lr 0.0 is not in"),
         ({"views": {"rand_augment": -1}}, "views.rand_augment -1 is not in"),
         ({"views": {"rand_strength": 1.5}}, "views.rand_strength 1.5 is not in"),

@@ -106,13 +106,33 @@ def test_monitor_against_loops():
 
 
 def test_monitor_rings_for_a_constant_target_and_remembers_the_first_step():
-    constant = torch.zeros(16, 100)
+    constant = torch.zeros(40, 100)
     constant[:, 3] = 1
     monitor = TargetMonitor()
     for step in (20, 40):
         monitor.add(constant)
         assert monitor.close(step)["target_entropy"] == pytest.approx(0, abs=1e-6)
     assert monitor.collapsed_at == 20
+
+
+def test_a_window_of_few_images_stays_open_and_rings_no_alarm():
+    """16 images that are told apart have no more than log 16, 0.36 of log 2,000."""
+    monitor = TargetMonitor()
+    for step in range(1, 28):
+        monitor.add(torch.eye(2000)[16 * step : 16 * step + 16])
+        assert monitor.close(step) == {}
+    monitor.add(torch.eye(2000)[-16:])  # 448 images, and 2000^0.8 is 437.3
+    assert monitor.close(28)["target_entropy"] == pytest.approx(math.log(448) / math.log(2000))
+    assert monitor.collapsed_at is None
+
+
+def test_random_weights_ring_no_alarm_and_two_looks_after_them_do():
+    monitor = FeatureMonitor()
+    for step in (1, 2):
+        monitor.look(torch.ones(32, 8), step)
+    assert monitor.collapsed_at is None
+    monitor.look(torch.ones(32, 8), 3)
+    assert monitor.collapsed_at == 3
 
 
 def test_monitor_is_quiet_for_confident_targets_that_differ():

@@ -29,6 +29,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         teachers.teacher_mocov2_small,
         teachers.teacher_byol_small,
         teachers.teacher_supervised_small,
+        burn_recipes.burn_device,
+        burn_recipes.burn_device_128,
         burn_recipes.burn_imagenet,
         burn_recipes.paper_imagenet,
         burn_recipes.released,
@@ -60,10 +62,12 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 
+# What the names of a family hold, and what help says of it.
 _FAMILIES = {
-    "small": "32-pixel images, a CPU",
-    "imagenet100": "ImageNet100",
-    "imagenet": "ImageNet",
+    "_small": "32-pixel images, a CPU",
+    "_device": "96- and 128-pixel images, networks for small devices, a GPU",
+    "_imagenet100": "ImageNet100",
+    "_imagenet": "ImageNet",
 }
 
 
@@ -71,8 +75,8 @@ def recipe_list() -> str:
     """Every recipe's name, for help: a paragraph a family."""
     rest = list(RECIPES)
     paragraphs = []
-    for ending, about in _FAMILIES.items():
-        names = [name for name in rest if name.endswith(f"_{ending}")]
+    for part, about in _FAMILIES.items():
+        names = [name for name in rest if part in name]
         rest = [name for name in rest if name not in names]
         paragraphs.append((about, names))
     paragraphs.append(("others", rest))

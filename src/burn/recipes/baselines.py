@@ -20,13 +20,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from burn.data.views import ViewConfig
-from burn.methods.byol import ByolConfig
-from burn.methods.infomin import InfominConfig
-from burn.methods.mocov2 import Mocov2Config
-from burn.methods.simclr import SimclrConfig
-from burn.methods.swav import SwavConfig
-from burn.optim import OptimConfig
+from burn.data.view_config import ViewConfig
+from burn.methods.configs import ByolConfig, InfominConfig, Mocov2Config, SimclrConfig, SwavConfig
+from burn.optim_config import OptimConfig
 from burn.recipes.burn import burn_small, paper_imagenet
 from burn.training.recipe import Recipe
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from burn.backbones import BackboneConfig
-from burn.data.views import ViewConfig
-from burn.methods.byol import ByolConfig
-from burn.methods.mocov2 import Mocov2Config
-from burn.methods.simclr import SimclrConfig
-from burn.optim import OptimConfig
+from burn.data.view_config import ViewConfig
+from burn.methods.configs import ByolConfig, Mocov2Config, SimclrConfig
+from burn.optim_config import OptimConfig
 from burn.training.recipe import Recipe
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)

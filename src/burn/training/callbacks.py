@@ -9,7 +9,8 @@ from typing import Any
 import lightning as L
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 from burn.data.shards import ShardedImages
 from burn.data.sources import Source
@@ -32,7 +33,9 @@ from burn.training.monitor import (
     effective_rank,
     gradient_norms,
 )
+from burn.training.pace import Pace, rate, time_left
 from burn.training.record import Record
+from burn.training.steps import StageSteps
 from burn.types import Batch
 
 _KNN_IMAGES = 1000
@@ -56,8 +59,9 @@ class Guard(L.Callback):
 class Monitor(L.Callback):
     """Collects numbers at every step, writes them every `every` steps, and names a collapse.
 
-    Of several processes the first one's share of the images is looked at, but unreadable images
-    are everyone's: more than `max_bad` of the source's, in [0, 1], end the run with a UserError.
+    They are written at the first and the last step, too. Of several processes the first one's share
+    of the images is looked at, but unreadable images are everyone's: more than `max_bad` of the
+    source's, in [0, 1], end the run with a UserError.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class Monitor(L.Callback):
         if output is not None and output.target_probabilities is not None:
             self._target.add(output.target_probabilities)
         step = trainer.global_step
-        if step == self._step or step % self._every:
+        if step == self._step or not pl_module.is_looked_at(step, self._every):
             self._step = step
             return
         self._step = step
@@ -167,7 +171,7 @@ class Monitor(L.Callback):
         numbers |= self._target.close(step)
         numbers["images_per_second"] = self._images / seconds
         numbers["memory"] = memory(pl_module.device)
-        self.last = numbers
+        self.last = {**self.last, **numbers}  # the target's come less often
         self._record.metrics(step, trainer.current_epoch, numbers)
         if self.collapsed_at == step:
             self._console.print(collapse_message(step, numbers), style="bold red")
@@ -177,9 +181,10 @@ class Monitor(L.Callback):
 
 
 class Gradients(L.Callback):
-    """Writes the norms of the gradients by part, every `every` steps; of the first process alone.
+    """Writes the norms of the gradients by part, at the steps that the monitor writes.
 
-    What it sees are a whole step's: accumulated, averaged over the processes, not yet used.
+    Of the first process alone. What it sees are a whole step's: accumulated, averaged over the
+    processes, not yet used.
     """
 
     def __init__(self, every: int, method: Method, record: Record) -> None:
@@ -191,7 +196,7 @@ class Gradients(L.Callback):
     ) -> None:  # fmt: skip
         assert isinstance(pl_module, PretrainModule)
         step = trainer.global_step + 1
-        if step % self._every == 0 and pl_module.learned_in_step:
+        if pl_module.is_looked_at(step, self._every) and pl_module.learned_in_step:
             self._record.gradients(step, gradient_norms(self._parts))
 
 
@@ -339,35 +344,49 @@ class _Stopped(Exception):
     """Leaves the extraction of features between two batches."""
 
 
-class ProgressBar(L.Callback):
-    """One bar a stage with images/s and time left; plain lines where there is no terminal."""
+def _fixed(text: str) -> Column:
+    """A column as wide as a text, on any terminal."""
+    return Column(no_wrap=True, min_width=len(text))
 
-    def __init__(self, title: str, monitor: Monitor, console: Console) -> None:
-        self._title, self._monitor, self._console = title, monitor, console
+
+class ProgressBar(L.Callback):
+    """One bar a stage with images/s and the time left; plain lines where there is no terminal.
+
+    later: optimizer steps of the stages after this one, which the time left includes.
+    """
+
+    def __init__(
+        self, title: str, later: int, steps: StageSteps, monitor: Monitor, console: Console
+    ) -> None:  # fmt: skip
+        self._title, self._later, self._steps = title, later, steps
+        self._monitor, self._console = monitor, console
+        self._pace = Pace()
         self._bar: Progress | None = None
         self._task: Any = None
         self._started = 0.0
-        self._first = self._images = 0
         self._due = 0.0  # when to show something again
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        self._started, self._first, self._images = time.monotonic(), trainer.global_step, 0
+        self._started = time.monotonic()
         self._due = self._started + 10
         if self._console.is_terminal:
             self._due = self._started
+            total = self._steps.total
+            # Where the terminal is narrow the bar gives way, then the end of the numbers.
             self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total} steps"),
-                TextColumn("{task.fields[rate]:.0f} images/s"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[numbers]}"),
+                TextColumn("{task.description}", table_column=_fixed(self._title)),
+                BarColumn(bar_width=20),
+                TextColumn(
+                    "{task.completed}/{task.total} steps",
+                    table_column=_fixed(f"{total}/{total} steps"),
+                ),
+                TextColumn("{task.fields[speed]}"),
                 console=self._console,
             )
             self._task = self._bar.add_task(
-                self._title, total=pl_module.num_steps, completed=self._first, rate=0, numbers=""
-            )
+                self._title, total=self._steps.total, completed=trainer.global_step,
+                speed="starting",
+            )  # fmt: skip
             self._bar.start()
 
     def on_train_batch_end(
@@ -375,24 +394,33 @@ class ProgressBar(L.Callback):
         batch_idx: int,
     ) -> None:  # fmt: skip
         assert isinstance(pl_module, PretrainModule)
-        self._images += len(batch.indices) * trainer.world_size
         now = time.monotonic()
-        step, total = trainer.global_step, pl_module.num_steps
+        self._pace.batch(len(batch.indices) * trainer.world_size, now)
+        step, total = trainer.global_step, self._steps.total
         if now < self._due and step != total:
             return  # the numbers are on a GPU, and to look at them is to wait for it
-        rate = self._images / max(now - self._started, 1e-9)
-        numbers = self._numbers(pl_module)
+        parts = [*self._speed(step), self._numbers(pl_module)]
+        text = " · ".join(part for part in parts if part)
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, rate=rate, numbers=numbers)
+            self._bar.update(self._task, completed=step, speed=text)
             self._due = now + 0.2
         else:
-            seconds = (now - self._started) / max(step - self._first, 1) * (total - step)
-            left = f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
-            line = (
-                f"{self._title} · {step}/{total} steps · {rate:.0f} images/s · {left} · {numbers}"
-            )
+            line = f"{self._title} · {step}/{total} steps · {text}"
             self._console.print(line, highlight=False)
             self._due = now + max(10, (now - self._started) / 10)
+
+    def _speed(self, step: int) -> list[str]:
+        """Images a second, and the time that is left of this stage and those after it."""
+        seconds, images_per_second = self._pace.seconds, self._pace.images_per_second
+        if seconds is None or images_per_second is None:
+            return []
+        steps = self._steps.total - step + self._later
+        if not steps:
+            return [rate(images_per_second)]
+        left = f"{time_left(seconds * self._steps.passes_per_step * steps)} left"
+        if self._later:
+            left += " in all stages"
+        return [rate(images_per_second), left]
 
     def _numbers(self, module: PretrainModule) -> str:
         if module.output is None:

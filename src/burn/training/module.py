@@ -51,6 +51,10 @@ class PretrainModule(L.LightningModule):
         step = self.global_step
         return step > 0 and (step % self.steps_per_epoch == 0 or step == self.num_steps)
 
+    def is_looked_at(self, step: int, every: int) -> bool:
+        """Whether monitors write at this step: every `every` steps, at the first and the last."""
+        return step % every == 0 or step in (1, self.num_steps)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         batch = self._as_large_as_every_process_has(batch)
         self.batch, self.output = batch, None

@@ -33,6 +33,7 @@ RANK_ALARM = 3.0
 # lowest measured of features that tell images apart is 0.027 (that BYOL at kNN 49 %).
 SPREAD_ALARM = 0.003
 _ENOUGH_IMAGES = 32
+_ENOUGH_FOR_CLASSES = 0.8  # power of the number of classes: images of a window
 
 
 class GradientFlowError(UserError):
@@ -108,8 +109,8 @@ class FeatureMonitor:
     """Whether the backbone's features still tell images apart, from batches of 32 images or more.
 
     The alarm rings when two looks in a row find them on a line (feature_rank below RANK_ALARM) or
-    in one direction (feature_spread below SPREAD_ALARM). collapsed_at: the first step at which it
-    rang, or None.
+    in one direction (feature_spread below SPREAD_ALARM). The first step's look does not count: its
+    features are those of random weights. collapsed_at: the first step at which it rang, or None.
     """
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ class FeatureMonitor:
             "feature_spread": float((unit - unit.mean(dim=0)).square().sum(dim=1).mean().sqrt()),
         }
         low = numbers["feature_rank"] < RANK_ALARM or numbers["feature_spread"] < SPREAD_ALARM
-        self._low = self._low + 1 if low else 0
+        self._low = self._low + 1 if low and step > 1 else 0
         if self._low == 2 and self.collapsed_at is None:
             self.collapsed_at = step
         return numbers
@@ -149,6 +150,8 @@ class FeatureMonitor:
 class TargetMonitor:
     """Statistics of p1 over a window of steps; a single batch has too few images for 2000 classes.
 
+    A window of fewer than C^0.8 images of C classes stays open: the mean of n images that are told
+    apart perfectly has an entropy of log n alone, 0.8 log C then, well above the alarm.
     collapsed_at: the first step at which the alarm rang, or None.
     """
 
@@ -180,12 +183,14 @@ class TargetMonitor:
         self._count += len(probabilities)
 
     def close(self, step: int) -> dict[str, float]:
-        """Numbers of the window that ends at `step`; empty where nothing was added.
+        """Numbers of the window that ends at `step`; {} where it holds too few images and goes on.
 
         target_entropy: of mean p1, as a share of log C; target_mean_entropy: mean entropy of p1,
         likewise; target_peak: largest entry of mean p1.
         """
         if self._sum is None or self._entropy is None:
+            return {}
+        if self._count < len(self._sum) ** _ENOUGH_FOR_CLASSES:
             return {}
         mean = self._sum / self._count
         log_classes = math.log(len(mean))

@@ -18,6 +18,7 @@ from burn.files import write_text
 from burn.targets.frozen import FrozenTarget
 from burn.targets.momentum import MomentumTarget
 from burn.training.module import PretrainModule
+from burn.training.pace import rate
 
 _WARM_UP = 5  # micro-batches: the first ones allocate, and choose algorithms
 # What the seconds of a step are spent on, in the order of a step.
@@ -132,13 +133,13 @@ class Profile(L.Callback):
             milliseconds = f"{1000 * seconds / self._batches:.1f}"
             table.add_row(part, milliseconds, f"{100 * seconds / total:.0f} %")
         self._console.print(table)
-        rate = self._images / total
-        self._console.print(f"{rate:.1f} images/s, peak memory {memory / 2**20:.0f} MiB")
+        images_per_second = self._images / total
+        self._console.print(f"{rate(images_per_second)}, peak memory {memory / 2**20:.0f} MiB")
         numbers = {
             "seconds": self._seconds,
             "batches": self._batches,
             "images": self._images,
-            "images_per_second": rate,
+            "images_per_second": images_per_second,
             "peak_memory_bytes": memory,
             "device": str(self._device),
             "torch": torch.__version__,

@@ -6,18 +6,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from burn.backbones import BackboneConfig, is_binary
+from burn.bounds import require_within
 from burn.compute import Compute
-from burn.data.views import ViewConfig
+from burn.data.view_config import ViewConfig
 from burn.errors import UserError
-from burn.methods.burn import BurnConfig
-from burn.methods.byol import ByolConfig
-from burn.methods.infomin import InfominConfig
-from burn.methods.mocov2 import Mocov2Config
-from burn.methods.registry import MethodName
-from burn.methods.s2bnn import S2bnnConfig
-from burn.methods.simclr import SimclrConfig
-from burn.methods.swav import SwavConfig
-from burn.optim import OptimConfig
+from burn.methods.configs import (
+    BurnConfig,
+    ByolConfig,
+    InfominConfig,
+    MethodName,
+    Mocov2Config,
+    S2bnnConfig,
+    SimclrConfig,
+    SwavConfig,
+)
+from burn.optim_config import OptimConfig
 from burn.types import Precision
 
 
@@ -65,16 +68,17 @@ class Recipe:
 
     def check(self) -> None:
         """Raise UserError for values out of range or options that contradict each other."""
-        for name in ("epochs", "batch_size", "accumulate"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} is not at least 1")
-        if self.batch_size % self.accumulate:
+        require_within(1, 10**6, epochs=self.epochs)
+        require_within(1, 2**20, batch_size=self.batch_size, accumulate=self.accumulate)
+        images, rest = divmod(self.batch_size, self.accumulate)
+        if self.batch_size < 2:
+            raise UserError("batch_size 1: give 2 or more images, since BN needs a batch")
+        if rest or images < 2:
             raise UserError(
-                f"batch_size {self.batch_size} cannot be cut into accumulate {self.accumulate} "
-                "equal parts"
+                f"batch_size {self.batch_size} cannot be divided into {self.accumulate} equal "
+                "parts (accumulate) of at least 2 images: give --accumulate "
+                f"{_parts(self.batch_size, self.accumulate)} too"
             )
-        if self.batch_size // self.accumulate < 2:
-            raise UserError("batch_size / accumulate must be at least 2: BN needs a batch")
         if self.stages == 2 and not is_binary(self.backbone.name):
             raise UserError(
                 f"stages 2 binarises step by step, but {self.backbone.name} has no binary layers: "
@@ -121,6 +125,27 @@ class Recipe:
         )
         return (self.views,) * 2 + (small,) * (num_views - 2)
 
+    def with_resize_of(self, before: Recipe) -> Recipe:
+        """With evaluation's `resize` in the proportion that `before` has to the views' size."""
+        size, resize = before.views.size, before.views.resize
+        if resize is None or self.views.size == size:
+            return self
+        resize = round(self.views.size * resize / size)
+        return replace(self, views=replace(self.views, resize=resize))
+
     def to_json(self) -> dict[str, Any]:
         """Nested plain values."""
         return asdict(self)
+
+
+_ENOUGH = 32  # images of a part, for BN's statistics
+
+
+def _parts(batch_size: int, most: int) -> int:
+    """The largest number of equal parts, up to `most`, with enough images each; 1 at least."""
+    fitting = (
+        n
+        for n in range(min(most, batch_size), 1, -1)
+        if batch_size % n == 0 and batch_size // n >= _ENOUGH
+    )
+    return next(fitting, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import json
 import time
 import zipfile
 from collections.abc import Mapping
@@ -16,20 +18,61 @@ from rich.console import Console
 
 from burn.errors import UserError
 from burn.files import write_beside
+from burn.paths import same_path
 from burn.processes import Processes
 from burn.stop import StopRequest
 
 _HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks", "global_step")
 
 
+def first_difference(old: Any, new: Any, name: str) -> str | None:
+    """Where two descriptions of plain JSON values differ first, as `NAME was OLD, is NEW`.
+
+    What `old` lacks, as an earlier burn did not write it yet, is no difference.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old:
+            found = first_difference(old[key], new.get(key), f"{name}.{key}" if name else key)
+            if found:
+                return found
+        return None
+    return None if old == new else f"{name} was {old}, is {new}"
+
+
+def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Where two runs differ first in what decides their numbers, as `first_difference`.
+
+    Both have `data` and `teacher`, and may have `plan` and more, as run.json does. Another name of
+    the same data, or of a teacher with the same weights, is no difference.
+    """
+    old = copy.deepcopy(dict(old))
+    for part, name in (("data", "name"), ("teacher", "spec")):
+        before, now = old.get(part), new.get(part)
+        if not isinstance(before, dict) or not isinstance(now, dict) or name not in before:
+            continue
+        if part == "data":
+            same = same_path(str(before[name]), str(now[name]))
+        else:
+            same = {**before, name: now[name]} == now  # by its SHA-256
+        if not same:
+            continue
+        before[name] = now[name]
+        if isinstance(old.get("plan"), dict):
+            old["plan"][part] = new["plan"][part]
+    return first_difference(old, dict(new), "")
+
+
 class ResumeFiles:
-    """Of one stage, in its folder.
+    """The resume files of one stage, in its folder.
 
     owner: names the run and its stage, in the files too, so that no other's is taken for it.
+    settings: what decides the numbers of the training, as plain JSON values. It is in the files
+    too, so that a run is never resumed with other settings than those that its weights come from.
     """
 
-    def __init__(self, folder: Path, owner: str) -> None:
+    def __init__(self, folder: Path, owner: str, settings: Mapping[str, Any] | None = None) -> None:
         self.owner = owner
+        self.settings = json.dumps(settings or {})
         self.newest = folder / "resume.ckpt"
         self.previous = folder / "resume.previous.ckpt"
         self.damaged = folder / "resume.damaged.ckpt"
@@ -43,12 +86,13 @@ class ResumeFiles:
         """The newer of those that are whole, or None where there are none.
 
         shapes: of the tensors of a stage's state. A damaged newest file is put aside, and that is
-        said. Raises UserError for files of another stage or run, and where all are damaged.
+        said. Raises UserError for files of another stage or run, or with other settings, and where
+        all are damaged.
         """
         files = [file for file in (self.newest, self.previous) if file.exists()]
         damaged: list[Path] = []
         for file in files:
-            problem = _problem(file, shapes, self.owner)
+            problem = _problem(file, shapes, self.owner, self.settings)
             if problem is None:
                 for other in damaged:
                     other.replace(self.damaged)  # or the next one would push the good one out
@@ -72,7 +116,7 @@ class ResumeFiles:
             file.unlink(missing_ok=True)
 
 
-def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str) -> str | None:
+def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str, settings: str) -> str | None:
     try:
         with zipfile.ZipFile(file) as archive:
             if archive.testzip() is not None:  # torch itself never compares the checksums
@@ -80,14 +124,19 @@ def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str) -> str | 
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
         whole = all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
+        written_with = json.loads(content.get("settings", "{}"))  # an earlier burn had none
     except MemoryError:
         raise
     except Exception:  # whatever a damaged file makes of the readers
         return "damaged"
     if not whole:
         return "damaged"
-    mine = content.get("owner") == owner and found == shapes
-    return None if mine else "not of this stage of this run"
+    if content.get("owner") != owner:
+        return "not of this stage of this run"
+    difference = difference_of_runs(written_with, json.loads(settings))
+    if difference:
+        return f"of a training with other settings ({difference})"
+    return None if found == shapes else "not of this stage of this run"
 
 
 class ResumeWriter(TorchCheckpointIO):
@@ -106,7 +155,8 @@ class ResumeWriter(TorchCheckpointIO):
     ) -> None:
         """Called in the first process alone, while the others wait: it may not raise."""
         content = io.BytesIO()
-        torch.save({**checkpoint, "owner": self.files.owner}, content)
+        described = {"owner": self.files.owner, "settings": self.files.settings}
+        torch.save({**checkpoint, **described}, content)
         try:
             self.files.add(content.getvalue())
             self.failure = None

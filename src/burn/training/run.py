@@ -24,7 +24,12 @@ from rich.console import Console
 from torch import nn
 
 from burn.backbones import build_backbone
-from burn.checkpoint import complete_checkpoint, load_checkpoint, save_checkpoint
+from burn.checkpoint import (
+    complete_checkpoint,
+    images_per_step,
+    load_checkpoint,
+    save_checkpoint,
+)
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.shards import ShardedImages
@@ -32,10 +37,12 @@ from burn.data.sources import Source, open_source, require_readable
 from burn.data.stream import StreamLoader
 from burn.errors import Interrupted, SaidByFirst, UserError
 from burn.files import locked, remove_unfinished, write_text
+from burn.inputs import read_json
 from burn.layers import BinaryConv2d
 from burn.machine import cores, processor, source_commit
 from burn.methods.base import Method
-from burn.methods.registry import NEED_LABELS, NEED_TEACHER, SHUFFLE_NORMS, build_method
+from burn.methods.configs import NEED_LABELS, NEED_TEACHER
+from burn.methods.registry import SHUFFLE_NORMS, build_method
 from burn.processes import Processes
 from burn.settings import from_plain
 from burn.stop import StopRequest
@@ -56,64 +63,26 @@ from burn.training.callbacks import (
 from burn.training.finite import FiniteSteps
 from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowGuard
+from burn.training.plan import Machine, RunPlan
 from burn.training.profile import Profile
 from burn.training.recipe import Recipe
 from burn.training.record import Record
-from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume
+from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume, difference_of_runs
+from burn.training.start_summary import (
+    expected_time,
+    learning_rate_caution,
+    start_summary,
+    time_line,
+)
+from burn.training.steps import StageSteps, monitor_interval, stage_steps
+from burn.training.view_samples import NAME as VIEWS
+from burn.training.view_samples import save_view_samples, view_samples
 from burn.types import Checkpoint, Precision
 
 _RUN_FILE = "run.json"
 # What gloo and NCCL say when another process has ended.
 _LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """What is trained on what: a recipe with its data, teacher and seed.
-
-    data: as `open_source` takes it. teacher: as `load_teacher` takes it, or None. max_steps cuts
-    every stage to that many optimizer steps; its schedules span what is left.
-    """
-
-    recipe_name: str
-    recipe: Recipe
-    data: str
-    teacher: str | None
-    seed: int = 0
-    max_steps: int | None = None
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where and how it runs, without influence on what comes out (beyond rounding).
-
-    workers: processes that load images, for each that trains. monitor_every: optimizer steps
-    between two looks at the run. save_every: minutes between two resume files. skip_nonfinite:
-    steps of a stage that may be left out because loss or gradient was not finite. max_bad: share
-    of the images that may be unreadable, in [0, 1]. profile: time the parts of a step. compile:
-    run the networks through torch.compile.
-    """
-
-    device: Device = "auto"
-    workers: int | None = None
-    monitor_every: int = 20
-    save_every: float = 5.0
-    skip_nonfinite: int = 0
-    max_bad: float = 0.1
-    profile: bool = False
-    compile: bool = False
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if self.monitor_every < 1 or (self.workers or 0) < 0:
-            raise UserError("--monitor-every must be at least 1 and --workers at least 0")
-        if self.save_every < 0:
-            raise UserError(f"--save-every {self.save_every} is below 0")
-        if not 0 <= self.max_bad <= 1:
-            raise UserError(f"--max-bad {self.max_bad} is not a share of the images: 1%, say")
-        if self.skip_nonfinite < 0:
-            raise UserError(f"--on-nonfinite skip:{self.skip_nonfinite} is below 0")
 
 
 @dataclass(frozen=True)
@@ -128,6 +97,7 @@ class StageSummary:
     precision: Precision
     checkpoint: Path
     steps: int
+    images_seen: int
     seconds: float
     images_per_second: float
     knn: float | None
@@ -145,14 +115,17 @@ def pretrain(
     resume: bool,
     overwrite: bool,
     resume_command: str | None = None,
+    named: Recipe | None = None,
 ) -> list[StageSummary]:
-    """Train every stage of the plan into `out`, and say on the console how each ended.
+    """Train every stage of the plan into `out`; say on the console what is done and how it ended.
 
-    A stage leaves stageN.safetensors, stageN.json, and in stageN/ metrics.csv, gradients.csv,
-    layers.csv, TensorBoard's events and, while it is under way, the resume files. resume: go on
-    with the run in `out`, or begin where there is none. resume_command is what the user is told to
-    type after an interruption. Raises UserError for what cannot be used, GradientFlowError where
-    the loss does not train, Interrupted after a signal.
+    A run leaves views.jpg, samples of its augmented views. A stage leaves stageN.safetensors,
+    stageN.json, and in stageN/ metrics.csv, gradients.csv, layers.csv, TensorBoard's events and,
+    while it is under way, the resume files. resume: go on with the run in `out`, or begin where
+    there is none. resume_command is what the user is told to type after an interruption. named: the
+    recipe as it is by its name, before the user changed its fields; where the batch size does not
+    fit its learning rate any more, that is said. Raises UserError for what cannot be used,
+    GradientFlowError where the loss does not train, Interrupted after a signal.
 
     Several processes (see `burn.processes`) share every batch; `out` must be a folder that all of
     them see.
@@ -169,6 +142,7 @@ def pretrain(
             console = Console(quiet=True)
         run = processes.on_first_then_all(lambda: _Run(plan, machine, processes, console))
         run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
+        run.named = named or plan.recipe
         return run.train(out, resume=resume, overwrite=overwrite)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
@@ -191,6 +165,7 @@ class _Run:
         self.plan, self.machine = plan, machine
         self.processes, self.console = processes, console
         self.resume_command = ""
+        self.named = plan.recipe
         self.source = open_source(plan.data)
         require_readable(self.source, at_least=2 * processes.count)
         if plan.recipe.method in NEED_LABELS and self.source.labels is None:
@@ -202,7 +177,7 @@ class _Run:
         _check_size(plan.recipe)
         self.described = _describe(plan, self.source, self.teacher)
         self.machine_described = _describe_machine(processes)
-        self.make_method(plan.recipe.precisions()[0])
+        self.num_views = self.make_method(plan.recipe.precisions()[0]).num_views
 
     def make_method(self, precision: Precision) -> Method:
         """The method of a stage with fresh weights.
@@ -234,8 +209,9 @@ class _Run:
             self.processes.on_first(prepare)
             if not all(self.processes.gather(_appears(out / _RUN_FILE))):
                 self.fail(f"--out {out} is not a folder that all processes see")
-            self._state_batch()
-            stop = StopRequest()
+            self.processes.on_first(lambda: self._describe_start(out))
+            self.processes.on_first(lambda: self._keep_view_samples(out))
+            stop = StopRequest("finishing this step and saving")
             with stop.installed():
                 return self._train_stages(out, stop)
 
@@ -244,13 +220,13 @@ class _Run:
         weights: Mapping[str, torch.Tensor] | None = None
         for number, precision in enumerate(self.plan.recipe.precisions(), start=1):
             file = out / f"stage{number}.safetensors"
-            done = self.processes.gather(file.is_file())[0]
+            done = self.processes.gather(file.exists())[0]
             if not done:
                 if number > 1 and (signal := int(self.processes.largest(stop.number))):
                     raise self.interrupted(f"stopped after stage {number - 1}", signal)
                 _Stage(self, number, precision, out, stop).train(weights)
             checkpoint = load_checkpoint(file)
-            _check_stage(checkpoint, self.plan, number, precision)
+            _check_stage(checkpoint, self.plan, self.described, number, precision)
             if done:
                 folder = out / f"stage{number}"
                 self.processes.on_first(partial(_tidy, file, checkpoint, folder))
@@ -259,21 +235,59 @@ class _Run:
             weights = checkpoint.weights
         return summaries
 
-    def _state_batch(self) -> None:
-        """Say how the recipe's batch is made up, and of what BN takes its statistics."""
-        recipe, count = self.plan.recipe, self.processes.count
-        parts = [f"{count} processes × " if count > 1 else ""]
-        parts.append(f"{recipe.batch_size // recipe.accumulate // count} images")
-        parts.append(f" × {recipe.accumulate} parts" if recipe.accumulate > 1 else "")
-        line = f"batch {recipe.batch_size}"
-        if count > 1 or recipe.accumulate > 1:
-            line += f" = {''.join(parts)}"
-        line += f", learning rate {recipe.optim.lr:g} ({recipe.optim.name})"
-        if count > 1:
-            line += f"; BN over {'all processes' if self.synchronizes else 'each its own images'}"
+    def _describe_start(self, out: Path) -> None:
+        """Say what is going to be done, on what, and how long it takes on a CPU."""
+        recipe, steps, console = self.plan.recipe, self.steps, self.console
+        bfloat16 = uses_bfloat16(recipe.compute, self.machine.device)
+        across = ""
+        if self.processes.count > 1:
+            across = f"; BN over {'all processes' if self.synchronizes else 'each its own images'}"
             if self.processes.device.type != "cuda":
-                line += " (SyncBN needs CUDA)"
-        self.console.print(line)
+                across += " (SyncBN needs CUDA)"
+        lines = start_summary(
+            self.source, recipe, steps, self.plan.max_steps, self.machine_described,
+            "bfloat16" if bfloat16 else "float32", self.workers, across,
+        )  # fmt: skip
+        for line in lines:
+            console.print(line, markup=False, highlight=False)
+        caution = learning_rate_caution(
+            recipe, self.named, self.plan.recipe_name, steps.batch_size
+        )  # fmt: skip
+        if caution:
+            console.print(caution, style="yellow", markup=False, highlight=False)
+        begun = any(out.glob("stage?"))  # the time would be that of the part that is done, too
+        if not begun and self.processes.device.type == "cpu" and self.processes.count == 1:
+            method = self.make_method(recipe.precisions()[0])
+            seconds = expected_time(method, recipe, steps, bfloat16=bfloat16)
+            if seconds is not None:
+                line = time_line(seconds, steps, recipe)
+                console.print(line, markup=False, highlight=False)
+
+    def _keep_view_samples(self, out: Path) -> None:
+        """Write what the views look like; a run goes on without the picture."""
+        if (out / VIEWS).exists():
+            return
+        recipe = self.plan.recipe
+        views = random_views(recipe.view_configs(self.num_views), _seed(self.plan.seed, 1))
+        picture = view_samples(self.source, views, self.plan.seed)
+        try:
+            if picture is not None:
+                save_view_samples(out / VIEWS, picture)
+        except OSError as error:
+            self.console.print(f"{out / VIEWS} cannot be written: {error.strerror or error}")
+
+    @property
+    def workers(self) -> int:
+        """Data-loader workers of each process."""
+        if self.machine.workers is not None:
+            return self.machine.workers
+        return default_workers(self.machine.device, self.processes.local_count)
+
+    @property
+    def steps(self) -> StageSteps:
+        """The steps of each stage."""
+        plan = self.plan
+        return stage_steps(plan.recipe, len(self.source), self.processes.count, plan.max_steps)
 
     @property
     def synchronizes(self) -> bool:
@@ -314,7 +328,7 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
         return from_plain(RunPlan, stored["plan"])
     except (KeyError, TypeError, UserError) as error:
         raise UserError(
-            f"{out / _RUN_FILE} was written by burn {stored.get('burn', 'unknown')} and does not "
+            f"{out / _RUN_FILE} was written by burn {str(stored.get('burn'))[:20]} and does not "
             f"fit burn {version('burn-ssl')}: {error}"
         ) from error
 
@@ -408,12 +422,9 @@ def _plain(plan: RunPlan) -> dict[str, Any]:
 
 
 def _read_run_file(out: Path) -> dict[str, Any]:
-    try:
-        stored = json.loads((out / _RUN_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{out} holds no run to resume (no {_RUN_FILE})") from None
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{out / _RUN_FILE} cannot be read: {error}") from error
+    if not (out / _RUN_FILE).exists():
+        raise UserError(f"{out} holds no run to resume (no {_RUN_FILE})")
+    stored = read_json(out / _RUN_FILE)
     if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
         raise UserError(f"{out / _RUN_FILE} was written by another version of burn")
     return stored
@@ -451,6 +462,7 @@ def _open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrit
 
 def _remove_run(out: Path) -> None:
     """Only what a run writes; anything else in its folders stays."""
+    (out / VIEWS).unlink(missing_ok=True)
     for number in (1, 2):
         for suffix in (".safetensors", ".json"):
             (out / f"stage{number}{suffix}").unlink(missing_ok=True)
@@ -472,42 +484,35 @@ def _lies_in(path: Path, folder: Path) -> bool:
 
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> None:
     """A resumed run must be the same run. Raises UserError naming the first difference."""
-    now = json.loads(json.dumps(described))
-    stored = {**stored, "plan": json.loads(json.dumps(_plain(_plan_of(stored, out))))}
-    for part in ("plan", "data", "teacher"):
-        difference = _first_difference(stored.get(part), now[part], part)
-        if difference:
-            raise UserError(f"{out} cannot be resumed with other settings: {difference}")
+    parts = ("plan", "data", "teacher")
+    stored = {**stored, "plan": _plain(_plan_of(stored, out))}
+    old, now = (json.loads(json.dumps({p: of.get(p) for p in parts})) for of in (stored, described))
+    if difference := difference_of_runs(old, now):
+        raise UserError(f"{out} cannot be resumed with other settings: {difference}")
 
 
-def _first_difference(old: Any, new: Any, name: str) -> str | None:
-    if isinstance(old, dict) and isinstance(new, dict):
-        # What an earlier burn did not write yet cannot differ.
-        for key in sorted(old):
-            found = _first_difference(old[key], new.get(key), f"{name}.{key}")
-            if found:
-                return found
-        return None
-    return None if old == new else f"{name} was {old}, is {new}"
-
-
-def _check_stage(checkpoint: Checkpoint, plan: RunPlan, number: int, precision: Precision) -> None:
+def _check_stage(
+    checkpoint: Checkpoint, plan: RunPlan, described: Mapping[str, Any], number: int,
+    precision: Precision,
+) -> None:  # fmt: skip
     """A finished stage must be this run's. Raises UserError naming the first difference."""
     expected = {
         "stage": number,
         "precision": precision.value,
         "seed": plan.seed,
         "recipe": {"name": plan.recipe_name, **plan.recipe.to_json()},
+        "max_steps": plan.max_steps,
+        "data": described["data"],
+        "teacher": described["teacher"],
     }
     expected = json.loads(json.dumps(expected))
-    difference = _first_difference(
-        {key: checkpoint.meta.get(key) for key in expected}, expected, ""
-    )
+    meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # an earlier burn did not write it
+    difference = difference_of_runs({key: meta.get(key) for key in expected}, expected)
     if not difference and not isinstance(checkpoint.meta.get("monitor"), dict):
         difference = "its description is damaged"
     if difference:
         raise UserError(
-            f"{checkpoint.origin} is not of this run ({difference.lstrip('.')}): remove it to "
+            f"{checkpoint.origin} is not of this run ({difference}): remove it to "
             "train the stage again"
         )
 
@@ -519,6 +524,7 @@ def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
         precision=Precision(meta["precision"]),
         checkpoint=file,
         steps=meta["steps"],
+        images_seen=meta["steps"] * images_per_step(meta),
         seconds=monitor.get("seconds", 0.0),
         images_per_second=monitor["images_per_second"],
         knn=monitor["knn"],
@@ -546,20 +552,20 @@ class _Stage:
         method = run.make_method(self._precision)
         if weights is not None:
             method.load_weights(weights)
-        loader = self._loader(method)
-        steps_per_epoch = -(-len(loader) // recipe.accumulate)
-        num_steps = steps_per_epoch * recipe.epochs
-        if run.plan.max_steps is not None:
-            num_steps = min(num_steps, run.plan.max_steps)
-        module = PretrainModule(method, recipe, num_steps, steps_per_epoch, processes)
+        loader, steps = self._loader(method), run.steps
+        assert len(loader) == steps.passes_per_epoch
+        module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes)
 
         processes.on_first(lambda: self._folder.mkdir(exist_ok=True))
-        files = ResumeFiles(self._folder, self._owner)
+        settings = {part: run.described[part] for part in ("plan", "data", "teacher")}
+        files = ResumeFiles(self._folder, self._owner, settings)
         shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
         resumed = processes.gather(processes.on_first(lambda: files.usable(shapes, console)))[0]
         writer = ResumeWriter(files)
         saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
-        every, record = machine.monitor_every, Record(self._folder, console)
+        every = monitor_interval(machine.monitor_every, steps.total)
+        views = self._out / VIEWS if self._number == 1 else None
+        record = Record(self._folder, console, views)
         monitor = Monitor(every, machine.max_bad, run.source, record, processes, console)
         callbacks: list[L.Callback] = [
             FiniteSteps(machine.skip_nonfinite, processes, console),
@@ -575,22 +581,22 @@ class _Stage:
                 callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
         callbacks.append(saver)
         if processes.first:
-            title = f"stage {self._number}/{len(recipe.precisions())} {self._precision.value}"
-            callbacks.append(ProgressBar(title, monitor, console))
+            num_stages = len(recipe.precisions())
+            title = f"stage {self._number}/{num_stages} {self._precision.value}"
+            later = (num_stages - self._number) * steps.total
+            callbacks.append(ProgressBar(title, later, steps, monitor, console))
         if machine.profile:
             profile = Profile(self._folder / "profile.json", console)
             callbacks = [profile, *callbacks, profile.last]
-        trainer = _trainer(callbacks, writer, run, method, num_steps)
+        trainer = _trainer(callbacks, writer, run, method, steps.total)
         self._fit(module, trainer, loader, saver, resumed)
         self._finish(module, monitor)
         processes.on_first(files.remove)
 
     def _loader(self, method: Method) -> TrainLoader | StreamLoader:
         run, recipe = self._run, self._run.plan.recipe
-        workers = run.machine.workers
-        if workers is None:
-            workers = default_workers(run.machine.device, run.processes.local_count)
-        seed = run.plan.seed + 1000 * (self._number - 1)  # stage 2 sees other views than stage 1
+        workers = run.workers
+        seed = _seed(run.plan.seed, self._number)
         count, rank = run.processes.count, run.processes.rank
         batch_size = recipe.batch_size // recipe.accumulate // count
         views = random_views(recipe.view_configs(method.num_views), seed)
@@ -630,12 +636,14 @@ class _Stage:
             run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
-        images = module.global_step * min(recipe.batch_size, len(run.source))
+        images = module.global_step * run.steps.batch_size
         meta = {
             "stage": self._number,
             "num_stages": len(recipe.precisions()),
             "precision": self._precision.value,
             "steps": module.global_step,
+            "images_per_step": run.steps.batch_size,
+            "max_steps": run.plan.max_steps,
             "seed": run.plan.seed,
             "backbone": recipe.to_json()["backbone"],
             "views": recipe.to_json()["views"],
@@ -667,11 +675,17 @@ class _Stage:
     def _save(self, file: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
         try:
             save_checkpoint(file, weights, meta)
-        except (UserError, OSError) as error:
+        except OSError as error:
             raise UserError(
-                f"stage {self._number} is trained but not saved: {error}; make room, then go on "
-                f"with: {self._run.resume_command}"
+                f"stage {self._number} is trained but not saved: {error.filename or file} cannot "
+                f"be written: {error.strerror or error}; make room, then go on with: "
+                f"{self._run.resume_command}"
             ) from error
+
+
+def _seed(seed: int, stage: int) -> int:
+    """Of a stage's order and views: stage 2 sees other views than stage 1."""
+    return seed + 1000 * (stage - 1)
 
 
 def default_workers(device: Device, processes: int = 1) -> int:

@@ -1,0 +1,96 @@
+"""How fast a run is, and how long it still takes, measured and in words."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+
+_FEWEST = 3  # batches after the first one, before anything is said
+_KEPT = 400  # batches of which each one's time is kept
+
+
+class Pace:
+    """The time that a batch takes, estimated so that single slow batches hardly move it.
+
+    The first batch is left out: it starts worker processes, allocates memory and compiles. The
+    times of the n others are averaged, each limited to max(3, n/4) times their median: one slow
+    batch changes an early estimate by a quarter or so, while what happens regularly, as the
+    evaluation after an epoch, counts in full once there are many batches.
+    """
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._newest: deque[float] = deque(maxlen=_KEPT)
+        self._count = self._images = 0
+        self._total = 0.0  # seconds of all batches, once there are more than are kept
+
+    def batch(self, images: int, now: float | None = None) -> None:
+        """A batch of so many images has ended. now: time in seconds, of any clock."""
+        now = time.monotonic() if now is None else now
+        last, self._last = self._last, now
+        if last is None:
+            return
+        if self._count == _KEPT:
+            self._total = self._sum()
+        self._newest.append(now - last)
+        self._count, self._images = self._count + 1, self._images + images
+        if self._count > _KEPT:
+            self._total += min(now - last, self._most())
+
+    def _most(self) -> float:
+        """What a batch counts for at most, in seconds."""
+        return statistics.median_low(self._newest) * max(3.0, len(self._newest) / 4)
+
+    def _sum(self) -> float:
+        most = self._most()
+        return sum(min(seconds, most) for seconds in self._newest)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds a batch; None before there are enough batches to tell."""
+        if self._count < _FEWEST:
+            return None
+        return (self._total if self._count > _KEPT else self._sum()) / self._count
+
+    @property
+    def images_per_second(self) -> float | None:
+        """None before there are enough batches to tell."""
+        seconds = self.seconds
+        return self._images / self._count / seconds if seconds else None
+
+
+def rate(images_per_second: float) -> str:
+    """79 images/s, 2.5 images/s, and 4.0 s/image for less than one a second."""
+    if images_per_second >= 10:
+        return f"{images_per_second:.0f} images/s"
+    if images_per_second >= 1:
+        return f"{images_per_second:.1f} images/s"
+    if images_per_second <= 0:
+        return "0 images/s"
+    seconds = 1 / images_per_second
+    return f"{seconds:.1f} s/image" if seconds < 10 else f"{seconds:.0f} s/image"
+
+
+def time_left(seconds: float) -> str:
+    """40 s, 12 min, 3 h 20 min, 30 h, 5 days 4 h, 12 days."""
+    if seconds < 90:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 10:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    if hours < 48:
+        return f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days:,} days {hours} h" if days < 10 and hours else f"{days:,} days"
+
+
+def rough_time(seconds: float) -> str:
+    """A rough estimate, in one unit: about 5 days."""
+    for size, name in ((365 * 86_400, "years"), (86_400, "days"), (3600, "hours")):
+        if seconds >= 1.5 * size:
+            return f"about {round(seconds / size):,} {name}"
+    return f"about {max(1, round(seconds / 60))} min"

@@ -1,0 +1,176 @@
+"""What a run is going to do, said before its first step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burn.data.sources import Folder, LabeledFiles, Source, skipped_files
+from burn.data.view_config import ViewConfig
+from burn.errors import printable
+from burn.methods.base import Method
+from burn.methods.configs import NEED_LABELS
+from burn.training.pace import rate, rough_time
+from burn.training.recipe import Recipe
+from burn.training.steps import StageSteps
+from burn.types import Batch
+
+_TRIAL_IMAGES = 4
+# Below this many pixels of views a run takes minutes on a CPU, and its time is shown soon enough.
+# ReActNet-A of half the width takes 0.3 million a second and core.
+_WORTH_A_TRIAL = 1e8
+_LONG = 6 * 3600  # seconds, from which on a run on a CPU is called one for a GPU
+
+
+def start_summary(
+    source: Source,
+    recipe: Recipe,
+    steps: StageSteps,
+    max_steps: int | None,
+    machine: Mapping[str, Any],
+    compute: str,
+    workers: int,
+    across_processes: str,
+) -> list[str]:
+    """Lines on images, classes, device, batch and steps.
+
+    machine: as a stage's description has it. compute: number format of the arithmetic. workers:
+    data-loader workers of a process. across_processes: how BN sees the batch of several processes.
+    """
+    lines = {
+        "images": _images(source),
+        "classes": _classes(source, recipe),
+        "device": _device(machine, compute, workers),
+        "batch": _batch(recipe, steps) + across_processes,
+        "steps": _steps(recipe, steps, max_steps),
+    }
+    return [summary_line(name, text) for name, text in lines.items()]
+
+
+def summary_line(name: str, text: str) -> str:
+    """A line of the summary: a name in a column, and what is printable of the text."""
+    return f"{name:<8} {printable(text)}"
+
+
+def _images(source: Source) -> str:
+    text = f"{len(source):,} from {source.name}"
+    skipped = ""
+    if isinstance(source, Folder):
+        skipped = skipped_files(source.skipped)
+    elif isinstance(source, LabeledFiles) and source.missing:
+        skipped = f"{source.missing:,} that are listed but have no file"
+    return f"{text}; skipped: {skipped}" if skipped else text
+
+
+def _classes(source: Source, recipe: Recipe) -> str:
+    if source.labels is None:
+        return "none; labels are not needed, but kNN accuracy cannot be monitored"
+    if recipe.method in NEED_LABELS:
+        return f"{len(source.classes):,}, which method {recipe.method} learns from"
+    return f"{len(source.classes):,}, only used to monitor kNN accuracy"
+
+
+def _device(machine: Mapping[str, Any], compute: str, workers: int) -> str:
+    if machine["device"] == "cpu":
+        counted = f"{machine['threads']} thread{'s' if machine['threads'] != 1 else ''}"
+        name = f"CPU ({machine['processor']}), {counted}"
+    else:
+        name = str(machine["device"])
+    processes = machine["processes"]
+    name += f", {processes} processes" if processes > 1 else ""
+    each = " each" if processes > 1 else ""
+    return f"{name}, {compute}; {workers} data-loader worker{'s' if workers != 1 else ''}{each}"
+
+
+def _batch(recipe: Recipe, steps: StageSteps) -> str:
+    """The batch as it will be, and what it is made up of."""
+    text = f"{steps.batch_size}"
+    if steps.processes > 1 or steps.parts > 1:
+        parts = [f"{steps.processes} processes"] if steps.processes > 1 else []
+        parts += [f"{steps.images} images"]
+        parts += [f"{steps.parts} parts"] if steps.parts > 1 else []
+        text += f" = {' × '.join(parts)}"
+    if steps.batch_size < recipe.batch_size:
+        text += f" (the recipe's {recipe.batch_size} is more than there are images)"
+    return f"{text}, learning rate {recipe.optim.lr:g} ({recipe.optim.name})"
+
+
+def _steps(recipe: Recipe, steps: StageSteps, max_steps: int | None) -> str:
+    count = len(recipe.precisions())
+    stages = f"{count} stages" if count > 1 else "1 stage"
+    each = f"{recipe.epochs} epoch{'s' if recipe.epochs != 1 else ''} × {steps.per_epoch:,}"
+    if steps.total == max_steps:
+        each = f"{steps.total:,} (--max-steps)"
+    total = count * steps.total
+    return f"{total:,} = {stages} × {each}"
+
+
+def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: int) -> str:
+    """What to say where a learning rate is meant for another batch size; "" where it fits.
+
+    meant: the recipe as it is by its name. The rate goes with the batch size (Goyal et al., 2017),
+    Adam's with its square root (Malladi et al., 2022); up to a factor of 2 passes.
+    """
+    if (recipe.optim.lr, recipe.optim.name) != (meant.optim.lr, meant.optim.name):
+        return ""  # chosen by the user
+    rule, factor = "linear", batch_size / meant.batch_size
+    if recipe.optim.name == "adam":
+        rule, factor = "square-root", math.sqrt(factor)
+    if 0.5 <= factor <= 2:
+        return ""
+    return (
+        f"learning rate {recipe.optim.lr:g} is {name}'s for batches of {meant.batch_size}, and "
+        f"these have {batch_size} images: {rule} scaling gives --optim.lr "
+        f"{recipe.optim.lr * factor:.2g}"
+    )
+
+
+def expected_time(
+    method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool
+) -> float | None:
+    """Seconds that all stages take on this CPU, very roughly, by one pass over four images.
+
+    method: with fresh weights, not used any more: the pass changes its queues and statistics. None
+    for a run of minutes, and for a method that cannot take so few images.
+    """
+    configs = recipe.view_configs(method.num_views)
+    images = len(recipe.precisions()) * steps.total * steps.batch_size
+    if images * sum(config.size**2 for config in configs) < _WORTH_A_TRIAL:
+        return None
+    try:
+        seconds = min(_trial(method, configs, bfloat16=bfloat16) for _ in range(2))
+    except (RuntimeError, ValueError):  # the allocator's; BN's, of a single value a channel
+        return None
+    return images * seconds / _TRIAL_IMAGES
+
+
+def _trial(method: Method, configs: tuple[ViewConfig, ...], *, bfloat16: bool) -> float:
+    """Seconds of a forward and a backward pass."""
+    random = np.random.default_rng(0)
+
+    def view(config: ViewConfig) -> Tensor:
+        shape = (_TRIAL_IMAGES, 3, config.size, config.size)
+        return torch.from_numpy(random.integers(0, 256, shape, dtype=np.uint8))
+
+    indices = torch.arange(_TRIAL_IMAGES)
+    batch = Batch(tuple(view(c) for c in configs), indices, labels=torch.zeros_like(indices))
+    began = time.perf_counter()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        loss = method(batch, 0.0).loss
+    loss.backward()
+    return time.perf_counter() - began
+
+
+def time_line(seconds: float, steps: StageSteps, recipe: Recipe) -> str:
+    """The expected time as a line of the summary, with the rate that it stands for."""
+    images = len(recipe.precisions()) * steps.total * steps.batch_size
+    text = f"{rough_time(seconds)} for all stages on this CPU, {rate(images / seconds)}"
+    if seconds > _LONG:
+        text += "; a GPU is meant for a run of this size"
+    return summary_line("time", text)
