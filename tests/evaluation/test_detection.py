@@ -22,7 +22,7 @@ from torch import nn
 from burn.backbones import BackboneConfig, build_backbone
 from burn.data.views import ViewConfig
 from burn.data.voc import Annotation, Voc, open_voc
-from burn.errors import UserError
+from burn.errors import Interrupted, UserError
 from burn.evaluation import detection
 from burn.evaluation.detection import (
     DetectionConfig,
@@ -224,8 +224,11 @@ def test_from_scenes_to_numbers_pictures_and_a_binary_detector(subject: Subject)
     )
 
 
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_an_interrupted_training_goes_on_to_the_same_bits(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, subject: Subject, monkeypatch: pytest.MonkeyPatch
 ):
     assert subject.out is not None
     whole = replace(subject, out=subject.out / "whole")
@@ -235,12 +238,13 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) == 2:  # within an iteration, which is finished first
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return to(*arguments)
 
     monkeypatch.setattr(detection, "_to", interrupted)
-    with pytest.raises(UserError, match="after 2 of 4 iterations"):
+    with pytest.raises(Interrupted, match="after 2 of 4 iterations") as stopped:
         run_detection(subject, TINY, CONSOLE)
+    assert stopped.value.number == number
     assert (subject.out / "detection-resume.pt").is_file()
     with pytest.raises(UserError, match="of another training: remove it"):
         run_detection(subject, replace(TINY, lr=0.02), CONSOLE)

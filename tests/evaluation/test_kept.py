@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ def test_a_line_cut_short_is_dropped(tmp_path: Path):
 def test_damaged_lines_are_one_line_errors(line: str, tmp_path: Path):
     (tmp_path / "parts.jsonl").write_text(line + "\n")
     with pytest.raises(UserError, match=r"parts\.jsonl is damaged: remove it"):
+        KeptParts(tmp_path / "parts.jsonl", "a", FIELDS)
+
+
+@pytest.mark.parametrize(("old", "new"), [("1.5", "NaN"), ("1.5", "1.6"), ('"x"', '"y"')])
+def test_a_part_that_was_changed_is_an_error(old: str, new: str, tmp_path: Path):
+    path = tmp_path / "parts.jsonl"
+    KeptParts(path, "a", FIELDS).add({"what": "x", "value": 1.5})
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UserError, match=r"parts\.jsonl is damaged: remove it"):
+        KeptParts(path, "a", FIELDS)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "parts.jsonl")
+    with pytest.raises(UserError, match="not a regular file"):
         KeptParts(tmp_path / "parts.jsonl", "a", FIELDS)
 
 

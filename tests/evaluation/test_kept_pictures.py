@@ -1,7 +1,8 @@
-"""confusion.json, neighbours.json and neighbours.jpg, against loops and the images themselves."""
+"""confusion.json and what lies in neighbours/, against loops and the images themselves."""
 
 import io
 import json
+import shutil
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +25,19 @@ from burn.evaluation import neighbours as room
 from burn.evaluation.classifier import LinearConfig, top_k
 from burn.evaluation.confusion import MOST_CLASSES, confusion, keep_confusion
 from burn.evaluation.neighbours import (
+    LEFT,
     NEAREST,
     ROWS,
     SIDE,
+    STEP,
+    TOP,
+    draw,
     keep_neighbours,
     nearest_rows,
     spread,
     tiles,
 )
-from burn.evaluation.protocols import KnnConfig, class_names, run_knn, run_linear
+from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
 from burn.evaluation.subject import Subject, load_model
 from burn.types import Features
 
@@ -85,8 +90,19 @@ def subject(out: Path | None, train: Source, test: Source) -> Subject:
 
 
 def kept(out: Path) -> tuple[dict[str, Any], np.ndarray]:
-    about = json.loads((out / "neighbours.json").read_text())
-    return about, np.asarray(Image.open(out / about["picture"]))
+    """The only set of neighbours."""
+    (file,) = (out / "neighbours").glob("*.json")
+    about = json.loads(file.read_text())
+    assert sorted(path.name for path in file.parent.iterdir()) == [about["picture"], file.name]
+    return about, np.asarray(Image.open(file.parent / about["picture"]))
+
+
+def pictures(out: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((out / "neighbours").glob("*.jpg"))]
+
+
+def tile_at(picture: np.ndarray, row: int, column: int) -> np.ndarray:
+    return picture[TOP + STEP[1] * row :, LEFT + STEP[0] * column :][:SIDE, :SIDE]
 
 
 def test_confusions_are_those_of_a_double_loop():
@@ -140,7 +156,7 @@ def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
     (knn,) = run_knn(judged, KnnConfig(), CONSOLE)
     check("knn", knn)
     about, picture = kept(tmp_path)
-    assert picture.shape == (ROWS * SIDE, (1 + NEAREST) * SIDE, 3)
+    assert picture.shape == (TOP + ROWS * STEP[1], LEFT + (1 + NEAREST) * STEP[0], 3)
     for row in about["rows"]:  # the bank are the test images themselves
         assert row["neighbours"][0]["position"] == row["position"]
         assert row["neighbours"][0]["cosine"] == 1
@@ -160,7 +176,8 @@ def test_neighbours_are_those_of_a_sort_and_tiles_are_where_they_belong(tmp_path
     rows = about.pop("rows")
     assert about == {
         "model": "tiny", "checkpoint": "runs/x", "train": "slopes 1", "test": "slopes 2",
-        "classes": list(CLASSES), "side": SIDE, "columns": 6, "picture": "neighbours.jpg",
+        "classes": list(CLASSES), "side": SIDE, "columns": 6, "left": LEFT, "top": TOP,
+        "step": list(STEP), "picture": about["picture"],
     }  # fmt: skip
     assert len(rows) == ROWS
     labels = [row["label"] for row in rows]
@@ -180,11 +197,57 @@ def test_neighbours_are_those_of_a_sort_and_tiles_are_where_they_belong(tmp_path
             assert near["cosine"] == pytest.approx(cosines[query, near["position"]], abs=1e-4)
         places = [(test, query), *((train, position) for position in expected)]
         for column, (source, position) in enumerate(places):
-            tile = picture[SIDE * number :, SIDE * column :][:SIDE, :SIDE].astype(float)
+            tile = tile_at(picture, number, column).astype(float)
             image = source.read(position).permute(1, 2, 0).numpy()[:, 5:25]  # 20 of 31 columns
             enlarged = np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BOX))
             # JPEG at 88 is off by 1 to 3 on such slopes, and a box's steps by half a source pixel
             assert np.abs(tile - enlarged).mean() < 5
+
+
+def drawn(*labels: str, cosine: float | None = 0.5) -> np.ndarray:
+    """A row of grey tiles, a test image of class cat and neighbours of these classes."""
+    tile = np.full((SIDE, SIDE, 3), 128, np.uint8)
+    near = [{"position": 7, "label": label, "cosine": cosine} for label in labels]
+    row = {"position": 3, "label": "cat", "neighbours": near}
+    return np.asarray(draw([row], {3: tile}, {7: tile})).astype(int)
+
+
+def below(picture: np.ndarray, column: int) -> np.ndarray:
+    """What stands below a tile."""
+    left = LEFT + column * STEP[0]
+    return picture[TOP + SIDE + 5 :, left - 4 : left + STEP[0] - 4]
+
+
+def test_the_test_image_has_a_frame_and_tiles_have_gaps():
+    picture = drawn("cat", "dog")
+    line = picture[TOP + SIDE // 2, :, 0]
+    tiles_of = [range(LEFT + c * STEP[0], LEFT + c * STEP[0] + SIDE) for c in range(3)]
+    for x, value in enumerate(line):
+        inside = any(x in tile for tile in tiles_of)
+        framed = min(abs(x - (LEFT - 0.5)), abs(x - (LEFT + SIDE - 0.5))) < 4
+        assert value == (128 if inside else 32 if framed else 236), x
+
+
+def test_classes_stand_below_and_another_class_has_another_colour():
+    def coloured(part: np.ndarray) -> bool:
+        return bool((part[..., 0] - part[..., 2] > 80).any())
+
+    picture = drawn("cat", "dog", "dog")
+    assert [coloured(below(picture, column)) for column in range(4)] == [False, False, True, True]
+    for column in range(4):
+        assert (below(picture, column) < 128).any(), column
+    assert not np.array_equal(below(picture, 1), below(drawn("cat", cosine=None), 1))
+    assert np.array_equal(below(picture, 2), below(picture, 3))
+    # however long a name is, it stays in its column and its cosine is shown
+    long = drawn("cat", "d" * 60, "cat")
+    assert np.array_equal(below(long, 3), below(drawn("cat", "dog", "cat"), 3))
+    assert np.array_equal(below(drawn("d" * 60), 1), below(drawn("d" * 70), 1))
+    assert not np.array_equal(below(drawn("d" * 60, cosine=0.1), 1), below(drawn("d" * 60), 1))
+
+
+@pytest.mark.parametrize("name", ["", "$x^2$", "a\nb\x1b[2J\u202e", "猫", "\udcff"])
+def test_any_name_of_a_class_can_be_drawn(name: str):
+    assert drawn(name).shape == (TOP + STEP[1], LEFT + 6 * STEP[0], 3)
 
 
 def test_other_networks_are_shown_on_the_same_images(tmp_path: Path):
@@ -194,7 +257,7 @@ def test_other_networks_are_shown_on_the_same_images(tmp_path: Path):
         keep_neighbours(
             subject(tmp_path, train, test), features(train, 1), features(test, seed), CLASSES
         )
-        contents.append((tmp_path / "neighbours.jpg").read_bytes())
+        contents.extend(pictures(tmp_path))
         shown.append([row["position"] for row in kept(tmp_path)[0]["rows"]])
     assert contents[0] == contents[1] != contents[2]
     assert shown[0] == shown[1] == shown[2]
@@ -241,7 +304,7 @@ def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
         left = [n for n in before.get(row["position"], []) if n["position"] not in train.broken]
         assert found[: len(left)] == left
         last = tiles(train, [found[-1]["position"]])[found[-1]["position"]].astype(float)
-        assert np.abs(picture[SIDE * number :, -SIDE:][:SIDE] - last).mean() < 3  # as above
+        assert np.abs(tile_at(picture, number, NEAREST) - last).mean() < 3  # as above
 
 
 def test_where_all_have_vanished_it_is_said(tmp_path: Path):
@@ -250,18 +313,18 @@ def test_where_all_have_vanished_it_is_said(tmp_path: Path):
     keep_neighbours(judged, features(test, 1), features(test, 2), CLASSES)
     assert not list(tmp_path.iterdir())
     assert judged.notes == [
-        "neighbours.json is not kept: the images of slopes 0 cannot be read any more"
+        "neighbours are not kept: the images of slopes 0 cannot be read any more"
     ]
 
 
-def test_few_images_make_few_rows_and_leave_white(tmp_path: Path):
+def test_few_images_make_few_rows_and_leave_paper(tmp_path: Path):
     train, test = Slopes(3, seed=1), Slopes(4, seed=2)
     keep_neighbours(subject(tmp_path, train, test), features(train, 1), features(test, 2), CLASSES)
     about, picture = kept(tmp_path)
     assert [len(row["neighbours"]) for row in about["rows"]] == [3] * 4
     assert about["columns"] == 6
-    assert picture.shape == (4 * SIDE, 6 * SIDE, 3)
-    assert picture[:, 4 * SIDE :].min() == 255
+    assert picture.shape == (TOP + 4 * STEP[1], LEFT + 6 * STEP[0], 3)
+    assert picture[TOP:, LEFT + 4 * STEP[0] :].min() >= 230  # paper of 236 to 241, as JPEG
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 500), (500, 3), (700, 900)])
@@ -296,25 +359,38 @@ def test_shards_show_the_same_as_the_file_in_memory(tmp_path: Path):
         out.mkdir(exist_ok=True)
         bank = features(source, 1)  # with those of the image that has become unreadable
         keep_neighbours(subject(out, source, source), bank, features(source, 2), CLASSES)
-        contents.append((out / "neighbours.jpg").read_bytes())
-        assert '"position": 11,' not in (out / "neighbours.json").read_text()
+        (text,) = (out / "neighbours").glob("*.json")
+        contents.extend(pictures(out))
+        assert '"position": 11,' not in text.read_text()
+        shutil.rmtree(out / "neighbours")  # of one network, but of images by another name
     assert contents[0] == contents[1]
 
 
 def test_names_come_from_whichever_source_has_them():
     numbers, named = Slopes(9, tuple("012")), Slopes(9)
-    assert class_names(subject(None, numbers, named)) == CLASSES
-    assert class_names(subject(None, named, numbers)) == CLASSES
-    assert class_names(subject(None, numbers, numbers)) == tuple("012")
+    assert subject(None, numbers, named).class_names == CLASSES
+    assert subject(None, named, numbers).class_names == CLASSES
+    assert subject(None, numbers, numbers).class_names == tuple("012")
     fewer, more = Slopes(9, ("cat", "dog")), Slopes(9, (*CLASSES, "fox"))
-    assert class_names(subject(None, numbers, fewer)) == ("cat", "dog", "2")
-    assert class_names(subject(None, numbers, more)) == CLASSES
+    assert subject(None, numbers, fewer).class_names == ("cat", "dog", "2")
+    assert subject(None, numbers, more).class_names == CLASSES
 
 
-def test_the_command_keeps_them_and_says_which_network(teacher: Path, tmp_path: Path, capsys):
+def test_every_network_keeps_its_neighbours_and_confusions_are_the_newest(
+    teacher: Path, tmp_path: Path, capsys
+):
     given = [str(teacher), "--train", "digits", "--test", "digits", "--out", str(tmp_path)]
-    for option, model in ((["--random-init"], "random resnet10t, float"), ([], "tiny, stage 1")):
+    found = []
+    for option in (["--random-init"], [], ["--random-init"]):
         assert main(["evaluate", "knn", *given, *option]) == 0
-        for name in ("confusion.json", "neighbours.json"):
-            assert json.loads((tmp_path / name).read_text())["model"] == model
+        found.append(pictures(tmp_path))
+        model = json.loads((tmp_path / "confusion.json").read_text())["model"]
+        assert model == ("random resnet10t, float" if option else "tiny, stage 1")
+    assert [len(each) for each in found] == [1, 2, 2]
+    assert found[1] == found[2]
+    names = [path.stem[:-7] for path in sorted((tmp_path / "neighbours").glob("*.jpg"))]
+    assert names == ["random-resnet10t-float", "tiny-stage-1"]
+    for file in (tmp_path / "neighbours").glob("*.json"):
+        about = json.loads(file.read_text())
+        assert file.stem.startswith(about["model"].split()[0].removesuffix(","))
     assert capsys.readouterr().err == ""

@@ -1,12 +1,18 @@
 import io
+import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import tiny  # noqa: F401 - one thread
 from burn.data.sources import open_source
@@ -21,7 +27,9 @@ from burn.evaluation.protocols import (
     run_linear,
     run_transfer,
 )
+from burn.evaluation.run import Request, evaluate
 from burn.evaluation.subject import Subject, load_model
+from burn.results import read_results
 
 CONSOLE = Console(file=io.StringIO())
 
@@ -72,7 +80,8 @@ def test_unreadable_images_are_left_out_and_named(subject: Subject):
     photos = Path(subject.train.name)
     (photos / "grey" / "2.png").write_bytes(b"")
     assert len(plain_features(subject, "train", CONSOLE).values) == 17
-    assert subject.notes == [f"unreadable images, left out: 1: {photos / 'grey' / '2.png'}"]
+    (note,) = subject.notes
+    assert note.startswith(f"unreadable images, left out: 1: {photos / 'grey' / '2.png'}: ")
 
 
 def test_classes_that_do_not_match_are_refused(tmp_path: Path):
@@ -173,10 +182,111 @@ def test_features_are_extracted_once_and_again_for_other_weights(subject: Subjec
     assert len(list((tmp_path / "out" / "features").iterdir())) == 2
 
 
-def test_a_damaged_file_of_features_is_made_again(subject: Subject, tmp_path: Path):
+def _rewritten(
+    file: Path, change: Callable[[dict[str, torch.Tensor]], object], *, checksum: bool = True
+) -> None:
+    with safe_open(file, framework="pt") as opened:
+        about = opened.metadata() if checksum else None
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, about)
+
+
+DAMAGED: dict[str, Callable[[Path], object]] = {
+    "cut off": lambda file: file.write_bytes(file.read_bytes()[:100]),
+    "empty": lambda file: file.write_bytes(b""),
+    "a bit": lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\x7f"),
+    "not finite": lambda file: _rewritten(file, lambda t: t["values"].fill_(torch.nan)),
+    "one value": lambda file: _rewritten(file, lambda t: t["values"][3].add_(1)),
+    "two images swapped": lambda file: _rewritten(
+        file, lambda t: t.update(values=t["values"][torch.arange(len(t["values"])).roll(1)])
+    ),
+    "another shape": lambda file: _rewritten(
+        file, lambda t: t.update(values=t["values"][:, :-1].contiguous())
+    ),
+    "another type": lambda file: _rewritten(file, lambda t: t.update(values=t["values"].double())),
+    "a name less": lambda file: _rewritten(file, lambda t: t.pop("positions")),
+    "larger than any": lambda file: os.truncate(file, 100 * 2**30),
+    "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_features_that_are_not_what_was_written_are_an_error(
+    damage: str, subject: Subject, tmp_path: Path
+):
     kept = replace(subject, out=tmp_path)
     first = plain_features(kept, "train", CONSOLE)
     (file,) = (tmp_path / "features").iterdir()
-    file.write_bytes(file.read_bytes()[:100])
+    DAMAGED[damage](file)
+    with pytest.raises(UserError, match=f"{file.name} .*does not hold the features .*: remove it"):
+        plain_features(replace(kept, kept={}), "train", CONSOLE)
+    file.rmdir() if file.is_dir() else file.unlink()
     again = plain_features(replace(kept, kept={}), "train", CONSOLE)
     assert torch.equal(first.values, again.values)
+
+
+def test_features_without_a_checksum_are_extracted_again(subject: Subject, tmp_path: Path):
+    kept = replace(subject, out=tmp_path)
+    first = plain_features(kept, "train", CONSOLE)
+    (file,) = (tmp_path / "features").iterdir()
+    _rewritten(file, lambda t: t["values"].fill_(torch.nan), checksum=False)
+    again = plain_features(replace(kept, kept={}), "train", CONSOLE)
+    assert torch.equal(first.values, again.values)
+
+
+def test_a_class_without_a_readable_image_is_an_error(subject: Subject):
+    labels = subject.test.labels
+    assert labels is not None
+    of_grey = np.flatnonzero(labels == 1)
+    subject.note_unreadable(subject.test, of_grey[1:])
+    assert subject.notes[-1].startswith(f"unreadable images, left out: {len(of_grey) - 1}: ")
+    with pytest.raises(UserError, match=f"none of the {len(of_grey)} images of class grey can be"):
+        subject.note_unreadable(subject.test, of_grey)
+
+
+def test_results_say_what_the_images_are_and_how_long_the_training_was(
+    teacher: Path, tmp_path: Path
+):
+    photos = class_folders(tmp_path / "photos", ("black", "white"))
+    for name in ("3.png", "4.png", "5.png"):
+        (photos / "black" / name).unlink()
+    about: dict[str, Any] = {
+        "checkpoint": str(teacher), "train": str(photos), "test": str(photos),
+    }  # fmt: skip
+    config = KnnConfig(k=1)
+    (knn,), _ = evaluate("knn", Request(**about, out=str(tmp_path / "out")), config, CONSOLE)
+    fingerprint = open_source(str(photos)).fingerprint
+    assert knn.data == {
+        "num_classes": 2, "classes": ["black", "white"], "train_images": 9, "test_images": 9,
+        "train_fingerprint": fingerprint, "test_fingerprint": fingerprint,
+        "largest_class": 66.6667,
+    }  # fmt: skip
+    meta = json.loads((teacher / "stage1.json").read_text())
+    batch = min(meta["recipe"]["batch_size"], meta["data"]["images"])
+    assert knn.training == {
+        "stage": 1, "steps": meta["steps"], "images_seen": meta["steps"] * batch,
+    }  # fmt: skip
+    assert read_results(tmp_path / "out" / "results.jsonl") == [knn]
+    (fresh,), _ = evaluate("knn", Request(**about, random_init=True), config, CONSOLE)
+    assert fresh.training is None
+    linear = TransferConfig(epochs=1, augment="none")
+    transfer, _ = evaluate("transfer", Request(**about), linear, CONSOLE)
+    assert transfer[0].data == knn.data
+
+
+def test_more_class_names_than_a_line_holds_are_counted(subject: Subject):
+    names = tuple(f"class {i}" for i in range(1001))
+
+    class Many:
+        classes, name, fingerprint = names, "many", "x"
+        labels = np.zeros(3, dtype=np.int64)
+
+        def __len__(self) -> int:
+            return 3
+
+    many: Any = Many()
+    data = replace(subject, train=many, test=many).data
+    assert "classes" not in data
+    assert (data["num_classes"], data["largest_class"]) == (1001, 100.0)

@@ -17,7 +17,7 @@ from burn.data.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.data.views import ViewConfig
-from burn.errors import UserError
+from burn.errors import Interrupted, UserError
 from burn.evaluation import semi
 from burn.evaluation.semi import SemiConfig, fine_tune, run_semi
 from burn.evaluation.subject import Subject
@@ -139,7 +139,7 @@ def test_an_interrupted_sweep_goes_on(subject: Subject, monkeypatch: pytest.Monk
         return fine_tune(*arguments, **keywords)
 
     monkeypatch.setattr(semi, "fine_tune", interrupted)
-    with pytest.raises(UserError, match="2 of 5 runs are kept"):
+    with pytest.raises(Interrupted, match="2 of 5 runs are kept"):
         run_semi(subject, TINY, CONSOLE)
     results = run_semi(subject, TINY, CONSOLE)
     assert len(calls) == 3 + 3, "two runs were not made again"

@@ -140,7 +140,7 @@ def average_precision_by_loops(scores: list[float], targets: list[int]) -> float
 def test_average_precision_by_loops(pairs: list[tuple[int, int]]):
     scores, targets = [s / 4 for s, _ in pairs], [t for _, t in pairs]
     found = average_precision(np.array(scores, np.float32), np.array(targets, np.int8))
-    if 1 not in targets:
+    if 1 not in targets or -1 not in targets:
         assert math.isnan(found)
     else:
         expected = average_precision_by_loops(scores, targets)
@@ -176,7 +176,6 @@ def test_full_by_hand():
         assert scores.negatives[index] == (data.train_targets[:, index] < 0).sum()
     assert scores.mean_ap("cv") == pytest.approx(np.mean(scores.ap_cv), abs=1e-12)
     assert scores.mean_ap("oracle") >= scores.mean_ap("cv")
-    assert scores.undefined == ()
 
 
 def test_cross_validation_holds_out(monkeypatch: pytest.MonkeyPatch):
@@ -235,19 +234,20 @@ def test_difficult_is_a_negative_in_training_and_no_image_in_the_test():
     assert marked.ap_oracle == pytest.approx(expected.ap_oracle, abs=1e-12)
 
 
-def test_a_class_without_positives_in_the_test_is_left_out():
+@pytest.mark.parametrize("left", [-1, 1])
+def test_a_class_with_one_kind_of_test_images_is_left_out(left: int):
     data = toy()
     targets = data.test_targets.copy()
-    targets[:, 1] = np.where(targets[:, 1] > 0, 0, -1)
+    targets[:, 1] = np.where(targets[:, 1] == left, left, 0)
     scores = svm_full(replace(data, test_targets=targets), 0)
-    assert scores.undefined == (1,)
+    assert math.isnan(scores.ap_cv[1])
     assert math.isnan(scores.ap_oracle[1])
     assert math.isnan(scores.cost_oracle[1])
     assert scores.mean_ap("cv") == scores.ap_cv[0]
     assert scores.mean_ap("oracle") == scores.ap_oracle[0]
 
 
-@pytest.mark.parametrize(("negatives", "known"), [(0, True), (1, True), (2, False)])
+@pytest.mark.parametrize(("negatives", "known"), [(1, True), (2, False)])
 def test_a_class_that_is_nearly_everywhere(negatives: int, known: bool):
     data = toy()
     targets = np.ones_like(data.train_targets)
@@ -334,12 +334,15 @@ def test_errors_name_the_class_and_the_numbers():
     data = toy()
     count = int((data.train_targets[:, 0] > 0).sum())
     targets = data.train_targets.copy()
-    targets[:, 1] = 1
     with pytest.raises(UserError, match=f"class a has {count} positive training images, not 96"):
         svm_few_shot(replace(data, train_targets=targets), 96, 0)
     targets[:, 1] = 0
     with pytest.raises(UserError, match="class b has no positive training image"):
         svm_full(replace(data, train_targets=targets), 0)
+    targets[:, 1] = 1
+    for fit in (svm_full, lambda data, seed: svm_few_shot(data, 1, seed)):
+        with pytest.raises(UserError, match="class b has no negative training image"):
+            fit(replace(data, train_targets=targets), 0)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -351,7 +354,8 @@ def test_features_that_are_not_finite(part: str):
         svm_full(replace(data, **{part: broken}), 0)
 
 
-def test_a_test_without_positives():
+@pytest.mark.parametrize("limit", [np.minimum, np.maximum])
+def test_a_test_without_positives_or_without_negatives(limit):
     data = toy()
-    with pytest.raises(UserError, match="no class has a positive test image"):
-        svm_full(replace(data, test_targets=np.minimum(data.test_targets, 0)), 0)
+    with pytest.raises(UserError, match="no class has both positive and negative test images"):
+        svm_full(replace(data, test_targets=limit(data.test_targets, 0)), 0)

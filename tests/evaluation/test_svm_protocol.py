@@ -20,7 +20,7 @@ from burn.data.digits import Digits
 from burn.data.splits import balanced_share
 from burn.data.views import ViewConfig
 from burn.data.voc import Voc, open_voc
-from burn.errors import UserError
+from burn.errors import Interrupted, UserError
 from burn.evaluation import svm_protocol
 from burn.evaluation.subject import Subject
 from burn.evaluation.svm import SvmData
@@ -133,7 +133,7 @@ def test_finished_parts_are_kept_when_interrupted(
         return original(*arguments)
 
     monkeypatch.setattr(svm_protocol, "svm_few_shot", interrupted)
-    with pytest.raises(UserError, match="features and 2 parts are kept in"):
+    with pytest.raises(Interrupted, match="features and 2 parts are kept in"):
         run_svm(kept, SMALL, CONSOLE)
     monkeypatch.setattr(svm_protocol, "svm_full", lambda *_: pytest.fail("made again"))
     assert [r.value for r in run_svm(kept, SMALL, CONSOLE)] == whole
@@ -150,6 +150,69 @@ def test_classes_without_a_positive_are_left_out_and_named(subject: Subject):
         r.value for r in run_svm(subject, replace(SMALL, shots=()), CONSOLE)
     ]
     assert "left out, no positive training image: emu" in more.notes
+
+
+class Counted:
+    """Voc's images with other classes: 1 present, -1 absent, 0 in difficult instances only."""
+
+    labels = None
+
+    def __init__(self, voc: Voc, **presence: np.ndarray) -> None:
+        self.classes = tuple(presence)
+        self.presence = np.stack(list(presence.values()), axis=1).astype(np.int8)
+        self.name, self.fingerprint, self._voc = voc.name, voc.fingerprint, voc
+
+    def __len__(self) -> int:
+        return len(self._voc)
+
+    def read(self, index: int) -> torch.Tensor:
+        return self._voc.read(index)
+
+    def describe(self, index: int) -> str:
+        return self._voc.describe(index)
+
+
+def with_classes(subject: Subject, monkeypatch: pytest.MonkeyPatch, **kinds: str) -> Subject:
+    """kinds: of each class which part, train or test, lacks positives (-) or negatives (+)."""
+    monkeypatch.setattr(svm_protocol, "_targets", lambda source: source.presence)
+
+    def part(name: str, source: Any) -> Any:
+        mixed = np.where(np.arange(len(source)) % 2, 1, -1)
+        constant = {f"{name} -": np.full(len(source), -1), f"{name} +": np.ones(len(source))}
+        return Counted(source, **{c: constant.get(kind, mixed) for c, kind in kinds.items()})
+
+    return replace(
+        subject, train=part("train", subject.train), test=part("test", subject.test), notes=[]
+    )
+
+
+def test_a_class_that_every_image_has_or_none_is_left_out(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+):
+    alone = with_classes(subject, monkeypatch, odd="")
+    expected = [r.value for r in run_svm(alone, SMALL, CONSOLE)]
+    assert alone.notes == []
+    many = with_classes(
+        subject, monkeypatch, odd="", a="train -", b="train +", c="test -", d="test +"
+    )
+    results = run_svm(many, SMALL, CONSOLE)
+    assert [r.value for r in results] == expected
+    assert set(results[0].settings["classes"]) == {"odd"}
+    assert many.notes == [
+        "left out, no positive training image: a", "left out, no negative training image: b",
+        "left out, no positive test image: c", "left out, no negative test image: d",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["train -", "train +", "test -", "test +"])
+def test_where_no_class_can_be_evaluated_there_is_no_number(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, kind: str, tmp_path: Path
+):
+    none = replace(with_classes(subject, monkeypatch, person=kind), out=tmp_path)
+    lacking = f"no {'positive' if '-' in kind else 'negative'} "
+    with pytest.raises(UserError, match=f"svm: no class has positive .*: {lacking}.*: person"):
+        run_svm(none, SMALL, CONSOLE)
+    assert not (tmp_path / "svm.jsonl").exists()
 
 
 def test_a_backbone_without_a_map_is_refused(subject: Subject):

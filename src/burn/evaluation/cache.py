@@ -10,8 +10,8 @@ from typing import Literal
 
 import torch
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from burn.data.sources import Source
@@ -20,9 +20,13 @@ from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
 from burn.files import write_beside
+from burn.inputs import require_regular, status_of
 from burn.types import Features
 
 Split = Literal["train", "test"]
+
+_CHECKSUM = "sha256"  # in the file's metadata: of the values and then the positions
+_HEADER = 2**16  # bytes, at most, that a file has beside its tensors
 
 
 def plain_features(subject: Subject, split: Split, console: Console) -> Features:
@@ -54,7 +58,7 @@ def _features(
     if key in subject.kept:
         return subject.kept[key]
     path = subject.out / "features" / f"{key}.safetensors" if subject.out else None
-    features = _read(path, source, cells * subject.backbone.num_features) if path else None
+    features = read_features(path, source, cells * subject.backbone.num_features) if path else None
     if features is None:
         with progress_bar(console) as progress:
             bar = progress.add_task(f"features of {source.name}", total=len(source))
@@ -66,31 +70,65 @@ def _features(
         if not bool(torch.isfinite(features.values).all()):
             raise UserError(f"features of {source.name} are not finite: the network diverged")
         if path:
-            _write(path, features)
+            subject.keep(lambda: _write(path, features))
     subject.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
     subject.kept[key] = features
     return features
 
 
-def _read(path: Path, source: Source, dimension: int) -> Features | None:
-    """None where there is no file, or a damaged one, or one that lacks images: those are tried
-    again, for what kept them from being read may have passed."""
-    try:
-        tensors = load_file(path) if path.is_file() else {}
-        values, positions = tensors["values"], tensors["positions"]
-    except (SafetensorError, OSError, KeyError, RuntimeError):
+def read_features(path: Path, source: Source, dimension: int) -> Features | None:
+    """Features of all images of `source` that `_write` kept, float32 (images, dimension).
+
+    None where there is no file, one of an earlier burn, without a checksum, or one that lacks
+    images: those are tried again, for what kept them from being read may have passed.
+    Raises UserError for a file that does not hold what was written.
+    """
+    if status_of(path) is None:
         return None
-    whole = (
-        values.shape == (len(source), dimension)
-        and values.dtype == torch.float32
-        and positions.dtype == torch.int64
-        and torch.equal(positions, torch.arange(len(source)))
-    )
+    largest = len(source) * (4 * dimension + 8) + _HEADER
+    try:
+        size = require_regular(path)
+    except UserError as error:
+        raise UserError(f"{error}; it does not hold the features of images: remove it") from error
+    if size > largest:
+        raise _damaged(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            written = (file.metadata() or {}).get(_CHECKSUM)
+            values, positions = (file.get_tensor(name) for name in ("values", "positions"))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise _damaged(path) from error
+    if written is None:
+        return None
+    if (
+        values.dtype != torch.float32
+        or positions.dtype != torch.int64
+        or values.shape != (len(positions), dimension)
+        or written != _checksum(values, positions)
+    ):
+        raise _damaged(path)
+    if not torch.equal(positions, torch.arange(len(source))):
+        return None
     labels = None if source.labels is None else torch.from_numpy(source.labels)
-    return Features(values, labels, source.classes, positions) if whole else None
+    return Features(values, labels, source.classes, positions)
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} does not hold the features that were written to it: remove it, and they are "
+        "extracted again"
+    )
+
+
+def _checksum(values: Tensor, positions: Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in (values, positions):
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _write(path: Path, features: Features) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {"values": features.values, "positions": features.positions}
-    write_beside(path, lambda beside: save_file(tensors, beside))
+    about = {_CHECKSUM: _checksum(features.values, features.positions)}
+    write_beside(path, lambda beside: save_file(tensors, beside, about))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,49 +14,8 @@ from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.sources import Source
 from burn.data.views import ViewConfig
 from burn.errors import UserError
+from burn.evaluation.configs import LinearConfig
 from burn.types import Features
-
-
-@dataclass(frozen=True)
-class LinearConfig:
-    """The protocol's settings; the defaults are the paper's.
-
-    Attributes:
-        probe: strict is one linear layer. mlp puts a Linear + ReLU of the features' width below
-            it, as the released code does: no linear evaluation, and reported as what it is.
-        epochs: passes over the training images.
-        lr: first learning rate of SGD with momentum 0.9.
-        drops: shares of the epochs after each of which the learning rate falls to a tenth.
-        weight_decay: L2 penalty of the layer.
-        batch_size: images for each step.
-        augment: crop trains on random resized crops and flips, as the protocol does; none on
-            features of plain views, extracted once, which is much faster and says so in the result.
-    """
-
-    probe: Literal["strict", "mlp"] = "strict"
-    epochs: int = 100
-    lr: float = 30.0
-    drops: tuple[float, ...] = (0.6, 0.8)
-    weight_decay: float = 0.0
-    batch_size: int = 256
-    augment: Literal["crop", "none"] = "crop"
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if self.epochs < 1 or not 1 <= self.batch_size <= 2**20:
-            raise UserError("epochs must be at least 1 and batch_size in 1 … 1048576")
-        if not 0 < self.lr <= 1e6:
-            raise UserError(f"lr {self.lr} is not in (0, 1e6]")
-        if not all(0 < drop < 1 for drop in self.drops):
-            raise UserError(f"drops {list(self.drops)}: give shares of the epochs, in (0, 1)")
-        if not 0 <= self.weight_decay < 1:
-            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
-
-    def learning_rate(self, epoch: int) -> float:
-        """Learning rate of an epoch, counted from 0."""
-        # 0.6 · 5 is 3.0 in floating point, 0.55 · 20 is 11.000000000000002
-        drops = sum(epoch >= round(drop * self.epochs, 9) for drop in self.drops)
-        return self.lr * 0.1**drops
 
 
 def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:

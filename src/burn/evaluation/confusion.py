@@ -50,4 +50,5 @@ def keep_confusion(
         "classes": list(classes),
         "counts": confusion(scores, labels).tolist(),
     }
-    write_text(subject.out / NAME, json.dumps(kept) + "\n")
+    path = subject.out / NAME
+    subject.keep(lambda: write_text(path, json.dumps(kept) + "\n"))

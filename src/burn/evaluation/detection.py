@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +21,24 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from burn.data.loader import EpochSampler, QuietLoader, start_worker
+from burn.data.loader import EpochSampler
 from burn.data.sources import UnreadableImage
 from burn.data.views import generator
 from burn.data.voc import Annotation, Voc
-from burn.errors import UserError
+from burn.data.workers import QuietLoader, start_worker
+from burn.errors import Interrupted, UserError
+from burn.evaluation.configs import DetectionConfig
 from burn.evaluation.detection_ap import Detections, DetectionScores, detection_scores
-from burn.evaluation.detector import Detector, DetectorConfig, Images
+from burn.evaluation.detector import Detector, Images
 from burn.evaluation.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.files import write_beside, write_text
+from burn.inputs import require_regular
 from burn.processes import Processes
 from burn.results import Result
-from burn.stop import StopRequest
+from burn.stop import StopRequest, interrupted
 
-_WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
 _PICTURES = 8
 _KEEP_EVERY = 300  # seconds between two resume files
 _EMPTY = (
@@ -44,70 +46,6 @@ _EMPTY = (
     torch.zeros(0, 4),
     torch.zeros(0, dtype=torch.int64),
 )
-
-
-@dataclass(frozen=True)
-class DetectionConfig:
-    """The protocol's settings; the defaults are MoCo's VOC configuration, which the paper takes.
-
-    Attributes:
-        iterations: optimizer steps.
-        batch_size: images for each, over all processes.
-        lr: learning rate of SGD with momentum 0.9 after warm-up.
-        drops: shares of the iterations after each of which it falls to a tenth.
-        warmup: iterations in which it rises linearly from a thousandth.
-        weight_decay: L2 penalty; BN has none.
-        train_sides: short sides in pixels, of which each training image is resized to one at
-            random.
-        test_side: short side of test images.
-        max_side: longest side of any.
-        precise_bn: training batches from which BN's statistics are taken anew before the test; 0
-            keeps the running averages.
-        detector: sizes of the detector.
-    """
-
-    iterations: int = 24000
-    batch_size: int = 16
-    lr: float = 0.02
-    drops: tuple[float, ...] = (18 / 24, 22 / 24)
-    warmup: int = 100
-    weight_decay: float = 1e-4
-    train_sides: tuple[int, ...] = tuple(range(480, 801, 32))
-    test_side: int = 800
-    max_side: int = 1333
-    precise_bn: int = 200
-    detector: DetectorConfig = field(default_factory=DetectorConfig)
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if self.iterations < 1 or self.batch_size < 1:
-            raise UserError("iterations and batch_size must be at least 1")
-        if not 0 < self.lr <= 1e6 or not 0 <= self.weight_decay < 1:
-            raise UserError("lr must be in (0, 1e6] and weight_decay in [0, 1)")
-        if not all(0 < drop < 1 for drop in self.drops):
-            raise UserError(f"drops {list(self.drops)}: give shares of the iterations, in (0, 1)")
-        if self.warmup < 0 or self.precise_bn < 0:
-            raise UserError("warmup and precise_bn must be at least 0")
-        sides = (*self.train_sides, self.test_side, self.max_side)
-        if not self.train_sides or not all(32 <= side <= 8192 for side in sides):
-            raise UserError("train_sides, test_side and max_side must be in 32 … 8192 pixels")
-        d = self.detector
-        if not d.anchors or not all(1 <= side <= 8192 for side in d.anchors):
-            raise UserError("detector.anchors must be in 1 … 8192 pixels")
-        if min(d.proposals, d.rois, d.roi_size, d.detections) < 1:
-            raise UserError("detector: proposals, rois, roi_size, detections must be at least 1")
-        if d.rois < 2:
-            raise UserError("detector.rois must be at least 2: BN needs a batch")
-        if not 0 <= d.score_threshold < 1:
-            raise UserError(f"detector.score_threshold {d.score_threshold} is not in [0, 1)")
-
-    def learning_rate(self, iteration: int) -> float:
-        """Learning rate of an iteration, counted from 0."""
-        rate = self.lr * 0.1 ** sum(
-            iteration >= round(drop * self.iterations) for drop in self.drops
-        )
-        rise = min(1.0, iteration / self.warmup) if self.warmup else 1.0
-        return rate * (_WARMUP_START * (1 - rise) + rise)
 
 
 def run_detection(subject: Subject, config: DetectionConfig, console: Console) -> list[Result]:
@@ -150,9 +88,10 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
         return []
     try:
         return _tested(detector, test, subject, config, out, began - earlier, console)
-    except KeyboardInterrupt:
-        raise UserError(
-            f"interrupted in the test: the detector is kept in {out}, the same command tests it"
+    except KeyboardInterrupt as stopped:
+        raise interrupted(
+            f"interrupted in the test: the detector is kept in {out}, the same command tests it",
+            stopped,
         ) from None
 
 
@@ -168,12 +107,17 @@ def _tested(
     if not kept:
         raise UserError(f"{test.name}: none of its images can be read")
     scores = detection_scores(kept, truth, len(test.classes))
+    numbers = _numbers(scores, test.classes)
+    results = subject.results("detection", numbers, asdict(config), began)
+    subject.announce(results)
     found = _plain(test, detections)
-    write_text(out / "detections.json", json.dumps(found))
-    write_beside(
-        out / "detections.png", lambda path: draw_detections(path, _shown(test, detections))
-    )
-    return subject.results("detection", _numbers(scores, test.classes), asdict(config), began)
+    subject.keep(lambda: write_text(out / "detections.json", json.dumps(found)))
+
+    def draw(path: Path) -> None:
+        draw_detections(path, _shown(test, detections))
+
+    subject.keep(lambda: write_beside(out / "detections.png", draw))
+    return results
 
 
 def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
@@ -189,6 +133,7 @@ def _trained(
     """Train `detector`, or load what was trained; returns the seconds that earlier calls spent."""
     path, key = out / "detector.safetensors", _key(subject, config)
     if path.is_file():
+        require_regular(path)  # safetensors calls a file without permission missing
         try:
             with safe_open(path, "pt") as file:
                 about = file.metadata() or {}
@@ -214,8 +159,8 @@ def _trained(
             raise UserError("detection diverged at its end: lower --lr")
         notes = json.dumps(subject.notes[told:])
         about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
-        write_beside(path, lambda writing: save_file(weights, writing, about))
-        resume.unlink(missing_ok=True)
+        if subject.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
+            resume.unlink(missing_ok=True)
     return earlier
 
 
@@ -236,7 +181,8 @@ def _train(
     batches = _batches(train, subject, config, processes, done, unreadable)
     began = kept_at = time.perf_counter()
 
-    def keep() -> None:
+    def keep() -> str | None:
+        """Write the resume file; why it could not be written, if so."""
         state = {
             "key": key,
             "done": done,
@@ -244,8 +190,14 @@ def _train(
             "detector": detector.state_dict(),
             "optimizer": optimizer.state_dict(),
         }
-        if processes.first:
-            write_beside(resume, lambda path: torch.save(state, path))
+        try:
+            if processes.first:
+                write_beside(resume, lambda path: torch.save(state, path))
+        except OSError as error:
+            why = f"{resume}: {error.strerror}"
+            console.print(f"iteration {done} could not be saved: {why}", style="bold red")
+            return why
+        return None
 
     stop = StopRequest()
     with progress_bar(console) as progress, stop.installed():
@@ -271,7 +223,7 @@ def _train(
                 kept_at = time.perf_counter()
                 if processes.first:
                     console.print(f"iteration {done} of {config.iterations}, loss {loss:.2f}")
-        keep()
+        unsaved = keep()
         if config.precise_bn and not stop.requested:
             progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
             chosen = itertools.islice(batches, config.precise_bn)
@@ -281,9 +233,12 @@ def _train(
                 lambda: progress.advance(bar),
             )
     if stop.requested:
-        raise UserError(
-            f"interrupted after {done} of {config.iterations} iterations, kept in {resume}; "
-            "the same command goes on"
+        state = f"kept in {resume}; the same command resumes"
+        if unsaved:
+            state = f"not saved: {unsaved}"
+        raise Interrupted(
+            f"interrupted after {done} of {config.iterations} iterations, {state}",
+            stop.number,
         )
     subject.note_unreadable(train, unreadable)
     return earlier
@@ -471,6 +426,7 @@ def _resume(
     """
     if not path.is_file():
         return 0, 0.0
+    require_regular(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         same = state["key"] == key

@@ -19,29 +19,9 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import roi_align
 
 from burn.backbones import Backbone
+from burn.evaluation.configs import DetectorConfig
 
 _RATIOS = (0.5, 1.0, 2.0)
-
-
-@dataclass(frozen=True)
-class DetectorConfig:
-    """Sizes of the detector; the defaults are detectron2's for C4, which MoCo and the paper use.
-
-    Attributes:
-        anchors: sides of the anchors in pixels of the resized image, each at three aspect ratios.
-        proposals: regions that the last stage judges in each test image.
-        rois: regions that it learns from in each training image.
-        roi_size: side in cells of the map that is cut out for a region.
-        score_threshold: least score of a detection.
-        detections: most detections of an image.
-    """
-
-    anchors: tuple[int, ...] = (32, 64, 128, 256, 512)
-    proposals: int = 1000
-    rois: int = 512
-    roi_size: int = 14
-    score_threshold: float = 0.05
-    detections: int = 100
 
 
 @dataclass(frozen=True)

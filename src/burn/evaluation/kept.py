@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from burn.errors import UserError
-from burn.files import write_text
+from burn.files import append_lines, write_text
+from burn.inputs import read_text, status_of
 
 
 class KeptParts:
     """Parts of one key in a file; those of other keys, from other settings, are left alone.
 
     Without a path nothing is kept. fields: what every part must have, and of which types.
-    Raises UserError for a damaged file; a last line that was cut short is dropped.
+    Raises UserError for a file that is damaged or was changed; a last line that was cut short is
+    dropped.
     """
 
     def __init__(
@@ -23,13 +26,16 @@ class KeptParts:
     ) -> None:
         self.path, self._key = path, key
         self.parts: list[dict[str, Any]] = []
-        if path is None or not path.exists():
+        if path is None or status_of(path) is None:
             return
+        text = read_text(path)
+        whole = text[: text.rfind("\n") + 1]
         try:
-            text = path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]
             for line in whole.splitlines():
                 part = json.loads(line)
+                # Lines that burn 0.1.0 wrote have no checksum.
+                if part.pop("sha256", None) not in (None, _checksum(part)):
+                    raise ValueError
                 if part.pop("key") != key:
                     continue
                 if not all(isinstance(part[name], kind) for name, kind in fields.items()):
@@ -45,9 +51,18 @@ class KeptParts:
         return next((part for part in self.parts if wanted.items() <= part.items()), None)
 
     def add(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Keep a finished part."""
-        if self.path:
-            with self.path.open("a", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(json.dumps({"key": self._key, **part}) + "\n")
+        """Keep a finished part.
+
+        Raises:
+            OSError: The file cannot be written; the part is remembered nevertheless.
+        """
         self.parts.append(part)
+        if self.path:
+            line = {"key": self._key, **part}
+            append_lines(self.path, json.dumps({**line, "sha256": _checksum(line)}) + "\n")
         return part
+
+
+def _checksum(line: Mapping[str, Any]) -> str:
+    """Of a line as it is written: what is read from it is written the same way again."""
+    return hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16]

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
 from burn.data.shards import ShardedImages
 from burn.data.sources import Source, UnreadableImage
+from burn.errors import printable
 from burn.evaluation.subject import Subject
 from burn.files import write_beside, write_text
 from burn.types import Features
 
-NAME, PICTURE = "neighbours.json", "neighbours.jpg"
+FOLDER = "neighbours"  # of one set of files for each network
 ROWS, NEAREST = 12, 5
 SIDE = 64  # pixels of a tile
 _SEED = 0  # not the command's: every network is shown on the same images
 _MOST_TRIED = 10 * ROWS  # test images, where some have vanished since their features were kept
 _SPARE = 10  # neighbours in the place of such training images
 _BANK_ROWS = 65_536  # normalised at a time: a copy of all of ImageNet's features is gigabytes
-_PAPER = 255  # where there are fewer training images than columns
+# Where tiles lie in the picture, and what is between them: multiples of 8 pixels, so that none of
+# JPEG's blocks has parts of a tile and of something else.
+LEFT, TOP, STEP = 16, 24, (SIDE + 16, SIDE + 24)
+_FRAME, _FONT_SIZE = 4, 12  # pixels
+_PAPER, _INK, _OTHER = "#eceef1", "#20242b", "#b3401f"  # white images show on grey
 
 Tile = NDArray[np.uint8]
 
@@ -35,11 +44,12 @@ Tile = NDArray[np.uint8]
 def keep_neighbours(
     subject: Subject, bank: Features, queries: Features, classes: Sequence[str]
 ) -> None:
-    """Write neighbours.json and neighbours.jpg in `subject.out`, if there is one.
+    """Write neighbours/NETWORK.json and .jpg in `subject.out`, if there is one.
 
-    bank, queries: plain features of the training and the test images, with labels. classes: names
-    of the labels. Images that cannot be read any more are passed over; where no test image can be,
-    nothing is written, which is noted.
+    A set replaces that of the same network on the same images alone. bank, queries: plain features
+    of the training and the test images, with labels. classes: names of the labels. Images that
+    cannot be read any more are passed over; where no test image can be, nothing is written, which
+    is noted.
     """
     if subject.out is None:
         return
@@ -48,7 +58,7 @@ def keep_neighbours(
     asked = _readable(subject.test, spread(queries, len(subject.test)))
     if not asked:
         subject.notes.append(
-            f"{NAME} is not kept: the images of {subject.test.name} cannot be read any more"
+            f"neighbours are not kept: the images of {subject.test.name} cannot be read any more"
         )
         return
     # positions ascend
@@ -78,22 +88,42 @@ def keep_neighbours(
                 "neighbours": found[:NEAREST],
             }
         )
+    text, picture = _files(subject)
     kept = {
         **subject.about(),
         "classes": list(classes),
         "side": SIDE,
         "columns": 1 + NEAREST,
-        "picture": PICTURE,
+        "left": LEFT,
+        "top": TOP,
+        "step": list(STEP),
+        "picture": picture.name,
         "rows": rows,
     }
-    grid = Image.fromarray(_grid(rows, asked, shown))
-    # A kill between the two leaves no text beside another's picture.
-    (subject.out / NAME).unlink(missing_ok=True)
-    write_beside(
-        subject.out / PICTURE,
-        lambda beside: grid.save(beside, "JPEG", quality=88, subsampling=0, optimize=True),
-    )
-    write_text(subject.out / NAME, json.dumps(kept) + "\n")
+    grid = draw(rows, asked, shown)
+
+    def write() -> None:
+        text.parent.mkdir(parents=True, exist_ok=True)
+        # If the process is killed between the two writes, no JSON file describes another picture.
+        text.unlink(missing_ok=True)
+        write_beside(
+            picture,
+            lambda beside: grid.save(beside, "JPEG", quality=88, subsampling=0, optimize=True),
+        )
+        write_text(text, json.dumps(kept) + "\n")
+
+    subject.keep(write)
+
+
+def _files(subject: Subject) -> tuple[Path, Path]:
+    """JSON and picture of a network on its images: by its name, and what tells it from others."""
+    assert subject.out is not None
+    about = json.dumps(sorted(subject.about().items()))
+    digest = hashlib.sha256(about.encode(errors="surrogateescape")).hexdigest()[:6]
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", subject.model).strip("-")[:60]
+    stem = f"{name}-{digest}".lstrip("-")
+    folder = subject.out / FOLDER
+    return folder / f"{stem}.json", folder / f"{stem}.jpg"
 
 
 def spread(features: Features, num_images: int) -> list[int]:
@@ -171,13 +201,55 @@ def _tile(image: Tensor) -> Tile:
     return np.asarray(cv2.resize(square, (SIDE, SIDE), interpolation=how), dtype=np.uint8)
 
 
-def _grid(
+def draw(
     rows: Sequence[Mapping[str, Any]], asked: Mapping[int, Tile], shown: Mapping[int, Tile]
-) -> Tile:
-    """uint8 (rows · SIDE, (1 + NEAREST) · SIDE, 3): an image and its neighbours a row."""
-    grid = np.full((len(rows) * SIDE, (1 + NEAREST) * SIDE, 3), _PAPER, np.uint8)
+) -> Image.Image:
+    """A picture with a row for each test image and its neighbours, the nearest first.
+
+    rows: as the JSON file has them; a neighbour without `cosine` is drawn without it. asked,
+    shown: tiles of test and training images by position. The tile of row r and column c begins at
+    pixel LEFT + c · STEP[0], TOP + r · STEP[1]; below it stands its class, with ≠ and in colour
+    where that is not the test image's, and the cosine. The test image, in column 0, has a frame.
+    """
+    size = (LEFT + (1 + NEAREST) * STEP[0], TOP + len(rows) * STEP[1])
+    picture = Image.new("RGB", size, _PAPER)
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.truetype(BytesIO(_font()), _FONT_SIZE)
+    pen.text((LEFT, 4), "test image", _INK, font)
+    pen.text((LEFT + STEP[0], 4), "training images with the most similar features", _INK, font)
     for number, row in enumerate(rows):
-        line = [asked[row["position"]], *(shown[n["position"]] for n in row["neighbours"])]
-        top = number * SIDE
-        grid[top : top + SIDE, : len(line) * SIDE] = np.concatenate(line, axis=1)
-    return grid
+        line = [(asked[row["position"]], row["label"], None)]
+        line += [(shown[n["position"]], n["label"], n.get("cosine")) for n in row["neighbours"]]
+        for column, (one, label, cosine) in enumerate(line):
+            left, top = LEFT + column * STEP[0], TOP + number * STEP[1]
+            if column == 0:
+                edges = (
+                    left - _FRAME,
+                    top - _FRAME,
+                    left + SIDE + _FRAME - 1,
+                    top + SIDE + _FRAME - 1,
+                )
+                pen.rectangle(edges, fill=_INK)
+            picture.paste(Image.fromarray(one), (left, top))
+            same = label == row["label"]
+            number_text = "" if cosine is None else f" {cosine:.2f}"
+            name = printable(label) if same else f"≠ {printable(label)}"
+            text = _fitted(name, number_text, font, STEP[0] - 8)
+            pen.text((left, top + SIDE + 3), text, _INK if same else _OTHER, font)
+    return picture
+
+
+def _font() -> bytes:
+    """DejaVu Sans, which matplotlib brings: it has the letters of most alphabets."""
+    from matplotlib import get_data_path
+
+    return (Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf").read_bytes()
+
+
+def _fitted(name: str, number: str, font: ImageFont.FreeTypeFont, width: int) -> str:
+    """The name, cut where it is too long, and the number."""
+    if font.getlength(name + number) <= width:
+        return name + number
+    while name and font.getlength(f"{name}…{number}") > width:
+        name = name[:-1]
+    return f"{name}…{number}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,75 +16,18 @@ from burn.data.sources import Source
 from burn.errors import UserError
 from burn.evaluation.cache import plain_features
 from burn.evaluation.classifier import (
-    LinearConfig,
     augmented_batches,
     cached_batches,
     top_k,
     train_linear,
 )
+from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
 from burn.evaluation.confusion import keep_confusion
 from burn.evaluation.neighbours import keep_neighbours
 from burn.evaluation.progress import progress_bar
-from burn.evaluation.subject import Subject
+from burn.evaluation.subject import Subject, are_numbers
 from burn.knn import knn_predict
 from burn.results import Result
-
-
-@dataclass(frozen=True)
-class KnnConfig:
-    """Settings of the kNN protocol.
-
-    Attributes:
-        k: neighbours that vote.
-        temperature: of the votes' weights, exp(cosine / temperature).
-    """
-
-    k: int = 20
-    temperature: float = 0.07
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if self.k < 1 or self.temperature <= 0:
-            raise UserError("k must be at least 1 and temperature above 0")
-
-
-_PLACES = LinearConfig(epochs=28, lr=0.01, drops=(0.25, 0.5, 0.75), weight_decay=1e-5)
-
-
-@dataclass(frozen=True)
-class TransferConfig:
-    """Settings of transfer learning: a data set's name brings the paper's, which others overrule.
-
-    Attributes:
-        settings: cifar10, cifar100, cub200 and birdsnap are linear evaluation's; places205 trains
-            28 epochs at 0.01, a tenth after every 7, weight decay 1e-5.
-        epochs: instead of theirs.
-        lr: instead of theirs.
-        drops: instead of theirs.
-        weight_decay: instead of theirs.
-        batch_size: images for each step.
-        augment: as for linear.
-        probe: as for linear.
-    """
-
-    settings: Literal["cifar10", "cifar100", "cub200", "birdsnap", "places205"] = "cifar10"
-    epochs: int | None = None
-    lr: float | None = None
-    drops: tuple[float, ...] | None = None
-    weight_decay: float | None = None
-    batch_size: int = 256
-    augment: Literal["crop", "none"] = "crop"
-    probe: Literal["strict", "mlp"] = "strict"
-
-    def linear(self) -> LinearConfig:
-        """The settings, each from here or from the data set."""
-        base = _PLACES if self.settings == "places205" else LinearConfig()
-        own = {name: value for name, value in asdict(self).items() if name != "settings"}
-        return replace(base, **{name: value for name, value in own.items() if value is not None})
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        self.linear().check()
 
 
 def check_sources(train: Source, test: Source) -> None:
@@ -107,7 +50,7 @@ def check_sources(train: Source, test: Source) -> None:
 
 def _check_classes(train: Source, test: Source) -> None:
     """Raise UserError where a number would not mean the same class in both."""
-    numbered = [_are_numbers(source.classes) for source in (train, test)]
+    numbered = [are_numbers(source.classes) for source in (train, test)]
     if train.classes == test.classes or all(numbered):
         return
     if any(numbered):  # a list or a parquet file knows no names
@@ -123,23 +66,11 @@ def _check_classes(train: Source, test: Source) -> None:
         raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
 
 
-def _are_numbers(classes: tuple[str, ...]) -> bool:
-    return classes == tuple(str(i) for i in range(len(classes)))
-
-
-def class_names(subject: Subject) -> tuple[str, ...]:
-    """Of the training labels: the test images' names where the training images have numbers."""
-    train, test = subject.train.classes, subject.test.classes
-    if not _are_numbers(train):
-        return train
-    return (*test[: len(train)], *train[len(test) :])
-
-
 def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Result]:
     """Top-1 of weighted kNN between plain features of the training and the test images.
 
-    Confusions, and the nearest neighbours of a few test images, are kept in `subject.out`, in the
-    place of older ones.
+    The confusion matrix, in the place of an older one, and the nearest neighbours of a few test
+    images, one set for each network, are kept in `subject.out`.
     """
     began = time.perf_counter()
     bank, queries = (plain_features(subject, part, console) for part in ("train", "test"))
@@ -150,9 +81,9 @@ def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Resul
     )
     numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
     results = subject.results("knn", numbers, asdict(config), began)
-    classes = class_names(subject)
-    keep_confusion(subject, "knn", "top1", scores, queries.labels, classes)
-    keep_neighbours(subject, bank, queries, classes)
+    subject.announce(results)
+    keep_confusion(subject, "knn", "top1", scores, queries.labels, subject.class_names)
+    keep_neighbours(subject, bank, queries, subject.class_names)
     return results
 
 
@@ -163,18 +94,21 @@ def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list
     """
     judged = _probe(subject, config, console)
     probe, settings = judged.probe, judged.settings
+    results = subject.results("linear", judged.numbers, settings, judged.began)
+    subject.announce(results)
     keep_confusion(
         subject, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
-        class_names(subject),
+        subject.class_names,
     )  # fmt: skip
     if subject.out and isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
         classes = tuple(subject.train.classes)
         classifier = Classifier(probe.weight, probe.bias, classes, subject.fingerprint)
         about = {**settings, "train": subject.train.name, "seed": subject.seed}
-        save_classifier(subject.out / CLASSIFIER_NAME, classifier, about)
+        path = subject.out / CLASSIFIER_NAME
+        subject.keep(lambda: save_classifier(path, classifier, about))
     elif subject.out:
         subject.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
-    return subject.results("linear", judged.numbers, settings, judged.began)
+    return results
 
 
 def run_transfer(subject: Subject, config: TransferConfig, console: Console) -> list[Result]:

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from burn.compute import Compute, Device, torch_device, uses_bfloat16
+from burn.compute import torch_device, uses_bfloat16
 from burn.data.sources import LabeledFiles, Source, open_source
 from burn.data.voc import Voc, is_voc, open_voc
-from burn.errors import UserError
-from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.detection import DetectionConfig, run_detection
+from burn.errors import printable
+from burn.evaluation.configs import Request
+from burn.evaluation.detection import run_detection
 from burn.evaluation.protocols import (
-    KnnConfig,
-    TransferConfig,
     check_sources,
     run_knn,
     run_linear,
     run_transfer,
 )
-from burn.evaluation.semi import SemiConfig, run_semi
-from burn.evaluation.subject import Subject, load_model
-from burn.evaluation.svm_protocol import SvmConfig, run_svm
+from burn.evaluation.semi import run_semi
+from burn.evaluation.subject import Subject, open_model
+from burn.evaluation.svm_protocol import run_svm
+from burn.files import locked, remove_unfinished
+from burn.ranks import ranks, require_alone
 from burn.results import Result, append_results
+from burn.stop import interrupted, sigterm_raises
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What `burn evaluate` needs to know of one: its settings, how it is run, and on what."""
+    """How a protocol is run, and on what; its settings are in `PROTOCOL_CONFIGS`."""
 
-    config: type
     run: Callable[[Subject, Any, Console], list[Result]]
     open: Callable[[str, str], tuple[Source, Source]]
 
@@ -55,73 +57,89 @@ def _open_boxes(train_spec: str, test_spec: str) -> tuple[Source, Source]:
 
 
 PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(KnnConfig, run_knn, _open_labelled),
-    "linear": Protocol(LinearConfig, run_linear, _open_labelled),
-    "semi": Protocol(SemiConfig, run_semi, _open_labelled),
-    "transfer": Protocol(TransferConfig, run_transfer, _open_labelled),
-    "svm": Protocol(SvmConfig, run_svm, _open_either),
-    "detection": Protocol(DetectionConfig, run_detection, _open_boxes),
+    "knn": Protocol(run_knn, _open_labelled),
+    "linear": Protocol(run_linear, _open_labelled),
+    "semi": Protocol(run_semi, _open_labelled),
+    "transfer": Protocol(run_transfer, _open_labelled),
+    "svm": Protocol(run_svm, _open_either),
+    "detection": Protocol(run_detection, _open_boxes),
 }
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to judge, on which images, and where.
-
-    Attributes:
-        checkpoint: run folder or checkpoint of burn's, or ARCHITECTURE:FILE.
-        train: images to learn from: with labels, or with boxes in VOC's layout.
-        test: images to judge on.
-        random_init: the checkpoint's network with random weights: the floor.
-        out: folder that results.jsonl, extracted features and what else the protocol keeps are
-            added to; semi and detection need one.
-        seed: of every random number.
-        device: auto, cpu or cuda.
-        compute: number format of the backbone's arithmetic; auto is bfloat16 where the hardware
-            has it.
-        workers: image-loading processes.
-    """
-
-    checkpoint: str
-    train: str = ""
-    test: str = ""
-    random_init: bool = False
-    out: str | None = None
-    seed: int = 0
-    device: Device = "auto"
-    compute: Compute = "auto"
-    workers: int = 0
-
-    def check(self) -> None:
-        """Raise UserError for values out of range or missing."""
-        for name in ("train", "test"):
-            if not getattr(self, name):
-                raise UserError(f"give --{name}: images with labels")
-        if not 0 <= self.seed < 2**32 or self.workers < 0:
-            raise UserError("--seed must be in 0 … 2³² - 1 and --workers at least 0")
-
-
 def evaluate(
-    protocol: str, request: Request, config: Any, console: Console
+    protocol: str,
+    request: Request,
+    config: Any,
+    console: Console,
+    show: Callable[[Sequence[Result], Sequence[str]], None] = lambda results, notes: None,
 ) -> tuple[list[Result], list[str]]:
-    """Results, which are also appended to results.jsonl in `request.out`, and remarks on the data.
+    """Evaluate a checkpoint by a protocol.
 
-    config: of the protocol's own type. Raises UserError for whatever the user can mend.
+    The results come first: they are shown, then appended to results.jsonl in `request.out`, and
+    only then other files are written there. The folder is locked meanwhile.
+
+    Args:
+        protocol: Name of the protocol.
+        request: The checkpoint, the images and the folder.
+        config: Settings of the protocol's own type.
+        console: Where progress is shown.
+        show: Called with the results and with remarks on the data as soon as they are known.
+
+    Returns:
+        The results, and all remarks.
+
+    Raises:
+        UserError: For whatever the user can fix; also where the results are shown, but something
+            could not be written.
+        Interrupted: After Ctrl-C or SIGTERM.
     """
     request.check()
     config.check()
+    if protocol != "detection":
+        require_alone(f"evaluate {protocol}")
     out = Path(request.out) if request.out else None
-    if out:
-        append_results(out / "results.jsonl", [])  # hours later would be late to find out
+    with contextlib.ExitStack() as held:
+        if out:
+            append_results(out / "results.jsonl", [])  # hours later would be late to find out
+            if ranks().rank == 0:
+                held.enter_context(locked(out))
+                remove_unfinished(out)
+        held.enter_context(sigterm_raises())
+        announced: list[Result] = []
+        try:
+            return _evaluate(protocol, request, config, console, out, announced, show)
+        except KeyboardInterrupt as stopped:
+            kept = f"what is finished is kept in {out}; the same command resumes"
+            if announced:
+                kept = "the results are complete, but files that belong beside them may be missing"
+            elif not out:
+                kept = "nothing is kept; give --out to keep what is finished"
+            raise interrupted(f"interrupted: {kept}", stopped) from None
+
+
+def _evaluate(
+    protocol: str, request: Request, config: Any, console: Console, out: Path | None,
+    announced: list[Result], show: Callable[[Sequence[Result], Sequence[str]], None],
+) -> tuple[list[Result], list[str]]:  # fmt: skip
+    """What `evaluate` does in the folder; `announced` becomes the results that were shown."""
+    told = 0
+    file = out / "results.jsonl" if out else None
+
+    def announce(results: Sequence[Result]) -> None:
+        nonlocal told
+        announced.extend(results)
+        show(results, subject.notes)
+        told = len(subject.notes)
+        if file:
+            subject.keep(partial(append_results, file, results))
+
     device = torch_device(request.device)
-    name, backbone, views = load_model(
-        request.checkpoint, fresh=request.random_init, seed=request.seed
-    )
+    model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
     train, test = PROTOCOLS[protocol].open(request.train, request.test)
     subject = Subject(
-        name, request.checkpoint, backbone.to(device), views, train, test, request.seed,
-        request.workers, out,
-        uses_bfloat16(request.compute, request.device),
+        model.name, request.checkpoint, model.backbone.to(device), model.views, train, test,
+        request.seed, request.workers, out, uses_bfloat16(request.compute, request.device),
+        announce=announce, training=model.training,
     )  # fmt: skip
     for source in (train, test):
         if isinstance(source, Voc) and source.skipped:
@@ -130,6 +148,9 @@ def evaluate(
         if isinstance(source, LabeledFiles) and source.missing:
             subject.notes.append(f"{source.name}: {source.missing} images it lists have no file")
     results = PROTOCOLS[protocol].run(subject, config, console)
-    if out and results:
-        append_results(out / "results.jsonl", results)
+    if results and not announced:
+        announce(results)
+    for note in subject.notes[told:]:
+        console.print(printable(note))
+    subject.require_kept()
     return results, subject.notes

@@ -7,8 +7,8 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,63 +22,20 @@ from burn.data.sources import Source
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.errors import UserError
 from burn.evaluation.classifier import new_head, top_k
+from burn.evaluation.configs import SemiConfig
 from burn.evaluation.kept import KeptParts
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
 from burn.features import extract_features
 from burn.files import write_text
 from burn.results import Result
+from burn.stop import interrupted
 
 _HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
 _RUN = {
     "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SemiConfig:
-    """The protocol's settings; the defaults are the paper's, which is silent on the batch size.
-
-    Attributes:
-        labels: percentage of the training images whose labels are used, the same number of each
-            class.
-        select: what chooses among the sweep's runs. held_out: a fifth of the labelled images,
-            after which the best setting trains on all of them and is tested once. test: the test
-            images themselves, as the paper's numbers were made, which flatters.
-        epochs: passes over the labelled images; both learning rates fall to a fifth after three
-            fifths and again after four fifths of them.
-        batch_size: images for each step.
-        lrs: learning rates of the backbone to try.
-        head_factors: factors on it for the linear layer to try with each.
-        weight_decay: of all parameters.
-    """
-
-    labels: float = 1.0
-    select: Literal["held_out", "test"] = "held_out"
-    epochs: int = 20
-    batch_size: int = 256
-    lrs: tuple[float, ...] = (0.1, 0.01, 0.001)
-    head_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
-    weight_decay: float = 5e-4
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if not 0 < self.labels <= 100:
-            raise UserError(f"labels {self.labels} is not a percentage in (0, 100]")
-        if self.epochs < 1 or not 2 <= self.batch_size <= 2**20:
-            raise UserError("epochs must be at least 1 and batch_size in 2 … 1048576")
-        for name in ("lrs", "head_factors"):
-            values = getattr(self, name)
-            if not values or not all(0 < value <= 1e6 for value in values):
-                raise UserError(f"{name} {list(values)}: give numbers in (0, 1e6]")
-        if not 0 <= self.weight_decay < 1:
-            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
-
-    def learning_rate(self, lr: float, epoch: int) -> float:
-        """What becomes of a first learning rate in an epoch, counted from 0."""
-        drops = sum(10 * epoch >= tenth * self.epochs for tenth in (6, 8))
-        return lr * 0.2**drops
 
 
 def fine_tune(
@@ -174,10 +131,12 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
             if not console.is_terminal:  # a log instead of a bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
                 console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
-            return sweep.add(
-                {"lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
-                 "seconds": seconds, "notes": subject.notes[told:]}
-            )  # fmt: skip
+            done = {
+                "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
+                "seconds": seconds, "notes": subject.notes[told:],
+            }  # fmt: skip
+            subject.keep(lambda: sweep.add(done))
+            return done
 
         try:
             runs = [run(lr, factor, learn, judge, config.select) for lr, factor in grid]
@@ -189,10 +148,11 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
                 final = run(best["lr"], best["head_factor"], labelled, subject.test, "final")
             else:
                 final = best
-        except KeyboardInterrupt:
-            raise UserError(
+        except KeyboardInterrupt as stopped:
+            raise interrupted(
                 f"interrupted: {len(sweep.parts)} of {num_runs} runs are kept in {kept_in}; the "
-                "same command goes on"
+                "same command resumes",
+                stopped,
             ) from None
     if final["top1"] is None:
         raise UserError(f"semi: lr {final['lr']:g} diverged on all labels: give lower --lrs")

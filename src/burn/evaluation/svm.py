@@ -56,12 +56,15 @@ class SvmData:
     classes: tuple[str, ...]
 
     def check(self) -> None:
-        """Raise UserError for features that are not finite and for tests without a positive."""
+        """Raise UserError for features that are not finite and where no class can be evaluated."""
         for name, features in (("training", self.train), ("test", self.test)):
             if not np.isfinite(features).all():
                 raise UserError(f"features of the {name} images are not finite: nothing to judge")
-        if not (self.test_targets > 0).any():
-            raise UserError("no class has a positive test image: average precision is undefined")
+        if not defined_precisions(self.test_targets).any():
+            raise UserError(
+                "no class has both positive and negative test images: average precision is "
+                "undefined"
+            )
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class SvmScores:
         cost_oracle: the lowest of equals, as in cost_cv.
         negatives: training images without the class that were used.
 
-    A class without a positive test image has NaN in ap_cv, ap_oracle and cost_oracle.
+    A class without positive or without negative test images has NaN in ap_cv, ap_oracle and
+    cost_oracle.
     """
 
     ap_cv: tuple[float, ...]
@@ -84,13 +88,8 @@ class SvmScores:
     cost_oracle: tuple[float, ...]
     negatives: tuple[int, ...]
 
-    @property
-    def undefined(self) -> tuple[int, ...]:
-        """Classes that the mean leaves out: they have no positive test image."""
-        return tuple(index for index, ap in enumerate(self.ap_cv) if np.isnan(ap))
-
     def mean_ap(self, choice: Choice) -> float:
-        """mAP in [0, 1] over the classes with a positive test image."""
+        """mAP in [0, 1] over the classes with positive and negative test images."""
         return float(np.nanmean(self.ap_cv if choice == "cv" else self.ap_oracle))
 
 
@@ -118,12 +117,11 @@ def svm_full(
         advance: told, in the caller's thread, how many more classes are done, of all classes.
 
     Raises:
-        UserError: where data.check() does, and for a class without a positive training image.
+        UserError: where data.check() does, and for a class without a positive or without a negative
+            training image.
     """
     data.check()
-    for name, count in zip(data.classes, (data.train_targets > 0).sum(axis=0), strict=True):
-        if not count:
-            raise UserError(f"class {name} has no positive training image: leave the class out")
+    _check_classes(data, 1)
     gram = _Gram(data.train)
     everything = np.arange(len(data.train))
     groups = [range(len(data.classes))[i : i + _GROUP] for i in range(0, len(data.classes), _GROUP)]
@@ -150,13 +148,12 @@ def svm_few_shot(
             classes × num_samples.
 
     Raises:
-        UserError: where data.check() does, and for a class with fewer than `shots` positives.
-            A class with fewer negatives is given those there are; SvmScores.negatives counts them.
+        UserError: where data.check() does, and for a class with fewer than `shots` positives or
+            without a negative. A class with fewer than 19·shots negatives is given those there are;
+            SvmScores.negatives counts them.
     """
     data.check()
-    for name, count in zip(data.classes, (data.train_targets > 0).sum(axis=0), strict=True):
-        if count < shots:
-            raise UserError(f"class {name} has {count} positive training images, not {shots}")
+    _check_classes(data, shots)
 
     def judge(sample: int, index: int) -> list[_ClassScore]:
         key = (seed, shots, sample)
@@ -168,6 +165,26 @@ def svm_few_shot(
     scores = _run((joblib.delayed(judge)(*pair) for pair in pairs), advance)
     starts = range(0, len(pairs), num_classes)
     return FewShotScores(shots, tuple(_gather(scores[i : i + num_classes]) for i in starts))
+
+
+def _check_classes(data: SvmData, shots: int) -> None:
+    """Raise UserError unless every class has so many positives, and a negative, to learn from."""
+    positives, negatives = (data.train_targets > 0).sum(axis=0), (data.train_targets <= 0).sum(0)
+    for name, count, others in zip(data.classes, positives, negatives, strict=True):
+        if not count or not others:
+            what = "negative" if count else "positive"
+            raise UserError(f"class {name} has no {what} training image: leave the class out")
+        if count < shots:
+            raise UserError(f"class {name} has {count} positive training images, not {shots}")
+
+
+def defined_precisions(test_targets: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which columns have positives and negatives; average precision of the others says nothing.
+
+    Without a negative every ranking has an average precision of 1.
+    """
+    both = (test_targets > 0).any(axis=0) & (test_targets < 0).any(axis=0)
+    return np.asarray(both)
 
 
 def possible_shots(train_targets: NDArray[np.int8], shots: Sequence[int] = SHOTS) -> list[int]:
@@ -193,11 +210,12 @@ def sample_shots(
 def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -> float:
     """Area under the interpolated precision-recall curve over all points, in [0, 1] (VOC 2010).
 
-    Equal scores enter the curve together. Targets of 0 are left out; NaN without a positive.
+    Equal scores enter the curve together. Targets of 0 are left out; NaN without a positive or
+    without a negative.
     """
     counted = targets != 0
     scores, positive = scores[counted], targets[counted] > 0
-    if not positive.any():
+    if positive.all() or not positive.any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")
     scores, found = scores[order], np.cumsum(positive[order])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from burn.data.sources import Source
 from burn.data.voc import Voc
 from burn.errors import UserError
 from burn.evaluation.cache import Split, custom_features
+from burn.evaluation.configs import SvmConfig
 from burn.evaluation.kept import KeptParts
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject
@@ -34,6 +35,7 @@ from burn.evaluation.svm import (
     svm_full,
 )
 from burn.results import Result
+from burn.stop import interrupted
 
 _CHOICES: tuple[Choice, ...] = ("cv", "oracle")
 _FULL = "full"
@@ -43,41 +45,14 @@ _PART = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SvmConfig:
-    """The protocol's settings; the defaults are the paper's.
-
-    Attributes:
-        full: learn from all training images.
-        shots: positives of each class in few-shot learning, beside 19 times as many negatives;
-            default: those of 1, 2, 4, 8, 16, 32, 64 and 96 that every class has.
-        samples: independent few-shot samples.
-        image_size: side in pixels of the square that images are squashed to; default: that of the
-            views in pretraining.
-    """
-
-    full: bool = True
-    shots: tuple[int, ...] | None = None
-    samples: int = 5
-    image_size: int | None = None
-
-    def check(self) -> None:
-        """Raise UserError for values out of range."""
-        if any(k < 1 for k in self.shots or ()) or self.samples < 1:
-            raise UserError("shots and samples must be at least 1")
-        if self.image_size is not None and not 8 <= self.image_size <= 4096:
-            raise UserError(f"image_size {self.image_size} is not in 8 … 4096 pixels")
-        if not self.full and self.shots == ():
-            raise UserError("nothing to do: --full false and no --shots")
-
-
 def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Result]:
     """mAP of one linear SVM a class, on all images and on a few, each by two choices of cost.
 
     cv picks a class's cost by cross-validation on the training images; oracle by the test, as is
-    customary for few shots, which flatters. Raises UserError for a backbone without a feature map,
-    and for a class with fewer positives than `config.shots` asks for. What is finished is kept in
-    svm.jsonl in `subject.out`.
+    customary for few shots, which flatters. A class that lacks positive or negative images, in
+    training or in the test, is left out, which is noted. Raises UserError where that leaves no
+    class, for a backbone without a feature map, and for a class with fewer positives than
+    `config.shots` asks for. What is finished is kept in svm.jsonl in `subject.out`.
     """
     began = time.perf_counter()
     data = _data(subject, config, console)
@@ -102,11 +77,15 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
                 bar = progress.add_task(f"SVM, {what}", total=len(data.classes) * samples)
                 try:
                     part = _fit(what, data, subject.seed, samples, partial(progress.advance, bar))
-                except KeyboardInterrupt:
-                    where = f"features and {len(kept.parts)} parts are kept in {subject.out}"
-                    without = "give --out to keep what is finished"
-                    raise UserError(f"interrupted: {where if subject.out else without}") from None
-                kept.add(part)
+                except KeyboardInterrupt as stopped:
+                    where = (
+                        f"features and {len(kept.parts)} parts are kept in {subject.out}; the same "
+                        "command resumes"
+                    )
+                    without = "nothing is kept; give --out to keep what is finished"
+                    message = f"interrupted: {where if subject.out else without}"
+                    raise interrupted(message, stopped) from None
+                subject.keep(partial(kept.add, part))
             parts.append(part)
     numbers = {f"{p['what']} mAP {c}": p[c] for p in parts for c in _CHOICES}
     spread = {f"{p['what']} mAP {c}": p["std"][c] for p in parts for c in _CHOICES if p["std"]}
@@ -131,7 +110,6 @@ def _fit(
         part["classes"] = {
             name: {"AP cv": round(100 * ap, 4), "cost": cost}
             for name, ap, cost in zip(data.classes, scores.ap_cv, scores.cost_cv, strict=True)
-            if not np.isnan(ap)
         }
     else:
         k = int(what.removeprefix("k="))
@@ -146,9 +124,6 @@ def _fit(
                 f"{what}: some class learns from all of its {fewest} negatives, fewer than "
                 f"{NEGATIVES_PER_SHOT * k}"
             )
-    if scores.undefined:
-        names = ", ".join(data.classes[index] for index in scores.undefined)
-        part["notes"].append(f"left out of the mean, no positive test image: {names}")
     return part | {"seconds": round(time.perf_counter() - began, 3)}
 
 
@@ -188,15 +163,37 @@ def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
 
     train, train_targets = extract("train", subject.train)
     test, test_targets = extract("test", subject.test)
-    there = (train_targets > 0).any(axis=0)
+    usable = _usable(subject, train_targets, test_targets)
+    kept = tuple(name for name, use in zip(subject.train.classes, usable, strict=True) if use)
+    return SvmData(train, train_targets[:, usable], test, test_targets[:, usable], kept)
+
+
+def _usable(subject: Subject, train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Which classes, bool (classes,), can be learned and evaluated; the others are noted.
+
+    train, test: targets. Raises UserError where there is none.
+    """
+    lacking = {
+        "no positive training image": ~(train > 0).any(axis=0),
+        "no negative training image": ~(train <= 0).any(axis=0),
+        "no positive test image": ~(test > 0).any(axis=0),
+        "no negative test image": ~(test < 0).any(axis=0),
+    }
     names = np.array(subject.train.classes)
-    if not there.any():
-        raise UserError(f"{subject.train.name}: no class has a positive image")
-    if not there.all():
-        absent = ", ".join(names[~there])
-        subject.notes.append(f"left out, no positive training image: {absent}")
-    kept = tuple(str(name) for name in names[there])
-    return SvmData(train, train_targets[:, there], test, test_targets[:, there], kept)
+    left_out = [f"{what}: {_some(names[is_so])}" for what, is_so in lacking.items() if is_so.any()]
+    usable = ~np.logical_or.reduce(list(lacking.values()))
+    if not usable.any():
+        raise UserError(
+            f"svm: no class has positive and negative images in both {subject.train.name} and "
+            f"{subject.test.name}: {left_out[0]}"
+        )
+    subject.notes.extend(f"left out, {reason}" for reason in left_out)
+    return usable
+
+
+def _some(names: Sequence[str] | np.ndarray, most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _grid(features: Tensor) -> Tensor:

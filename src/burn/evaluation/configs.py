@@ -1,0 +1,317 @@
+"""Settings of `burn evaluate` and of its protocols, apart from what runs them: no torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from burn.bounds import require_processes, require_within
+from burn.compute import Compute, Device
+from burn.errors import UserError
+
+_MOST_EPOCHS = 10**6
+_WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """The protocol's settings; the defaults are the paper's.
+
+    Attributes:
+        probe: strict is one linear layer. mlp puts a Linear + ReLU of the features' width below
+            it, as the released code does: no linear evaluation, and reported as what it is.
+        epochs: passes over the training images.
+        lr: first learning rate of SGD with momentum 0.9.
+        drops: shares of the epochs after each of which the learning rate falls to a tenth.
+        weight_decay: L2 penalty of the layer.
+        batch_size: images for each step.
+        augment: crop trains on random resized crops and flips, as the protocol does; none on
+            features of plain views, extracted once, which is much faster and says so in the result.
+    """
+
+    probe: Literal["strict", "mlp"] = "strict"
+    epochs: int = 100
+    lr: float = 30.0
+    drops: tuple[float, ...] = (0.6, 0.8)
+    weight_decay: float = 0.0
+    batch_size: int = 256
+    augment: Literal["crop", "none"] = "crop"
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        require_within(1, _MOST_EPOCHS, epochs=self.epochs)
+        require_within(1, 2**20, batch_size=self.batch_size)
+        if not 0 < self.lr <= 1e6:
+            raise UserError(f"lr {self.lr} is not in (0, 1e6]")
+        if not all(0 < drop < 1 for drop in self.drops):
+            raise UserError(f"drops {list(self.drops)}: give shares of the epochs, in (0, 1)")
+        if not 0 <= self.weight_decay < 1:
+            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
+
+    def learning_rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 0."""
+        # 0.6 · 5 is 3.0 in floating point, 0.55 · 20 is 11.000000000000002
+        drops = sum(epoch >= round(drop * self.epochs, 9) for drop in self.drops)
+        return self.lr * 0.1**drops
+
+
+@dataclass(frozen=True)
+class KnnConfig:
+    """Settings of the kNN protocol.
+
+    Attributes:
+        k: neighbours that vote.
+        temperature: of the votes' weights, exp(cosine / temperature).
+    """
+
+    k: int = 20
+    temperature: float = 0.07
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        require_within(1, 10**6, k=self.k)
+        require_within(1e-3, 1e3, temperature=self.temperature)
+
+
+_PLACES = LinearConfig(epochs=28, lr=0.01, drops=(0.25, 0.5, 0.75), weight_decay=1e-5)
+
+
+@dataclass(frozen=True)
+class TransferConfig:
+    """Settings of transfer learning: a data set's name brings the paper's, which others overrule.
+
+    Attributes:
+        settings: cifar10, cifar100, cub200 and birdsnap are linear evaluation's; places205 trains
+            28 epochs at 0.01, a tenth after every 7, weight decay 1e-5.
+        epochs: instead of theirs.
+        lr: instead of theirs.
+        drops: instead of theirs.
+        weight_decay: instead of theirs.
+        batch_size: images for each step.
+        augment: as for linear.
+        probe: as for linear.
+    """
+
+    settings: Literal["cifar10", "cifar100", "cub200", "birdsnap", "places205"] = "cifar10"
+    epochs: int | None = None
+    lr: float | None = None
+    drops: tuple[float, ...] | None = None
+    weight_decay: float | None = None
+    batch_size: int = 256
+    augment: Literal["crop", "none"] = "crop"
+    probe: Literal["strict", "mlp"] = "strict"
+
+    def linear(self) -> LinearConfig:
+        """The settings, each from here or from the data set."""
+        base = _PLACES if self.settings == "places205" else LinearConfig()
+        own = {name: value for name, value in asdict(self).items() if name != "settings"}
+        return replace(base, **{name: value for name, value in own.items() if value is not None})
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        self.linear().check()
+
+
+@dataclass(frozen=True)
+class SemiConfig:
+    """The protocol's settings; the defaults are the paper's, which is silent on the batch size.
+
+    Attributes:
+        labels: percentage of the training images whose labels are used, the same number of each
+            class.
+        select: what chooses among the sweep's runs. held_out: a fifth of the labelled images,
+            after which the best setting trains on all of them and is tested once. test: the test
+            images themselves, as the paper's numbers were made, which flatters.
+        epochs: passes over the labelled images; both learning rates fall to a fifth after three
+            fifths and again after four fifths of them.
+        batch_size: images for each step.
+        lrs: learning rates of the backbone to try.
+        head_factors: factors on it for the linear layer to try with each.
+        weight_decay: of all parameters.
+    """
+
+    labels: float = 1.0
+    select: Literal["held_out", "test"] = "held_out"
+    epochs: int = 20
+    batch_size: int = 256
+    lrs: tuple[float, ...] = (0.1, 0.01, 0.001)
+    head_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
+    weight_decay: float = 5e-4
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if not 0 < self.labels <= 100:
+            raise UserError(f"labels {self.labels} is not a percentage in (0, 100]")
+        require_within(1, _MOST_EPOCHS, epochs=self.epochs)
+        require_within(2, 2**20, batch_size=self.batch_size)
+        for name in ("lrs", "head_factors"):
+            values = getattr(self, name)
+            if not 1 <= len(values) <= 100 or not all(0 < value <= 1e6 for value in values):
+                raise UserError(f"{name} {list(values)}: give 1 to 100 numbers in (0, 1e6]")
+        if not 0 <= self.weight_decay < 1:
+            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
+
+    def learning_rate(self, lr: float, epoch: int) -> float:
+        """What becomes of a first learning rate in an epoch, counted from 0."""
+        drops = sum(10 * epoch >= tenth * self.epochs for tenth in (6, 8))
+        return lr * 0.2**drops
+
+
+@dataclass(frozen=True)
+class SvmConfig:
+    """The protocol's settings; the defaults are the paper's.
+
+    Attributes:
+        full: learn from all training images.
+        shots: positives of each class in few-shot learning, beside 19 times as many negatives;
+            default: those of 1, 2, 4, 8, 16, 32, 64 and 96 that every class has.
+        samples: independent few-shot samples.
+        image_size: side in pixels of the square that images are squashed to; default: that of the
+            views in pretraining.
+    """
+
+    full: bool = True
+    shots: tuple[int, ...] | None = None
+    samples: int = 5
+    image_size: int | None = None
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        for shots in self.shots or ():
+            require_within(1, 10**6, shots=shots)
+        require_within(1, 1000, samples=self.samples)
+        require_within(8, 4096, image_size=self.image_size)
+        if not self.full and self.shots == ():
+            raise UserError("nothing to do: --full false and no --shots")
+
+
+@dataclass(frozen=True)
+class DetectorConfig:
+    """Sizes of the detector; the defaults are detectron2's for C4, which MoCo and the paper use.
+
+    Attributes:
+        anchors: sides of the anchors in pixels of the resized image, each at three aspect ratios.
+        proposals: regions that the last stage judges in each test image.
+        rois: regions that it learns from in each training image.
+        roi_size: side in cells of the map that is cut out for a region.
+        score_threshold: least score of a detection.
+        detections: most detections of an image.
+    """
+
+    anchors: tuple[int, ...] = (32, 64, 128, 256, 512)
+    proposals: int = 1000
+    rois: int = 512
+    roi_size: int = 14
+    score_threshold: float = 0.05
+    detections: int = 100
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """The protocol's settings; the defaults are MoCo's VOC configuration, which the paper takes.
+
+    Attributes:
+        iterations: optimizer steps.
+        batch_size: images for each, over all processes.
+        lr: learning rate of SGD with momentum 0.9 after warm-up.
+        drops: shares of the iterations after each of which it falls to a tenth.
+        warmup: iterations in which it rises linearly from a thousandth.
+        weight_decay: L2 penalty; BN has none.
+        train_sides: short sides in pixels, of which each training image is resized to one at
+            random.
+        test_side: short side of test images.
+        max_side: longest side of any.
+        precise_bn: training batches from which BN's statistics are taken anew before the test; 0
+            keeps the running averages.
+        detector: sizes of the detector.
+    """
+
+    iterations: int = 24000
+    batch_size: int = 16
+    lr: float = 0.02
+    drops: tuple[float, ...] = (18 / 24, 22 / 24)
+    warmup: int = 100
+    weight_decay: float = 1e-4
+    train_sides: tuple[int, ...] = tuple(range(480, 801, 32))
+    test_side: int = 800
+    max_side: int = 1333
+    precise_bn: int = 200
+    detector: DetectorConfig = field(default_factory=DetectorConfig)
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        require_within(1, 10**8, iterations=self.iterations)
+        require_within(1, 2**12, batch_size=self.batch_size)
+        if not 0 < self.lr <= 1e6 or not 0 <= self.weight_decay < 1:
+            raise UserError("lr must be in (0, 1e6] and weight_decay in [0, 1)")
+        if not all(0 < drop < 1 for drop in self.drops):
+            raise UserError(f"drops {list(self.drops)}: give shares of the iterations, in (0, 1)")
+        require_within(0, 10**8, warmup=self.warmup, precise_bn=self.precise_bn)
+        sides = (*self.train_sides, self.test_side, self.max_side)
+        if not self.train_sides or not all(32 <= side <= 8192 for side in sides):
+            raise UserError("train_sides, test_side and max_side must be in 32 … 8192 pixels")
+        d = self.detector
+        if not 1 <= len(d.anchors) <= 32 or not all(1 <= side <= 8192 for side in d.anchors):
+            raise UserError("detector.anchors: give 1 to 32 sides in 1 … 8192 pixels")
+        require_within(1, 20_000, "detector.", proposals=d.proposals, detections=d.detections)
+        require_within(2, 20_000, "detector.", rois=d.rois)  # BN needs a batch
+        require_within(1, 64, "detector.", roi_size=d.roi_size)
+        if not 0 <= d.score_threshold < 1:
+            raise UserError(f"detector.score_threshold {d.score_threshold} is not in [0, 1)")
+
+    def learning_rate(self, iteration: int) -> float:
+        """Learning rate of an iteration, counted from 0."""
+        rate = self.lr * 0.1 ** sum(
+            iteration >= round(drop * self.iterations) for drop in self.drops
+        )
+        rise = min(1.0, iteration / self.warmup) if self.warmup else 1.0
+        return rate * (_WARMUP_START * (1 - rise) + rise)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to judge, on which images, and where.
+
+    Attributes:
+        checkpoint: run folder or checkpoint of burn's, or ARCHITECTURE:FILE.
+        train: images to learn from: with labels, or with boxes in VOC's layout.
+        test: images to judge on.
+        random_init: the checkpoint's network with random weights: the floor.
+        out: folder that results.jsonl, extracted features and what else the protocol keeps are
+            added to; semi and detection need one.
+        seed: of every random number.
+        device: auto, cpu or cuda.
+        compute: number format of the backbone's arithmetic; auto is bfloat16 where the hardware
+            has it.
+        workers: image-loading processes.
+    """
+
+    checkpoint: str
+    train: str = ""
+    test: str = ""
+    random_init: bool = False
+    out: str | None = None
+    seed: int = 0
+    device: Device = "auto"
+    compute: Compute = "auto"
+    workers: int = 0
+
+    def check(self) -> None:
+        """Raise UserError for values out of range or missing."""
+        for name in ("train", "test"):
+            if not getattr(self, name):
+                raise UserError(f"give --{name}: images with labels")
+        require_within(0, 2**32 - 1, seed=self.seed)
+        require_processes(0, workers=self.workers)
+
+
+# Settings of each protocol, by its name.
+PROTOCOL_CONFIGS: Mapping[str, Any] = {
+    "knn": KnnConfig,
+    "linear": LinearConfig,
+    "semi": SemiConfig,
+    "transfer": TransferConfig,
+    "svm": SvmConfig,
+    "detection": DetectionConfig,
+}
