@@ -1,12 +1,20 @@
 """How fast packed networks run: against ONNX Runtime, PyTorch and the processor's own ceiling.
 
-    python benchmarks/engine.py [--rounds 15] [--json] [--picture FILE]
+    python benchmarks/engine.py --name "AMD EPYC (Zen 4)" --out docs/results/engine/zen4.json
+    make docs       # draws docs/engine.svg and writes the tables of docs/results.md from the files
 
-ReActNet-A without classifier at 224×224, packed; the same network as float32 ONNX (`burn export`);
-torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. All are
-run in turn in one process, some calls a turn after an uncounted one; a turn's value is the median
-of its calls, and a ratio is the median of the turns' ratios. Weights are random: time does not
-depend on them. Wants `burn-ssl[onnx]` and a C++ compiler (for the ceiling); nothing else may run.
+At 224×224: ReActNet-A without classifier, packed; the same network as float32 ONNX (`burn export`);
+torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. At 96×96
+and 128×128: the network of the recipe burn_device, packed and as ONNX, and MobileNetV2. burn-engine
+runs by every instruction set that the processor has, from the environment's BURN_ENGINE_ISA
+downwards. ONNX Runtime has no such switch: it uses whatever the processor has, also beside rows of
+burn-engine held to AVX2. What it does on a processor without AVX-512 can only be measured on one.
+PyTorch is held by ONEDNN_MAX_CPU_ISA and ATEN_CPU_CAPABILITY.
+
+All are run in turn in one process, some calls a turn after an uncounted one; a turn's value is the
+median of its calls, and a ratio is the median of the turns' ratios. Weights are random: time does
+not depend on them. Wants `burn-ssl[onnx]` and a C++ compiler (for the ceiling); nothing else may
+run meanwhile.
 """
 
 from __future__ import annotations
@@ -21,8 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +38,6 @@ import numpy as np
 import onnxruntime
 import torch
 import torchvision
-from matplotlib.figure import Figure
 
 import burn_engine
 from burn.backbones import Backbone, BackboneConfig, build_backbone
@@ -38,21 +45,57 @@ from burn.checkpoint import save_checkpoint
 from burn.data.views import ViewConfig
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import pack
-from burn.machine import processor
+from burn.machine import processor, source_commit
+from burn.recipes import find_recipe
+from burn.report.engine import engine
 from burn.types import Precision
 from burn_engine import isas
 
 SIDE = 224
+DEVICE_SIDES = (96, 128)  # of burn_device and burn_device_128
+HALF = "half-width ReActNet-A"
+PEERS = {"mobilenet_v2": "MobileNetV2", "resnet18": "ResNet-18"}
 # ReActNet-A's binary multiply-adds for one image; `burn info reactnet_a` counts them.
 BINARY_MACS = 4_816_896_000
 
 Run = Callable[[], object]
 
 
-def make_files(folder: Path) -> tuple[Backbone, dict[str, Path]]:
-    """The network, and its files: packed, float ONNX, and the peers' ONNX."""
+@dataclass(frozen=True)
+class Contender:
+    """What is timed. isa: burn-engine's instruction set, else "". size: pixels of a side."""
+
+    network: str
+    runtime: str
+    isa: str
+    size: int
+    batch: int
+    threads: int
+
+
+def make_files(folder: Path) -> tuple[Backbone, dict[tuple[str, int], Path]]:
+    """ReActNet-A, and by network and side the packed files and the peers' ONNX."""
+    backbone, files = _network(folder, "ReActNet-A", BackboneConfig(), [SIDE])
+    device = find_recipe("burn_device").backbone
+    files |= _network(folder, HALF, device, DEVICE_SIDES)[1]
+    for name, sides in (("mobilenet_v2", [SIDE, *DEVICE_SIDES]), ("resnet18", [SIDE])):
+        peer = torchvision.models.get_model(name).eval()
+        for side in sides:
+            files[PEERS[name], side] = file = folder / f"{name}-{side}.onnx"
+            torch.onnx.export(
+                peer, (torch.rand(2, 3, side, side),), file, input_names=["images"],
+                dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},), external_data=False,
+                dynamo=True, verbose=False,
+            )  # fmt: skip
+    return backbone, files
+
+
+def _network(
+    folder: Path, name: str, config: BackboneConfig, sides: Sequence[int]
+) -> tuple[Backbone, dict[tuple[str, int], Path]]:
+    """A ReActNet with random weights; its packed file (side 0) and an ONNX file a side."""
     torch.manual_seed(0)
-    backbone = build_backbone(BackboneConfig(), Precision.BINARY).eval()
+    backbone = build_backbone(config, Precision.BINARY).eval()
     with torch.no_grad():
         for module in backbone.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
@@ -61,7 +104,8 @@ def make_files(folder: Path) -> tuple[Backbone, dict[str, Path]]:
                 module.running_mean.normal_(0, 0.1)
                 module.running_var.uniform_(0.5, 2)
                 module.bias.normal_(0, 0.1)
-    checkpoint = folder / "reactnet.safetensors"
+    stem = name.replace(" ", "-")
+    checkpoint = folder / f"{stem}.safetensors"
     meta = {
         "stage": 2,
         "num_stages": 2,
@@ -72,19 +116,13 @@ def make_files(folder: Path) -> tuple[Backbone, dict[str, Path]]:
         "views": asdict(ViewConfig()),
         "recipe": {"name": "benchmark"},
     }
-    weights = {f"backbone.{name}": value for name, value in backbone.state_dict().items()}
+    weights = {f"backbone.{key}": value for key, value in backbone.state_dict().items()}
     save_checkpoint(checkpoint, weights, meta)
-    files = {"packed": folder / "reactnet.bnn", "reactnet": folder / "reactnet.onnx"}
-    pack(checkpoint, files["packed"])
-    export_onnx(checkpoint, files["reactnet"], SIDE)
-    for name in ("mobilenet_v2", "resnet18"):
-        files[name] = folder / f"{name}.onnx"
-        peer = torchvision.models.get_model(name).eval()
-        torch.onnx.export(
-            peer, (torch.rand(2, 3, SIDE, SIDE),), files[name], input_names=["images"],
-            dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},), external_data=False,
-            dynamo=True, verbose=False,
-        )  # fmt: skip
+    files = {(name, 0): folder / f"{stem}.bnn"}
+    pack(checkpoint, files[name, 0])
+    for side in sides:
+        files[name, side] = folder / f"{stem}-{side}.onnx"
+        export_onnx(checkpoint, files[name, side], side)
     return backbone, files
 
 
@@ -96,21 +134,33 @@ def onnx_run(file: Path, images: np.ndarray, threads: int) -> Run:
     return lambda: session.run(None, {"images": images})
 
 
+def instruction_sets() -> list[str]:
+    """Those of burn-engine that are timed, best first: from BURN_ENGINE_ISA downwards."""
+    known = [isa for isa in isas() if isa not in ("reference", "portable")] or ["portable"]
+    held = os.environ.get("BURN_ENGINE_ISA")
+    if held in known:
+        return known[known.index(held) :]
+    return [held] if held in isas() else known
+
+
 def contenders(
-    backbone: Backbone, files: dict[str, Path], batch: int, threads: int
-) -> dict[str, Run]:
-    """What is timed at a number of images and of threads, by name."""
+    backbone: Backbone, files: Mapping[tuple[str, int], Path], side: int, batch: int, threads: int
+) -> dict[Contender, Run]:
+    """What is timed at a side, a number of images and of threads."""
     random = np.random.default_rng(0)
-    images = random.integers(0, 256, (batch, SIDE, SIDE, 3), np.uint8)
+    images = random.integers(0, 256, (batch, side, side, 3), np.uint8)
     floats = np.ascontiguousarray(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
-    runs: dict[str, Run] = {}
-    for isa in isas():
-        if isa not in ("reference", "portable"):
-            model = burn_engine.load(files["packed"], threads=threads, isa=isa)
-            runs[f"burn-engine {isa}"] = lambda model=model: model(images)
-    for name in ("reactnet", "mobilenet_v2", "resnet18"):
-        runs[f"onnxruntime {name}"] = onnx_run(files[name], floats, threads)
-    if batch == 1:
+    runs: dict[Contender, Run] = {}
+    ours = "ReActNet-A" if side == SIDE else HALF
+    for isa in instruction_sets():
+        model = burn_engine.load(files[ours, 0], threads=threads, isa=isa)
+        who = Contender(ours, "burn-engine", isa, side, batch, threads)
+        runs[who] = lambda model=model: model(images)
+    for (network, file_side), file in files.items():
+        if file_side == side:
+            who = Contender(network, "ONNX Runtime", "", side, batch, threads)
+            runs[who] = onnx_run(file, floats, threads)
+    if batch == 1 and side == SIDE:
         tensors = torch.from_numpy(floats)
 
         def eager() -> object:
@@ -118,14 +168,14 @@ def contenders(
             with torch.inference_mode():
                 return backbone(tensors)
 
-        runs["pytorch reactnet"] = eager
+        runs[Contender(ours, "PyTorch", "", side, batch, threads)] = eager
     return runs
 
 
-def one_round(runs: dict[str, Run]) -> dict[str, float]:
+def one_round(runs: Mapping[Contender, Run]) -> dict[Contender, float]:
     """Milliseconds of each: the median of its calls, of which the first is not counted."""
     taken = {}
-    for name, run in runs.items():
+    for who, run in runs.items():
         time.sleep(0.03)  # the last one's threads stop spinning
         run()
         calls = []
@@ -133,7 +183,7 @@ def one_round(runs: dict[str, Run]) -> dict[str, float]:
             began = time.perf_counter()
             run()
             calls.append(time.perf_counter() - began)
-        taken[name] = 1e3 * statistics.median(calls)
+        taken[who] = 1e3 * statistics.median(calls)
     return taken
 
 
@@ -201,45 +251,38 @@ def loading(file: Path) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Everything, as `--json` prints it."""
+def measure(folder: Path, rounds: int, name: str) -> dict[str, Any]:
+    """Everything, as `--out` writes it."""
     backbone, files = make_files(folder)
     ceiling = Ceiling(folder)
-    best, times = isas()[0], {}
-    settings = [(1, 1), (1, 2), (8, 1), (8, 2)]
-    runs = {s: contenders(backbone, files, *s) for s in settings}
-    single = {f"{name}, batch {b}, {t} threads": run
-              for (b, t), made in runs.items() for name, run in made.items()}  # fmt: skip
+    best = instruction_sets()[0]
+    times: dict[Contender, list[float]] = {}
+    settings = [(SIDE, 1, 1), (SIDE, 1, 2), (SIDE, 8, 1), (SIDE, 8, 2)]
+    settings += [(side, 1, 1) for side in DEVICE_SIDES]
+    runs = {who: run for s in settings for who, run in contenders(backbone, files, *s).items()}
     ceilings: list[float] = []
     for _ in range(rounds):
         ceilings.append(ceiling())
-        for name, milliseconds in one_round(single).items():
-            times.setdefault(name, []).append(milliseconds)
+        for who, milliseconds in one_round(runs).items():
+            times.setdefault(who, []).append(milliseconds)
 
-    def of(name: str, batch: int = 1, threads: int = 1) -> list[float]:
-        return times[f"{name}, batch {batch}, {threads} threads"]
+    def of(network: str, isa: str = "", batch: int = 1, threads: int = 1) -> list[float]:
+        runtime = "burn-engine" if isa else "ONNX Runtime"
+        return times[Contender(network, runtime, isa, SIDE, batch, threads)]
 
-    ours = of(f"burn-engine {best}")
+    ours, mobilenet = of("ReActNet-A", best), PEERS["mobilenet_v2"]
     float_bytes = 4 * sum(p.numel() for p in backbone.parameters())
     share = None
     if ceiling.method:
         shares = (BINARY_MACS / (t * 1e-3) / c for t, c in zip(ours, ceilings, strict=True))
         share = statistics.median(shares)
-    loaded = loading(files["packed"])
-    size = files["packed"].stat().st_size
-    avx2 = "burn-engine avx2, batch 1, 1 threads" in times
+    packed = files["ReActNet-A", 0]
+    loaded = loading(packed)
+    size = packed.stat().st_size
+    avx2 = of("ReActNet-A", "avx2") if "avx2" in instruction_sets() else None
     return {
-        "ratios": {
-            "ort_fp32_same_network": ratio(of("onnxruntime reactnet"), ours),
-            "ort_fp32_mobilenetv2": ratio(of("onnxruntime mobilenet_v2"), ours),
-            "ceiling_share": share,
-            "threads_2_over_1": ratio(ours, of(f"burn-engine {best}", 1, 2)),
-            "batch_8_over_1": 8 * ratio(ours, of(f"burn-engine {best}", 8)),
-            "avx2_ort_fp32_same_network": ratio(
-                of("onnxruntime reactnet"), of("burn-engine avx2")
-            ) if avx2 else None,
-            "file_size": float_bytes / size,
-        },
+        "name": name,
+        "source": f"benchmarks/engine.py, {rounds} rounds, commit {source_commit()}",
         "machine": {
             "processor": processor(),
             "isa": best,
@@ -248,63 +291,55 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
             "onnxruntime": onnxruntime.__version__,
             "torch": torch.__version__,
         },
-        "rounds": rounds,
-        "milliseconds_a_call": {name: statistics.median(v) for name, v in times.items()},
+        "ratios": {
+            "ort_fp32_same_network": ratio(of("ReActNet-A"), ours),
+            "ort_fp32_mobilenetv2": ratio(of(mobilenet), ours),
+            "ceiling_share": share,
+            "threads_2_over_1": ratio(ours, of("ReActNet-A", best, threads=2)),
+            "batch_8_over_1": 8 * ratio(ours, of("ReActNet-A", best, batch=8)),
+            "avx2_ort_fp32_same_network": ratio(of("ReActNet-A"), avx2) if avx2 else None,
+            "avx2_ort_fp32_mobilenetv2": ratio(of(mobilenet), avx2) if avx2 else None,
+            "file_size": float_bytes / size,
+        },
+        "rows": [
+            {**asdict(who), "milliseconds": round(statistics.median(found) / who.batch, 4)}
+            for who, found in times.items()
+        ],
         "load_ms": loaded["load_ms"],
         "memory_beyond_file_mb": loaded["growth_mb"] - size / 2**20,
         "file_bytes": size,
-    }  # fmt: skip
-
-
-_NAMES = {
-    "burn-engine {isa}": "ReActNet-A, burn-engine",
-    "burn-engine avx2": "ReActNet-A, burn-engine, AVX2",
-    "onnxruntime mobilenet_v2": "MobileNetV2, ONNX Runtime",
-    "onnxruntime resnet18": "ResNet-18, ONNX Runtime",
-    "onnxruntime reactnet": "ReActNet-A, ONNX Runtime",
-    "pytorch reactnet": "ReActNet-A, PyTorch",
-}
-
-
-def draw(found: dict[str, Any], file: Path) -> None:
-    """Milliseconds of one 224×224 image on one thread, as bars."""
-    bars = {}
-    isa = found["machine"]["isa"]
-    for name, shown in _NAMES.items():
-        key = name.format(isa=isa) + ", batch 1, 1 threads"
-        if key in found["milliseconds_a_call"] and not (isa == "avx2" and name.endswith("avx2")):
-            bars[shown] = found["milliseconds_a_call"][key]
-    figure = Figure(figsize=(7, 0.42 * len(bars) + 0.9), layout="constrained")
-    axes = figure.add_subplot()
-    colours = ["#c8553d" if "burn-engine" in name else "#8d99ae" for name in bars]
-    drawn = axes.barh(list(bars), list(bars.values()), color=colours)
-    axes.bar_label(drawn, labels=[f" {value:.1f}" for value in bars.values()])
-    axes.margins(x=0.12)
-    axes.invert_yaxis()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel(f"milliseconds an image, 224×224, one thread, {found['machine']['processor']}")
-    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    }
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--picture", type=Path, help="draw milliseconds of one image, .svg or .png")
+    parser.add_argument("--name", default=processor(), help="of the machine, for picture and table")
+    parser.add_argument("--out", type=Path, help="write everything to this JSON file")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    parser.add_argument("--picture", type=Path, help="draw this machine's rows, .svg or .png")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.rounds)
+        found = measure(Path(folder), options.rounds, options.name)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if options.picture:
-        draw(found, options.picture)
+        engine([found]).draw(options.picture)
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    for part in ("machine", "ratios", "milliseconds_a_call"):
+    for part in ("machine", "ratios"):
         print(part)
         for name, value in found[part].items():
             shown = f"{value:.3f}" if isinstance(value, float) else value
             print(f"  {name:52} {shown}")
+    print("milliseconds an image")
+    for row in found["rows"]:
+        who = f"{row['network']}, {row['runtime']} {row['isa']}".strip()
+        setting = f"{row['size']} px, batch {row['batch']}, {row['threads']} threads"
+        print(f"  {who:52} {setting:30} {row['milliseconds']:.3f}")
     for name in ("load_ms", "memory_beyond_file_mb", "file_bytes"):
         print(f"{name:54} {found[name]:,.0f}")
 

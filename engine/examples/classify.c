@@ -5,6 +5,7 @@
  * Without a size it is the square that the model is made for.
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,13 +44,53 @@ static unsigned char *read_image(const char *path, size_t size) {
     return bytes;
 }
 
+/* Whether a terminal shows this code point; it obeys control characters (C0, C1), and marks of
+ * direction make text read as what it is not. */
+static int is_shown(unsigned long c) {
+    static const unsigned long hidden[][2] = {
+        {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},     {0x61C, 0x61C},
+        {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF},
+        {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F},
+    };
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; ++i) {
+        if (c >= hidden[i][0] && c <= hidden[i][1]) return 0;
+    }
+    return 1;
+}
+
+/* Prints a name of a model, '?' for what is not shown. Names are valid UTF-8, the reader sees to it. */
+static void print_name(const char *name) {
+    const unsigned char *at = (const unsigned char *)name;
+    while (*at) {
+        const int length = *at < 0x80 ? 1 : *at < 0xE0 ? 2 : *at < 0xF0 ? 3 : 4;
+        unsigned long c = length == 1 ? *at : *at & (0x7Fu >> length);
+        for (int i = 1; i < length; ++i) c = c << 6 | (at[i] & 0x3Fu);
+        if (is_shown(c)) {
+            fwrite(at, 1, (size_t)length, stdout);
+        } else {
+            putchar('?');
+        }
+        at += length;
+    }
+}
+
+/* Whether every score is a number: a head may overflow on one image and not on another. */
+static int all_finite(const float *scores, int count) {
+    for (int i = 0; i < count; ++i) {
+        if (!isfinite(scores[i])) return 0;
+    }
+    return 1;
+}
+
 static void print_top(const burn_model *model, float *scores, int count) {
     for (int rank = 0; rank < TOP && rank < count; ++rank) {
         int best = 0;
         for (int i = 1; i < count; ++i) {
             if (scores[i] > scores[best]) best = i;
         }
-        printf("%9.4f  %s\n", (double)scores[best], burn_class_name(model, best));
+        printf("%9.4f  ", (double)scores[best]);
+        print_name(burn_class_name(model, best));
+        putchar('\n');
         scores[best] = -3.4e38f;
     }
 }
@@ -83,6 +124,8 @@ int main(int argc, char **argv) {
         fail("out of memory");
     } else if (burn_run(plan, image, BURN_UINT8, 1, scores) != 0) {
         fail(burn_last_error());
+    } else if (!all_finite(scores, channels)) {
+        fprintf(stderr, "classify: %s: the model's output is not finite\n", argv[2]);
     } else {
         print_top(model, scores, channels);
         status = 0;

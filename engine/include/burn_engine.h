@@ -62,7 +62,8 @@ BURN_API int burn_features_layer(const burn_model *model);
 BURN_API int burn_image_resize(const burn_model *model);
 BURN_API int burn_image_size(const burn_model *model);
 
-/* Number of classes (0: the model has no classifier) and the name of one ("" past the end). */
+/* Number of classes (0: the model has no classifier) and the name of one ("" past the end). Names are
+ * valid UTF-8 and may hold control codes of a terminal: see print_name in examples/classify.c. */
 BURN_API int burn_num_classes(const burn_model *model);
 BURN_API const char *burn_class_name(const burn_model *model, int index);
 
@@ -81,7 +82,8 @@ BURN_API void burn_plan_free(burn_plan *plan);
 BURN_API size_t burn_plan_bytes(const burn_plan *plan);
 
 /* Run `count` images: red, green, blue for each pixel, row by row, image by image, as bytes or as
- * float on the scale 0 to 1. outputs: count × height × width × channels floats of the output. */
+ * float on the scale 0 to 1. outputs: count × height × width × channels floats of the output, which
+ * are not finite where a model's constants overflow. */
 BURN_API int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count,
                       float *outputs);
 

@@ -124,6 +124,32 @@ def test_classify_prints_the_best_classes(build, photo):
     np.testing.assert_allclose([float(line[:9]) for line in lines], scores[best], atol=1e-3)
 
 
+def test_classify_prints_no_name_that_commands_the_terminal(native, photo):
+    hidden = "\x80\x85\x9b\x9d\u00ad\u061c\u200b\u200e\u202e\u2029\u2066\u2069\ufeff\U000e0041"
+    names = [f"a{c}b" for c in hidden] + ["é ß 猫 🐈 \u0301"]
+    network = packed.random_network(num_classes=len(names))
+    network.program["classes"] = names
+    photo[0].write_bytes(network.to_bytes())
+    printed = set()
+    for top in range(len(names)):  # five are printed: each has its turn to be the best
+        network.tensors["classifier.bias"][:] = -1e6
+        network.tensors["classifier.bias"][top] = 1e6
+        photo[0].write_bytes(network.to_bytes())
+        printed.add(run(native / "classify", *photo).splitlines()[0].partition("  ")[2].strip())
+    assert printed == {"a?b", names[-1]}
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_classify_refuses_scores_that_overflow(native, photo, value):
+    network = packed.random_network(num_classes=3)
+    network.tensors["classifier.weight"][1] = value
+    photo[0].write_bytes(network.to_bytes())
+    command = [str(part) for part in (native / "classify", *photo)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"classify: {photo[1]}: the model's output is not finite\n"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

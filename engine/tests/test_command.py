@@ -253,10 +253,15 @@ def test_names_cannot_command_the_terminal(run, write, photo):
         assert "a b" in text
 
 
-def test_infinite_scores(fails, write, photo):
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_infinite_scores(fails, write, photo, isa, monkeypatch, value):
+    monkeypatch.setenv("BURN_ENGINE_ISA", isa)
     network = packed.random_network(num_classes=2)
-    network.tensors["classifier.weight"][:] = 3e38
-    assert "the model's output is not finite" in fails("run", write(network), photo)
+    network.tensors["classifier.weight"][1] = value
+    path = write(network)
+    for options in ([], ["--json"], ["--features", photo.with_name("out.npy")]):
+        assert "the model's output is not finite" in fails("run", path, photo, *options)
+    assert not photo.with_name("out.npy").exists()
 
 
 def command(*arguments):

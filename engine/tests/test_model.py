@@ -14,6 +14,7 @@ import packed
 from burn_engine import ModelError, load, reference
 from burn_engine import model as model_module
 from burn_engine.format import parse_program
+from burn_engine.images import read_input
 
 
 def test_attributes(write, isa):
@@ -115,8 +116,22 @@ def test_any_memory_order_and_dtype(write, isa):
         (np.zeros((8, 8, 3), complex), "images have dtype complex128"),
         (np.zeros((8, 8, 3), object), "images have dtype object"),
         (np.zeros((8, 8, 3), np.int8), "images have dtype int8"),
-        ("photo.jpg", "images have dtype <U9"),
+        (b"photo.jpg", "images have dtype |S9; expected uint8 (0 to 255), float32 or float64"),
         (None, "images have dtype object"),
+        ([[1, 2], [3]], "images cannot be made one array"),
+        (
+            [np.zeros((4, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)],
+            "images[1] has size 4 × 5, images[0] 4 × 4: give images of one size",
+        ),
+        (
+            [np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 3))],
+            "images[1] has dtype float32, images[0] uint8",
+        ),
+        (
+            [np.zeros((4, 4, 3), np.uint8), np.zeros((1, 4, 4, 3), np.uint8)],
+            "images[1]: shape (1, 4, 4, 3); expected one image, (height, width, 3)",
+        ),
+        ([np.zeros((4, 4, 3), np.uint8), None], "images[1]: images have dtype object"),
         (np.zeros((0, 8, 3), np.uint8), "images of 0 × 8 pixels"),
         (np.zeros((2, 8, 0, 3)), "images of 8 × 0 pixels"),
         (np.zeros((0, 0, 0, 3)), "images of 0 × 0 pixels"),
@@ -142,6 +157,83 @@ def test_refuses_images(write, isa, images, message):
         with pytest.raises(ValueError) as caught:
             call(images)
         assert message in str(caught.value)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Two photographs of different sizes as PNG, with a dot in their names as folders have."""
+    image_module = pytest.importorskip("PIL.Image")
+    paths = [tmp_path / "v1.0" / f"{i}.png" for i in range(2)]
+    paths[0].parent.mkdir()
+    for seed, path in enumerate(paths):
+        pixels = packed.random_images(seed, shape=(30 + 7 * seed, 41, 3))
+        image_module.fromarray(pixels).save(path)
+    return paths
+
+
+def test_photographs_are_prepared_as_the_model_says(write, isa, photos):
+    image_module = pytest.importorskip("PIL.Image")
+    model = load(write(), isa=isa)
+    inputs = [read_input(path, model.image) for path in photos]
+    assert [one.shape for one in inputs] == [(16, 16, 3)] * 2
+    expected = model(np.stack(inputs))
+    opened = [image_module.open(path) for path in photos]
+    for one in (photos[0], str(photos[0]), opened[0]):
+        np.testing.assert_array_equal(model(one), model(inputs[0]))
+        np.testing.assert_array_equal(model.features(one), model.features(inputs[0]))
+        np.testing.assert_array_equal(model.layer(one, "stem"), model.layer(inputs[0], "stem"))
+    for several in (photos, tuple(photos), opened, [photos[0], opened[1]], [inputs[0], photos[1]],
+                    inputs):  # fmt: skip
+        np.testing.assert_array_equal(model(several), expected)
+    assert model([photos[0]]).shape == (1, 4)
+    np.testing.assert_array_equal(model(opened[0].convert("L").convert("RGB")),
+                                  model(opened[0].convert("L")))  # fmt: skip
+
+
+def test_a_photograph_is_turned_upright(write, photos):
+    image_module = pytest.importorskip("PIL.Image")
+    model = load(write(), isa="reference")
+    image = image_module.open(photos[0])
+    exif = image_module.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    image.save(photos[0], exif=exif)
+    turned = np.rot90(np.asarray(image), -1)
+    expected = model(image_module.fromarray(np.ascontiguousarray(turned)))
+    np.testing.assert_array_equal(model(photos[0]), expected)
+    np.testing.assert_array_equal(model(image_module.open(photos[0])), expected)
+
+
+def test_a_model_of_any_size_takes_photographs_of_one_size(write, photos):
+    model = load(write("wide"), isa="reference")
+    assert model(photos[:1]).shape == (1, 144)
+    with pytest.raises(ValueError, match=r"images\[1\] has size 37 × 41, images\[0\] 30 × 41"):
+        model(photos)
+
+
+def test_photographs_that_cannot_be_read_are_named(write, photos, tmp_path):
+    model = load(write(), isa="reference")
+    with pytest.raises(FileNotFoundError, match=r"none\.jpg"):
+        model([photos[0], tmp_path / "none.jpg"])
+    with pytest.raises(ValueError, match="not a regular file"):
+        model(tmp_path)
+    photos[1].write_bytes(photos[1].read_bytes()[:60])
+    for images in (photos, photos[1]):
+        with pytest.raises(ValueError, match=r"1\.png: ."):
+            model(images)
+    image_module = pytest.importorskip("PIL.Image")
+    with pytest.raises(ValueError, match=r"images\[0\]: images of 1 × 20000 pixels"):
+        model([image_module.new("RGB", (20_000, 1))])
+
+
+def test_arrays_and_paths_need_no_pillow(write, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    model = load(write(), isa="reference")
+    pixels = packed.random_images(shape=(20, 24, 3))
+    (tmp_path / "a.ppm").write_bytes(b"P6 24 20 255\n" + pixels.tobytes())
+    np.testing.assert_array_equal(model(tmp_path / "a.ppm"), model(pixels[2:18, 4:20]))
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"a\.png: .* need Pillow: pip install"):
+        model(tmp_path / "a.png")
 
 
 def test_one_bad_number_among_good_ones_is_found(write):

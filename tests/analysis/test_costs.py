@@ -12,7 +12,7 @@ import pytest
 import tiny
 from burn.cli import main
 from burn.negatives import NegativesOptions
-from burn.report.costs import cost, negatives
+from burn.report.costs import cost, negatives, negatives_figure, two_errors
 from burn.results import Result, result_lines
 
 
@@ -65,6 +65,38 @@ def test_what_fewer_negatives_did_is_said_of_each_network(few: float, word: str)
     assert "comes to 33.0 %, 3.0 points more than with InfoMin's" in text
 
 
+def test_error_bars_are_two_standard_errors_of_images_or_seeds():
+    rows = [negatives_row("binary", 64, 30.0), negatives_row("binary", 64, 40.0)]
+    of_seeds = 2 * (50 / 2) ** 0.5  # variance of 30 and 40 is 50
+    assert two_errors(rows) == pytest.approx(of_seeds)
+    assert two_errors(rows[:1]) == 0  # a row of burn 0.1.0, without `images`
+    for row in rows:
+        row["images"] = 25
+    assert two_errors(rows[:1]) == pytest.approx(2 * (30 * 70 / 25) ** 0.5)
+    assert two_errors(rows) == pytest.approx(2 * (35 * 65 / 25) ** 0.5)  # the larger one
+    for row in rows:
+        row["images"] = 10_000
+    assert two_errors(rows) == pytest.approx(of_seeds)
+
+
+def test_both_networks_are_drawn_on_one_scale_with_error_bars():
+    rows = [
+        negatives_row(network, count, value) | {"images": 5000}
+        for network, value in (("binary", 30.0), ("float", 50.0))
+        for count in (64, 4)
+    ]
+    figure = negatives_figure(rows)
+    binary, real = figure.axes
+    assert binary.get_ylim() == real.get_ylim()
+    for panel in (binary, real):
+        low, high = panel.get_ylim()
+        assert low < 30 - two_errors(rows[:1])
+        assert high > 50 + two_errors(rows[2:3])
+        assert len(panel.containers) == 2
+    (note,) = (text.get_text() for text in figure.texts)
+    assert "two standard errors of the mean, from 5,000 test images; one seed" in note
+
+
 def test_cost_reads_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     compared = tmp_path / "compared"
     (compared / "teacher").mkdir(parents=True)
@@ -114,6 +146,7 @@ def test_negatives_trains_seven_networks_and_goes_on(
         ("float", "64"), ("float", "16"), ("float", "4"), ("binary", "64"),
     ]  # fmt: skip
     assert rows[-1]["augmentation"] == "weak"
+    assert {r["images"] for r in rows} == {"360"}
     written = (out / "negatives.csv").read_bytes()
     assert main(command) == 0
     assert (out / "negatives.csv").read_bytes() == written
@@ -136,5 +169,5 @@ def test_the_variants_differ_in_what_they_name():
 def test_what_cannot_begin_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     command = ["analyze", "negatives", "--data=digits", "--test=digits", "--budget=-5"]
     assert main([*command, f"--out={tmp_path / 'new'}"]) == 2
-    assert "--budget -5 is less than one batch" in capsys.readouterr().err
+    assert "--budget -5 is not in 1 … " in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -19,6 +19,7 @@ from burn.methods.burn import feature_similarity, kl_divergence
 from burn.recipes import find_recipe
 from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
+from burn.training.monitor import ALARM
 from burn.training.recipe import Recipe
 
 QUIET = Console(file=io.StringIO())
@@ -128,13 +129,19 @@ def test_gradients_by_terms_are_those_of_the_losses_written_down(
 
 
 def test_terms_are_told_apart_now_and_then_and_the_collapse_is_seen(teacher: Path, data: str):
-    """A joint classifier with a high learning rate collapses, and its gradient with it."""
-    recipe = few_steps(classifier_lr=100.0)
-    recipe = replace(recipe, epochs=4)
+    """A joint classifier collapses at a high and constant learning rate.
+
+    After 30 steps the entropy was at most 0.17 on any of five seeds; with a frozen classifier it
+    never was below 0.8.
+    """
+    recipe = replace(few_steps(), epochs=10)
+    recipe = replace(
+        recipe, optim=replace(recipe.optim, lr=0.01, warmup_epochs=0, schedule="constant")
+    )
     rows = list(start(Setting("joint", "none"), recipe, teacher, data).rows())
     split = [row["step"] for row in rows if row["extractor_kl"] is not None]
-    assert split == [1, SPLIT_EVERY]
-    assert rows[0]["target_entropy"] > 0.5 > rows[-1]["target_entropy"]
+    assert split == [1, *range(SPLIT_EVERY, 31, SPLIT_EVERY)]
+    assert rows[0]["target_entropy"] > ALARM > rows[-1]["target_entropy"]
 
 
 def test_every_setting_is_a_recipe_that_only_the_loss_sets_apart():
@@ -167,8 +174,8 @@ def test_finished_runs_are_kept_and_others_refused(
             stops[-1].number = 15
         make(self, recipe, *rest)
 
-    def remember(self):
-        make_stop(self)
+    def remember(self, *arguments):
+        make_stop(self, *arguments)
         stops.append(self)
 
     monkeypatch.setattr(StopRequest, "__init__", remember)

@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from burn.deploy.fold import (
-    Array,
-    BinaryConvolution,
-    Convolution,
-    GlobalMean,
-    Layer,
-    Linear,
-)
+from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Layer]]:

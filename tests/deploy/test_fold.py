@@ -12,7 +12,8 @@ from samples import NETWORKS
 from torch import Tensor
 
 from burn.backbones.reactnet import ReActNet
-from burn.deploy.fold import BinaryConvolution, Convolution, GlobalMean, Linear, fold
+from burn.deploy.fold import fold
+from burn.deploy.layers import BinaryConvolution, Convolution, GlobalMean, Linear
 from burn.layers.sign import hard_sign
 from burn.types import Precision
 from networks import randomize, tiny_reactnet

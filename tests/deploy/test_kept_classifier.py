@@ -97,17 +97,17 @@ def test_files_that_are_no_classifier(tmp_path: Path):
             load_classifier(file)
         assert str(file) in str(caught.value)
 
-    refused("metadata cannot be read", text="[" * 9)
-    refused("metadata cannot be read", text="[]")
+    refused("its description is not valid JSON", text="[" * 9)
+    refused("its description cannot be read", text="[]")
     refused("classifier format 2", text='{"format": 2, "classes": [], "backbone": ""}')
     refused("not a list of names", text='{"format": 1, "classes": [3, 4], "backbone": ""}')
     refused("3 classes", text='{"format": 1, "classes": ["a", "b", "c"], "backbone": ""}')
     refused("not finite", {"weight": torch.full((2, 3), torch.inf), "bias": torch.ones(2)})
     refused("not float32", {"weight": torch.ones(2, 3).double(), "bias": torch.ones(2)})
     refused(r"bias \(2, 1\)", {"weight": torch.ones(2, 3), "bias": torch.ones(2, 1)})
-    refused("readable", {"weight": torch.ones(2, 3)})
+    refused("holds no bias", {"weight": torch.ones(2, 3)})
     file.write_bytes(b"nothing")
-    with pytest.raises(UserError, match="not a readable"):
+    with pytest.raises(UserError, match="not a weights file"):
         load_classifier(file)
     save_file({"weight": torch.ones(2)}, file)
     assert load_classifier(file) is None

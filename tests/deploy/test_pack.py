@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import re
 import signal
 import struct
 import subprocess
@@ -22,12 +24,15 @@ from samples import NETWORKS, save
 from torch import Tensor
 
 import burn_engine
+from burn.analysis.walk import count
 from burn.backbones import Backbone, BackboneConfig, build_backbone
 from burn.backbones.reactnet import ReActNet
 from burn.classifier_file import Classifier, fingerprint, save_classifier
 from burn.cli import main
+from burn.deploy import layout
 from burn.deploy import pack as room
-from burn.deploy.fold import BinaryConvolution
+from burn.deploy.fold import fold
+from burn.deploy.layers import BinaryConvolution
 from burn.deploy.pack import Packed, pack
 from burn.deploy.shared import agree, cosines
 from burn.errors import UserError
@@ -358,7 +363,7 @@ def test_a_classifier_of_another_width(tmp_path: Path):
 
 
 def test_a_network_with_too_many_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "_MOST_CHANNELS", 255)
+    monkeypatch.setattr(room, "MOST_CHANNELS", 255)
     file = save(tmp_path / "n.safetensors", network())
     refused("256 channels; the format has 255 at most", file, tmp_path / "n.bnn")
 
@@ -384,7 +389,7 @@ def test_another_top_class_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_the_engine_refuses_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "FORMAT", 99)
+    monkeypatch.setattr(layout, "FORMAT", 99)
     file = save(tmp_path / "n.safetensors", network())
     message = refused("cannot be packed: .*99", file, tmp_path / "n.bnn")
     assert ".writing" not in message
@@ -437,7 +442,99 @@ def test_a_killed_pack_leaves_no_file_of_the_name_and_can_be_repeated(tmp_path: 
     assert sorted(tmp_path.iterdir()) == sorted([*before, out])
 
 
+@pytest.mark.parametrize("isa", ["avx1024", "neon" if platform.machine() == "x86_64" else "avx2"])
+def test_an_instruction_set_that_is_not_there_is_one_line(
+    isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    file = save(tmp_path / "n.safetensors", network())
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setenv("BURN_ENGINE_ISA", isa)
+    assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"burn: BURN_ENGINE_ISA '{isa}' is not there; there are ")
+    assert message.endswith(", reference: unset it, or give one of these\n")
+    assert message.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
 # --- Size, and the command. ---
+
+# What `burn info` cannot know of a file: the text of its origin, 150 bytes or so, and of its
+# `image`, whose numbers may have other lengths; the header is filled up to 8 bytes.
+SIZE_UNKNOWN = 200
+
+
+@pytest.mark.parametrize(("settings", "size"), NETWORKS.values(), ids=NETWORKS)
+def test_info_predicts_the_size_of_the_file(settings: dict[str, Any], size: int, tmp_path: Path):
+    backbone = network(**settings)
+    packed = pack(save(tmp_path / "n.safetensors", backbone, size=size), tmp_path / "n.bnn")
+    cost = count(backbone, size, 0)
+    assert cost.packed_bytes is not None
+    assert 0 <= packed.bytes - cost.packed_bytes <= SIZE_UNKNOWN
+    assert cost.float_bytes == packed.float32_bytes
+    # to the byte once the program is known
+    program = json.loads(header(tmp_path / "n.bnn")[0]["__metadata__"]["bnn"])
+    tensors = layout.tensors_of(fold(backbone))
+    assert layout.file_bytes(program, tensors) == packed.bytes
+    # a stage before binary weights is predicted what it will be
+    assert count(network(Precision.BINARY_ACTIVATIONS, **settings), size, 0) == cost
+
+
+def test_info_predicts_the_size_with_a_classifier(tmp_path: Path):
+    backbone = network()
+    heads = {"classifier.weight": torch.randn(12, 256), "classifier.bias": torch.randn(12)}
+    file = save(tmp_path / "n.safetensors", backbone, heads=heads)
+    packed = pack(file, tmp_path / "n.bnn", file)
+    cost = count(backbone, 32, 12)
+    assert cost.packed_bytes is not None
+    assert 0 <= packed.bytes - cost.packed_bytes <= SIZE_UNKNOWN
+    assert cost.float_bytes == packed.float32_bytes
+
+
+def test_info_and_pack_print_the_same_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = save(tmp_path / "n.safetensors", network())
+    assert main(["info", str(file)]) == 0
+    predicted = re.search(r"\((\d+\.\d)× smaller\)", capsys.readouterr().out)
+    assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == 0
+    found = re.search(r"(\d+\.\d) times less", capsys.readouterr().out)
+    assert predicted
+    assert found
+    # 200 bytes of the 230,000 are 0.02 of a ratio of 23
+    assert float(predicted[1]) == pytest.approx(float(found[1]), abs=0.11)
+
+
+def test_networks_that_cannot_be_packed_have_no_predicted_size():
+    assert layout.predicted_bytes(BackboneConfig(width=4.5)) is None  # 4,608 channels
+    assert layout.predicted_bytes(BackboneConfig(), 10**7) is None
+    assert layout.predicted_bytes(BackboneConfig(), 10**5) is not None
+    assert layout.predicted_bytes(BackboneConfig(name="resnet18")) is None
+
+
+def test_info_describes_a_packed_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    backbone = network()
+    kept = classifier_of(backbone, ("cat", "d\x9b2Jog", "em\u202eu"))
+    save_classifier(tmp_path / "classifier.safetensors", kept, {})
+    out = tmp_path / "n.bnn"
+    packed = pack(save(tmp_path / "n.safetensors", backbone), out, tmp_path)
+    assert main(["info", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"packed file {out}"
+    assert all(line.isprintable() for line in lines)
+    text = "\n".join(lines)
+    for told in (f"{packed.bytes:,} bytes", "3: cat, d?2Jog, em?u", "32 × 32 pixels", "burn_small"):
+        assert told in text
+    assert lines[-1] == f"burn-engine info {out} lists its layers and what runs them here"
+    assert main(["info", str(out), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["bits"] == count(backbone, 32, 0).binary_parameters
+    assert (facts["file_bytes"], facts["features"]) == (packed.bytes, 256)
+    assert main(["info", str(out), "--width", "0.5"]) == 2
+    assert "is a packed file" in capsys.readouterr().err
+    out.write_bytes(out.read_bytes()[:-1])
+    assert main(["info", str(out)]) == 2
+    assert capsys.readouterr().err.startswith(f"burn: {out}: ")
+    assert main(["info", str(tmp_path / "none.bnn")]) == 2
+    assert f"did you mean {out}?" in capsys.readouterr().err
 
 
 def test_reactnet_a_is_a_26th_of_float32(tmp_path: Path):

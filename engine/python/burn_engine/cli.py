@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 import burn_engine
 from burn_engine.errors import in_file
-from burn_engine.format import BinaryConvolution, Floats, Layer, parse_program, read_bytes
-from burn_engine.images import read_input
-from burn_engine.model import Model, check_size, isas, load, load_bytes
+from burn_engine.facts import facts_of
+from burn_engine.format import Floats, parse_program, read_bytes
+from burn_engine.images import check_size, read_input
+from burn_engine.model import Model, isas, load, load_bytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -246,16 +247,8 @@ def _info(options: argparse.Namespace) -> None:
         program = parse_program(data)
         with _warnings_as_lines():
             model = load_bytes(data)
-    layers = [_describe(layer) for layer in program.layers]
     facts: dict[str, Any] = {
-        "file_bytes": len(data),
-        "bits": sum(layer["bits"] for layer in layers),
-        "floats": sum(layer["floats"] for layer in layers),
-        "layers": layers,
-        "features": model.num_features,
-        "classes": list(model.classes),
-        "image": model.image._asdict() if model.image else None,
-        "origin": model.origin,
+        **facts_of(program, len(data)),
         "backend": model.backend,
         "isa": model.isa,
         "isas": isas(),
@@ -264,24 +257,6 @@ def _info(options: argparse.Namespace) -> None:
         print(json.dumps(facts, indent=2))
     else:
         _print_info(facts)
-
-
-def _describe(layer: Layer) -> dict[str, Any]:
-    tensors = layer.tensors().values()
-    # of the shape [out, k, k, ⌈in / 8⌉] only the bits in front of the padding count
-    bits = (
-        layer.weight[..., 0].size * len(layer.threshold)
-        if isinstance(layer, BinaryConvolution)
-        else 0
-    )
-    return {
-        "name": layer.name,
-        "kind": layer.kind,
-        "channels": layer.channels,
-        "bytes": sum(tensor.nbytes for tensor in tensors),
-        "bits": bits,
-        "floats": sum(tensor.size for tensor in tensors if tensor.dtype == np.float32),
-    }
 
 
 def _print_info(facts: dict[str, Any]) -> None:

@@ -1,24 +1,142 @@
-"""Image files for the command line.
+"""What a model takes as images: arrays, image files and PIL images.
 
 Arrays (.npy) and binary PPM and PGM need NumPy alone; other formats, and resizing, need Pillow.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import re
 import stat
+import sys
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from burn_engine.format import ImageSize
-from burn_engine.model import check_images, check_size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_SIDE = 16_384
+MAX_PIXELS = 2**26
+
+# A single image, and all that `read_images` takes.
+ImageLike: TypeAlias = "ArrayLike | str | os.PathLike[str] | Image"
+ImagesLike: TypeAlias = "ImageLike | Sequence[ImageLike]"
 
 _HOW_TO_GET_PILLOW = "pip install 'burn-engine[images]'"
+
+
+def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any], bool]:
+    """All that `Model` takes -> C-contiguous uint8 or float32 (n, h, w, 3).
+
+    Also whether it was one image without batch axis. Photographs (paths and PIL images) are
+    prepared as `size` says; arrays go in as they are. Raises ValueError for other images, OSError
+    for a file that cannot be read.
+    """
+    if _is_photo(images):
+        return check_images(read_image(cast("ImageLike", images), size))[0], True
+    if not isinstance(images, list | tuple) or not any(_needs_reading(one) for one in images):
+        return check_images(cast("ArrayLike", images))
+    inputs = [read_image(one, size, f"images[{i}]: ") for i, one in enumerate(images)]
+    for i, one in enumerate(inputs):
+        for what, found, first in (
+            ("size", one.shape[:2], inputs[0].shape[:2]), ("dtype", one.dtype, inputs[0].dtype)
+        ):  # fmt: skip
+            if found != first:
+                raise ValueError(
+                    f"images[{i}] has {what} {_size_text(found)}, images[0] {_size_text(first)}: "
+                    "give images of one size and dtype, or one at a time"
+                )
+    return check_images(np.stack(inputs))
+
+
+def _is_photo(value: object) -> bool:
+    """Whether it is a path or a PIL image; Pillow is not imported to find out."""
+    if isinstance(value, str | os.PathLike):
+        return True
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(value, pillow.Image)
+
+
+def _needs_reading(value: object) -> bool:
+    """Whether a list with this in it is a list of single images, not an array in lists."""
+    return _is_photo(value) or (isinstance(value, np.ndarray) and value.ndim == 3)
+
+
+def read_image(image: ImageLike, size: ImageSize | None, where: str = "") -> NDArray[Any]:
+    """One image of any kind that `Model` takes -> one input (height, width, 3).
+
+    where: what errors begin with, where they name no file.
+    """
+    if isinstance(image, str | os.PathLike):
+        return read_input(os.fsdecode(image), size)
+    try:
+        if _is_photo(image):
+            return prepare(_from_pillow(cast("Image", image)), size)
+        batch, single = check_images(cast("ArrayLike", image))
+        if not single:
+            raise ValueError(f"shape {batch.shape}; expected one image, (height, width, 3)")
+        return batch[0]
+    except ValueError as error:
+        raise ValueError(f"{where}{error}") from None
+
+
+def _size_text(found: object) -> str:
+    return " × ".join(map(str, found)) if isinstance(found, tuple) else str(found)
+
+
+def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
+    """Images as `Model` takes them -> C-contiguous uint8 or float32 (n, h, w, 3).
+
+    Also whether they were one image without batch axis. Raises ValueError for other images.
+    """
+    try:
+        array = np.asarray(images)
+    except ValueError:  # NumPy's own words for lists of different lengths are hard to read
+        raise ValueError(
+            "images cannot be made one array: give (n, height, width, 3), or a list of images of "
+            "one size and dtype"
+        ) from None
+    floats = array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)
+    if array.dtype != np.uint8 and not floats:
+        raise ValueError(
+            f"images have dtype {array.dtype}; expected uint8 (0 to 255), float32 or float64 on "
+            "the scale 0 to 1, the path of a photograph, or a PIL image"
+        )
+    if array.ndim not in (3, 4) or array.shape[-1] != 3:
+        raise ValueError(
+            f"images have shape {array.shape}; expected (n, height, width, 3), or "
+            "(height, width, 3) for one image"
+        )
+    height, width = array.shape[-3:-1]
+    check_size(height, width)
+    if floats and array.size:
+        with np.errstate(invalid="ignore"):  # NaN passes on, to the comparison below
+            low, high = float(array.min()), float(array.max())
+        if not (low >= 0 and high <= 1):
+            raise ValueError(
+                f"float images are on the scale 0 to 1, found {low} to {high}: pass bytes as uint8"
+            )
+    dtype = np.dtype(np.float32 if floats else np.uint8)
+    single = array.ndim == 3
+    return np.ascontiguousarray(array[None] if single else array, dtype), single
+
+
+def check_size(height: int, width: int) -> None:
+    """Raise ValueError for images that are empty or larger than the format allows."""
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
+        raise ValueError(
+            f"images of {height} × {width} pixels; expected 1 to {MAX_SIDE} in height and width, "
+            f"and at most {MAX_PIXELS} in all"
+        )
 
 
 def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
@@ -127,25 +245,41 @@ def _read_netpbm(path: Path) -> NDArray[np.uint8]:
 
 def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image
     except ImportError:
         raise ValueError(
             f"images other than .npy, binary PPM and PGM need Pillow: {_HOW_TO_GET_PILLOW}"
         ) from None
     encoded = path.read_bytes()
+    with _decoding():
+        try:
+            image = Image.open(io.BytesIO(encoded))
+        except Image.UnidentifiedImageError:
+            raise ValueError("not an image in a format that Pillow knows") from None
+    return _from_pillow(image)
+
+
+def _from_pillow(image: Image) -> NDArray[np.uint8]:
+    """A PIL image -> uint8 (height, width, 3), upright."""
+    from PIL import ImageOps
+
+    check_size(image.height, image.width)  # before its pixels are decoded
+    with _decoding():
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):  # 16 bits, which convert() would clip
+            return np.broadcast_to(_high_byte(np.asarray(image)), (*image.size[::-1], 3))
+        return np.asarray(image.convert("RGB"))
+
+
+@contextlib.contextmanager
+def _decoding() -> Iterator[None]:
+    """Make whatever a decoder raises a ValueError of one line, and silence its remarks."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks about odd but readable files
-            image = Image.open(io.BytesIO(encoded))
-            check_size(image.height, image.width)
-            image = ImageOps.exif_transpose(image)
-            if image.mode.startswith("I"):  # 16 bits, which convert() would clip
-                return np.broadcast_to(_high_byte(np.asarray(image)), (*image.size[::-1], 3))
-            return np.asarray(image.convert("RGB"))
+            warnings.simplefilter("ignore")  # about odd but readable files
+            yield
     except Exception as error:  # decoders raise of every kind on damaged files
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        if isinstance(error, Image.UnidentifiedImageError):
-            reason = "not an image in a format that Pillow knows"
         raise ValueError(reason) from None
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from burn_engine import reference
 from burn_engine.errors import ModelError, in_file
@@ -23,13 +23,12 @@ from burn_engine.format import (
     parse_program,
     read_bytes,
 )
+from burn_engine.images import ImagesLike, read_images
 
 if TYPE_CHECKING:
     from burn_engine import _core
 
 MAX_THREADS = 256
-MAX_SIDE = 16_384
-MAX_PIXELS = 2**26
 
 _KEPT_PLANS = 8
 _KEPT_THREADS = 64
@@ -107,26 +106,37 @@ class Model:
             f"{self.isa or self.backend}>"
         )
 
-    def __call__(self, images: ArrayLike) -> Floats:
+    def __call__(self, images: ImagesLike) -> Floats:
         """Class scores of images, or their features where the network has no classes.
 
         Args:
-            images: (n, h, w, 3), red, green, blue, as uint8 or as float32 or float64 on the scale
-                0 to 1, in any order in memory; h and w in 1 … 16,384, h · w ≤ 2²⁶. Or one image
-                (h, w, 3); then the result has no batch axis either.
+            images: one of
+
+                - an array (n, h, w, 3), red, green, blue, as uint8 or as float32 or float64 on the
+                  scale 0 to 1, in any order in memory; h and w in 1 … 16,384, h · w ≤ 2²⁶. Arrays
+                  are inputs already and are neither resized nor cropped;
+                - the path (str or Path) of a photograph, or a PIL image, which are turned upright,
+                  resized and cropped as `image` says. A .npy file holds one array (h, w, 3). PPM
+                  and PGM of the right size need NumPy alone, everything else Pillow;
+                - one array (h, w, 3);
+                - a list or tuple of the last two, whose inputs must come out at one size.
+
+                A single image gives a result without a batch axis, a list always one with it.
 
         Returns:
             float32 (n, classes) or (n, num_features).
 
-        Raises ValueError for other images.
+        Raises:
+            ValueError: for other images, for a file that is no image, and where Pillow is missing.
+            OSError: for a file that cannot be read.
         """
         return self._run(images, len(self.layers) - 1)
 
-    def features(self, images: ArrayLike) -> Floats:
+    def features(self, images: ImagesLike) -> Floats:
         """Features of images (as `__call__` takes them): float32 (n, num_features)."""
         return self._run(images, self._features)
 
-    def layer(self, images: ArrayLike, name: str) -> Floats:
+    def layer(self, images: ImagesLike, name: str) -> Floats:
         """Output of the layer `name`, one of `layers`, for images (as `__call__` takes them).
 
         Returns float32 (n, h', w', channels) for convolutions, else (n, channels). Raises
@@ -136,50 +146,10 @@ class Model:
             raise ValueError(f"there is no layer {name!r}, there are {', '.join(self.layers)}")
         return self._run(images, self.layers.index(name))
 
-    def _run(self, images: ArrayLike, layer: int) -> Floats:
-        batch, single = check_images(images)
+    def _run(self, images: ImagesLike, layer: int) -> Floats:
+        batch, single = read_images(images, self.image)
         outputs = self._backend.run(batch, layer)
         return outputs[0] if single else outputs
-
-
-def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
-    """Images as `Model` takes them -> C-contiguous uint8 or float32 (n, h, w, 3).
-
-    Also whether they were one image without batch axis. Raises ValueError for other images.
-    """
-    array = np.asarray(images)
-    floats = array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)
-    if array.dtype != np.uint8 and not floats:
-        raise ValueError(
-            f"images have dtype {array.dtype}; expected uint8 (0 to 255), or float32 or float64 "
-            "on the scale 0 to 1"
-        )
-    if array.ndim not in (3, 4) or array.shape[-1] != 3:
-        raise ValueError(
-            f"images have shape {array.shape}; expected (n, height, width, 3), or "
-            "(height, width, 3) for one image"
-        )
-    height, width = array.shape[-3:-1]
-    check_size(height, width)
-    if floats and array.size:
-        with np.errstate(invalid="ignore"):  # NaN passes on, to the comparison below
-            low, high = float(array.min()), float(array.max())
-        if not (low >= 0 and high <= 1):
-            raise ValueError(
-                f"float images are on the scale 0 to 1, found {low} to {high}: pass bytes as uint8"
-            )
-    dtype = np.dtype(np.float32 if floats else np.uint8)
-    single = array.ndim == 3
-    return np.ascontiguousarray(array[None] if single else array, dtype), single
-
-
-def check_size(height: int, width: int) -> None:
-    """Raise ValueError for images that are empty or larger than the format allows."""
-    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
-        raise ValueError(
-            f"images of {height} × {width} pixels; expected 1 to {MAX_SIDE} in height and width, "
-            f"and at most {MAX_PIXELS} in all"
-        )
 
 
 class _Backend(Protocol):

@@ -1,21 +1,28 @@
-"""What a network costs: parameters, operations and bytes, counted by walking the real network."""
+"""What a network costs: parameters, operations and bytes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.table import Table
-from torch import nn
 
-from burn.backbones import Backbone, BackboneConfig, build_backbone, is_binary
-from burn.checkpoint import load_checkpoint
-from burn.errors import UserError
-from burn.layers import BinaryConv2d
-from burn.targets.weights import backbone_from
+from burn.backbones import BackboneConfig, check_backbone, is_binary
+from burn.backbones.fit import problems
+from burn.backbones.plan import parameter_shapes, reactnet_plan, state_shapes
+from burn.checkpoint import Description, read_description
+from burn.deploy.layout import predicted_bytes
+from burn.errors import UserError, printable
+from burn.settings import from_plain
 from burn.types import Precision
+
+if TYPE_CHECKING:
+    from burn.backbones import Backbone
+
+_LARGEST_SIDE = 4096  # pixels
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,9 @@ class Cost:
 
     binary_parameters: weights that deploy as one bit; float_parameters: all others. binary_macs:
     multiply-accumulates of binary convolutions, which the paper calls BOPs; flops: those of float
-    convolutions and linear layers, as the paper counts them. float_bytes: parameters and BN
-    statistics in float32; packed_bytes: the binary weights as bits instead, before any folding.
+    convolutions and linear layers, as the paper counts them. float_bytes: the parameters in
+    float32, as `burn pack` counts them; packed_bytes: size of the file that it writes, within some
+    150 bytes, or None for a network that cannot be packed at any precision.
     """
 
     binary_parameters: int
@@ -33,7 +41,7 @@ class Cost:
     binary_macs: int
     flops: int
     float_bytes: int
-    packed_bytes: int
+    packed_bytes: int | None
 
     @property
     def ops(self) -> float:
@@ -41,89 +49,143 @@ class Cost:
         return self.binary_macs / 64 + self.flops
 
 
-def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
-    """Count a backbone with a linear classifier of `num_classes` outputs (0: none)."""
-    network: nn.Module = backbone
-    if num_classes:
-        network = nn.Sequential(backbone, nn.Linear(backbone.num_features, num_classes))
-    macs = {"binary": 0, "float": 0}
+def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) -> Cost:
+    """Count a ReActNet by its plan; `burn.analysis.walk.count` gives the same of the network.
 
-    def convolution(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        weight = module.weight
-        assert isinstance(weight, torch.Tensor)
-        kind = "binary" if isinstance(module, BinaryConv2d) else "float"
-        macs[kind] += weight[0].numel() * output[0].numel()
+    Args:
+        config: Its settings.
+        image_size: Side of its square images in pixels.
+        num_classes: Outputs of a linear classifier; 0 for none.
 
-    def linear(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        assert isinstance(module, nn.Linear)
-        macs["float"] += module.in_features * output[0].numel()
-
-    hooks = [
-        module.register_forward_hook(linear if isinstance(module, nn.Linear) else convolution)
-        for module in network.modules()
-        if isinstance(module, (BinaryConv2d, nn.Conv2d, nn.Linear))
-    ]
-    training = network.training
-    try:
-        with torch.inference_mode():
-            network.eval()(torch.zeros(1, 3, image_size, image_size))
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"{backbone.config.name} cannot take {image_size}-pixel images") from error
-    finally:
-        network.train(training)
-        for hook in hooks:
-            hook.remove()
-    binary = sum(m.weight.numel() for m in network.modules() if isinstance(m, BinaryConv2d))
-    parameters = sum(p.numel() for p in network.parameters())
-    kept = [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
-    statistics = sum(tensor.numel() for tensor in kept) - parameters
-    rest = 4 * (parameters - binary + statistics)
+    Raises:
+        UserError: The settings are out of range.
+    """
+    check_backbone(config)
+    plan = reactnet_plan(config)
+    side = -(-image_size // plan.stem_stride)
+    flops = 27 * plan.stem_channels * side**2
+    binary_parameters = binary_macs = 0
+    for part in plan.convolutions:
+        side = -(-side // part.stride)
+        weights = part.kernel**2 * part.in_channels * part.out_channels
+        binary_parameters += weights
+        binary_macs += weights * side**2
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(plan).values())
+    if plan.feature_layer:
+        flops += plan.num_features**2
+    flops += plan.num_features * num_classes
+    parameters += (plan.num_features + 1) * num_classes
     return Cost(
-        binary_parameters=binary,
-        float_parameters=parameters - binary,
-        binary_macs=macs["binary"],
-        flops=macs["float"],
-        float_bytes=4 * binary + rest,
-        packed_bytes=-(-binary // 8) + rest,
+        binary_parameters=binary_parameters,
+        float_parameters=parameters - binary_parameters,
+        binary_macs=binary_macs,
+        flops=flops,
+        float_bytes=4 * parameters,
+        packed_bytes=predicted_bytes(config, num_classes),
     )
 
 
+def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any], int]:
+    """A checkpoint's network, what its description says of it, and its images' size in pixels.
+
+    The description may be a stranger's. Raises UserError for values that it cannot have, and where
+    the weights of a ReActNet are not those of its settings.
+    """
+    meta = description.meta
+    try:
+        config = from_plain(BackboneConfig, meta["backbone"])
+        check_backbone(config)
+        precision, recipe = (
+            Precision(meta["precision"]),
+            printable(str(meta["recipe"]["name"])[:80]),
+        )
+        stage, steps = _whole("stage", meta["stage"]), _whole("steps", meta["steps"])
+        size = _whole("size of its views", meta["views"]["size"])
+        if not 1 <= size <= _LARGEST_SIDE:
+            raise ValueError(f"its views have {size} pixels")
+        expected = state_shapes(reactnet_plan(config)) if is_binary(config.name) else None
+    except (KeyError, TypeError, ValueError) as error:
+        reason = printable(str(error))
+        message = f"{description.origin}: its description is damaged: {reason}"
+        raise UserError(message) from error
+    if expected is not None:
+        prefix = "backbone."
+        found = {
+            name.removeprefix(prefix): shape
+            for name, shape in description.shapes.items()
+            if name.startswith(prefix)
+        }
+        misfit = problems(found, expected, [name for name in found if name not in expected])
+        if misfit:
+            raise UserError(f"{description.origin} does not fit the architecture: it {misfit}")
+    about = {"precision": precision.value, "stage": stage, "steps": steps, "recipe": recipe}
+    return config, about, size
+
+
+def _whole(name: str, value: Any) -> int:
+    """The value, if it is a count. Raises ValueError for what is none."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise ValueError(f"{name}: expected a whole number, got {str(value)[:40]}")
+    return value
+
+
 def count_named(
-    name: str, image_size: int | None, num_classes: int, width: float | None
+    name: str, path: Path, image_size: int | None, num_classes: int, width: float | None
 ) -> tuple[Cost, dict[str, Any]]:
     """Count the network of a name or of a checkpoint; also what was counted, as JSON values.
 
-    image_size defaults to a checkpoint's own, else 224. Raises UserError for a name that is
-    neither, and for a width given to a checkpoint.
+    A ReActNet is counted without PyTorch, and of a checkpoint the numbers are not read. path: what
+    the name is as a path; a checkpoint or run that is there is meant. image_size defaults to a
+    checkpoint's own, else 224. Raises UserError for a name that is neither, and for a width given
+    to a checkpoint.
     """
     about: dict[str, Any] = {"name": name}
     own_size: int = 224
-    if Path(name).exists():
+    if path.exists():
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
-        checkpoint = load_checkpoint(Path(name))
-        backbone = backbone_from(checkpoint)
-        try:
-            about |= {key: checkpoint.meta[key] for key in ("precision", "stage", "steps")}
-            about["recipe"] = checkpoint.meta["recipe"]["name"]
-            own_size = int(checkpoint.meta["views"]["size"])
-        except (KeyError, TypeError, ValueError) as error:
-            message = f"{checkpoint.origin}: its description is damaged: {error}"
-            raise UserError(message) from error
+        description = read_description(path)
+        config, described, own_size = _described(description)
+        about |= described
+        build = partial(_float_network, path)
     else:
         config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
-        precision = Precision.BINARY if is_binary(name) else Precision.FLOAT
-        backbone = build_backbone(config, precision)
+        build = partial(_named_network, config)
+    network = None if is_binary(config.name) else build()
+    if network is not None:
+        own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
-    if not 1 <= size <= 4096 or not 0 <= num_classes <= 10**7:
+    if not 1 <= size <= _LARGEST_SIDE or not 0 <= num_classes <= 10**7:
         raise UserError("--image-size must be in 1 … 4096 and --classes in 0 … 10,000,000")
     about |= {"image_size": size, "classes": num_classes}
-    return count(backbone, size, num_classes), about
+    if network is None:
+        return count_reactnet(config, size, num_classes), about
+    from burn.analysis.walk import count
+
+    return count(network, size, num_classes), about
 
 
-def cost_table(cost: Cost, about: dict[str, Any]) -> Table:
-    """For a terminal."""
-    table = Table(title=", ".join(f"{k} {v}" for k, v in about.items()), show_header=False)
+def _float_network(checkpoint: Path) -> Backbone:
+    from burn.checkpoint import load_checkpoint
+    from burn.targets.weights import backbone_from
+
+    return backbone_from(load_checkpoint(checkpoint))
+
+
+def _named_network(config: BackboneConfig) -> Backbone:
+    from burn.backbones import build_backbone
+
+    return build_backbone(config, Precision.FLOAT)
+
+
+def cost_title(about: dict[str, Any]) -> str:
+    """What was counted, as one line; a table's title would be wrapped to the table's width."""
+    return printable(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in about.items()))
+
+
+def cost_table(cost: Cost) -> Table:
+    """The counts, for a terminal."""
+    table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("binary parameters", f"{cost.binary_parameters:,}")
@@ -132,6 +194,7 @@ def cost_table(cost: Cost, about: dict[str, Any]) -> Table:
     table.add_row("float operations (MACs)", f"{cost.flops:,}")
     table.add_row("OPs = binary / 64 + float", f"{cost.ops:,.0f} = {cost.ops / 1e8:.2g}e8")
     table.add_row("size in float32", f"{cost.float_bytes / 1e6:.2f} MB")
-    ratio = cost.float_bytes / cost.packed_bytes
-    table.add_row("size packed", f"{cost.packed_bytes / 1e6:.2f} MB ({ratio:.1f}× smaller)")
+    if cost.packed_bytes is not None:
+        ratio = cost.float_bytes / cost.packed_bytes
+        table.add_row("size packed", f"{cost.packed_bytes / 1e6:.2f} MB ({ratio:.1f}× smaller)")
     return table

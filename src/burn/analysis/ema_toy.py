@@ -66,12 +66,12 @@ class Reading:
 
 
 READINGS: tuple[Reading, ...] = (
-    Reading("literal", "literally"),
-    Reading("scaled", "signs times mean size", binaries=scaled_signs),
-    Reading("direction", "vectors of length 1", floats=unit, binaries=lambda x: unit(signs(x))),
-    Reading("decay", "η falling to 0", decays=True),
-    Reading("lars", "η·0.001, as LARS steps", eta=ETA * LARS),
-    Reading("lars-decay", "η·0.001 falling to 0", eta=ETA * LARS, decays=True),
+    Reading("literal", "as written: η = 4.8, signs ±1"),
+    Reading("scaled", "signs times mean absolute value", binaries=scaled_signs),
+    Reading("direction", "both scaled to length 1", floats=unit, binaries=lambda x: unit(signs(x))),
+    Reading("decay", "step size η falls to 0", decays=True),
+    Reading("lars", "step size 0.0048, as LARS", eta=ETA * LARS),
+    Reading("lars-decay", "step size 0.0048 falls to 0", eta=ETA * LARS, decays=True),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from burn.analysis.rows import Row
-from burn.methods.burn import BurnConfig
+from burn.methods.configs import BurnConfig
 from burn.schedule import loss_balance
 
 POINTS = 200  # of each stage, and one more for its end

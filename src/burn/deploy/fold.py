@@ -22,72 +22,24 @@ behind the stem):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from burn.backbones.reactnet import ReActNet
+from burn.deploy.layers import (
+    Array,
+    BinaryConvolution,
+    Convolution,
+    GlobalMean,
+    Layer,
+    Linear,
+)
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.sign import hard_sign, weight_scale
 from burn.types import Precision
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Convolution:
-    """weight: (out, k, k, 3) on images on the scale 0 to 1; bias: (out,).
-
-    padding: (3,), the colour that stands outside the image.
-    """
-
-    name: str
-    stride: int
-    weight: Array
-    bias: Array
-    padding: Array
-
-
-@dataclass(frozen=True)
-class BinaryConvolution:
-    """Signs of the map by their thresholds, a convolution, its BN, a shortcut around both, PReLU.
-
-    weight: (out, k, k, in), ±1 at precision BINARY; at the others the latent weights, and at FLOAT
-    on map - threshold instead of its signs. threshold: (in,). multiplier, bias, slope: (out,).
-    """
-
-    name: str
-    stride: int
-    shortcut: bool
-    weight: Array
-    threshold: Array
-    multiplier: Array
-    bias: Array
-    slope: Array
-
-
-@dataclass(frozen=True)
-class GlobalMean:
-    """bias: (channels,), added to each channel's mean."""
-
-    name: str
-    bias: Array
-
-
-@dataclass(frozen=True)
-class Linear:
-    """weight: (out, in); bias: (out,); relu: whether negative outputs become 0."""
-
-    name: str
-    relu: bool
-    weight: Array
-    bias: Array
-
-
-Layer = Convolution | BinaryConvolution | GlobalMean | Linear
 
 
 def fold(backbone: ReActNet) -> tuple[Layer, ...]:

@@ -18,15 +18,8 @@ from torch.nn import functional as F
 from burn.backbones import Backbone
 from burn.backbones.reactnet import ReActNet
 from burn.checkpoint import load_checkpoint
-from burn.deploy.fold import (
-    Array,
-    BinaryConvolution,
-    Convolution,
-    GlobalMean,
-    Layer,
-    Linear,
-    fold,
-)
+from burn.deploy.fold import fold
+from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
@@ -97,7 +90,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
         cosine = _verify(beside, backbone, classifier, images, held.origin)
 
     try:
-        write_beside(out, write)
+        write_beside(out, write, new=True)
     except (OSError, RuntimeError) as error:  # a full disk, too little memory
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{out} cannot be written: {reason}") from error

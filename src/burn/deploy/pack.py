@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from torch import Tensor
 
@@ -22,15 +21,9 @@ from burn.backbones.reactnet import ReActNet
 from burn.checkpoint import find_checkpoint, load_checkpoint
 from burn.classifier_file import NAME as CLASSIFIER_NAME
 from burn.classifier_file import Classifier, fingerprint, load_classifier
-from burn.deploy.fold import (
-    Array,
-    BinaryConvolution,
-    Convolution,
-    GlobalMean,
-    Layer,
-    fold,
-    linear_layer,
-)
+from burn.deploy.fold import fold, linear_layer
+from burn.deploy.layers import Array, BinaryConvolution, Layer
+from burn.deploy.layout import MOST_CHANNELS, MOST_NAMES, names_length, parts, program_of
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
@@ -44,12 +37,7 @@ from burn.files import require_free, write_beside
 from burn.targets.weights import backbone_from
 from burn.types import Checkpoint, Precision
 
-FORMAT = 1
-
 _CLOSE_SCORES = 0.01  # of the range of an image's scores
-_MOST_CHANNELS = 4096
-_MOST_NAMES = 5_000_000  # characters of all, quotes and commas included; headers are bounded
-_LARGEST_SIDE = 4096  # that `image` may name
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 
 
@@ -99,14 +87,10 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
     if classifier:
         layers.append(linear_layer("head", classifier.weight, classifier.bias, relu=False))
         parameters += classifier.weight.numel() + classifier.bias.numel()
-    program: dict[str, Any] = {"format": FORMAT, "features": features}
-    if classifier:
-        program["classes"] = list(classifier.classes)
     resize = round(views.size * 8 / 7) if views.resize is None else views.resize
-    if resize <= _LARGEST_SIDE:
-        program["image"] = {"resize": resize, "size": views.size}
-    program["origin"] = _origin(held, file)
-    program["layers"], tensors = _encode(layers, held.origin)
+    classes = classifier.classes if classifier else ()
+    program = program_of(layers, features, classes, (resize, views.size), _origin(held, file))
+    tensors = _encode(layers, held.origin)
     images = sample_images(min(views.size, _LARGEST_CHECKED))
     cosine, same_class = 0.0, 0
 
@@ -116,9 +100,9 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
         cosine, same_class = _verify(beside, backbone, classifier, images, held.origin)
 
     try:
-        write_beside(out, write)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{out} cannot be written: {error}") from error
+        write_beside(out, write, new=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
     size = out.stat().st_size
     return Packed(
         bytes=size,
@@ -143,24 +127,16 @@ def _unpackable(backbone: Backbone) -> str | None:
         )
     if backbone.precision == Precision.FLOAT:
         return "its precision is float: nothing of it is binary; burn export writes it as ONNX"
-    if backbone.num_features > _MOST_CHANNELS:
-        return f"it has {backbone.num_features} channels; the format has {_MOST_CHANNELS} at most"
+    if backbone.num_features > MOST_CHANNELS:
+        return f"it has {backbone.num_features} channels; the format has {MOST_CHANNELS} at most"
     return None
 
 
-def _encode(layers: Sequence[Layer], origin: str) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """The program's layers, and its tensors by name.
-
-    Raises UserError where a constant is too large for float32.
-    """
-    described: list[dict[str, Any]] = []
+def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
+    """The tensors by name. Raises UserError where a constant is too large for float32."""
     tensors: dict[str, Array] = {}
-    before = "image"
     for layer in layers:
-        settings, constants = _parts(layer)
-        described.append({**settings, "name": layer.name, "input": before})
-        before = layer.name
-        for name, constant in constants.items():
+        for name, constant in parts(layer)[1].items():
             with np.errstate(over="ignore"):
                 single = np.ascontiguousarray(constant, dtype=np.float32)
             if not np.isfinite(single).all():
@@ -172,23 +148,7 @@ def _encode(layers: Sequence[Layer], origin: str) -> tuple[list[dict[str, Any]],
         if isinstance(layer, BinaryConvolution):
             bits = np.packbits(layer.weight > 0, axis=-1, bitorder="little")
             tensors[f"{layer.name}.weight"] = bits
-    return described, tensors
-
-
-def _parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Kind and settings, and the float32 tensors."""
-    if isinstance(layer, Convolution):
-        constants = {"weight": layer.weight, "bias": layer.bias, "padding": layer.padding}
-        return {"kind": "convolution", "stride": layer.stride}, constants
-    if isinstance(layer, BinaryConvolution):
-        names = ("threshold", "multiplier", "bias", "slope")
-        kind = {
-            "kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut
-        }  # fmt: skip
-        return kind, {name: getattr(layer, name) for name in names}
-    if isinstance(layer, GlobalMean):
-        return {"kind": "global_mean"}, {"bias": layer.bias}
-    return {"kind": "linear", "relu": layer.relu}, {"weight": layer.weight, "bias": layer.bias}
+    return tensors
 
 
 def _origin(held: Checkpoint, file: Path) -> dict[str, Any]:
@@ -243,7 +203,7 @@ def _read_head(head: Path, backbone: Backbone) -> Classifier:
 
 
 def _check_names(classes: Sequence[str], origin: str) -> None:
-    if sum(len(name) + 8 for name in classes) > _MOST_NAMES:
+    if names_length(classes) > MOST_NAMES:
         raise UserError(f"{origin}: {len(classes)} names of classes are too long for the format")
     if len(set(classes)) < len(classes) or not all(classes):
         raise UserError(f"{origin}: names of classes must be distinct and not empty")
@@ -259,7 +219,8 @@ def _check_names(classes: Sequence[str], origin: str) -> None:
 def open_packed(packed: Path, origin: str) -> Any:
     """The file as a `burn_engine.Model`, on one thread. origin: what was packed, for messages.
 
-    Raises UserError without burn-engine, and for a file that it refuses.
+    Raises UserError without burn-engine, for a file that it refuses, and where BURN_ENGINE_ISA
+    names an instruction set that this processor does not have.
     """
     try:
         import burn_engine
@@ -274,6 +235,8 @@ def open_packed(packed: Path, origin: str) -> Any:
         except burn_engine.ModelError as error:
             reason = str(error).removeprefix(f"{packed}: ")
             raise UserError(f"{origin} cannot be packed: {reason}") from error
+        except ValueError as error:  # the environment's BURN_ENGINE_ISA
+            raise UserError(f"{error}: unset it, or give one of these") from error
 
 
 def _verify(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from burn.data.digits import Digits
 from burn.data.views import ViewConfig
-from burn.deploy.fold import Array
+from burn.deploy.layers import Array
 from burn.errors import UserError
 from burn.settings import from_plain
 from burn.targets.heads import classifier_from

@@ -1,0 +1,60 @@
+"""A packed file described for `burn info`; `burn-engine info` needs no PyTorch for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from burn.errors import UserError, printable
+
+_SHOWN_CLASSES = 10
+
+
+def packed_facts(file: Path) -> dict[str, Any]:
+    """Sizes, layers, classes, image and origin of a packed file, as JSON values.
+
+    Raises UserError for a file that breaks a rule of the format and without burn-engine, OSError
+    for one that cannot be read.
+    """
+    try:
+        from burn_engine import ModelError
+        from burn_engine.errors import in_file
+        from burn_engine.facts import facts_of
+        from burn_engine.format import parse_program, read_bytes
+    except ImportError as error:
+        message = f"{file} needs burn-engine to be read: pip install burn-engine"
+        raise UserError(message) from error
+    try:
+        with in_file(file):
+            data = read_bytes(file)
+            return facts_of(parse_program(data), len(data))
+    except ModelError as error:
+        raise UserError(str(error)) from error
+
+
+def packed_table(facts: dict[str, Any]) -> Table:
+    """The facts, for a terminal."""
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column()
+    table.add_row("file", f"{facts['file_bytes']:,} bytes")
+    table.add_row("binary weights", f"{facts['bits']:,} bits")
+    table.add_row("float constants", f"{facts['floats']:,}")
+    table.add_row("layers", f"{len(facts['layers'])}")
+    table.add_row("features", f"{facts['features']:,}")
+    classes = facts["classes"]
+    shown = printable(", ".join(classes[:_SHOWN_CLASSES]))
+    more = ", …" if len(classes) > _SHOWN_CLASSES else ""
+    table.add_row("classes", f"{len(classes):,}: {shown}{more}" if classes else "none")
+    image = "any size"
+    if facts["image"]:
+        resize, size = facts["image"]["resize"], facts["image"]["size"]
+        image = f"{size} × {size} pixels, cut out of a short side of {resize}"
+    table.add_row("image", image)
+    if facts["origin"] is not None:
+        origin = json.dumps(facts["origin"], ensure_ascii=False)
+        table.add_row("packed from", printable(origin))
+    return table

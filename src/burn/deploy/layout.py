@@ -1,0 +1,160 @@
+"""What a packed file consists of (docs/pack-format.md): its program, its tensors, and its size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.plan import ReActNetPlan, reactnet_plan
+from burn.deploy.layers import (
+    Array,
+    BinaryConvolution,
+    Convolution,
+    GlobalMean,
+    Layer,
+    Linear,
+)
+
+FORMAT = 1
+MOST_CHANNELS = 4096
+MOST_NAMES = 5_000_000  # characters of all classes' names, see `names_length`
+LARGEST_SIDE = 4096  # that `image` may name
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An entry of a packed file: its dtype as safetensors names it, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return int(np.prod(self.shape)) * {"F32": 4, "U8": 1}[self.dtype]
+
+
+def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Kind and settings of a layer as the program has them, and its float32 tensors."""
+    if isinstance(layer, Convolution):
+        constants = {"weight": layer.weight, "bias": layer.bias, "padding": layer.padding}
+        return {"kind": "convolution", "stride": layer.stride}, constants
+    if isinstance(layer, BinaryConvolution):
+        names = ("threshold", "multiplier", "bias", "slope")
+        kind = {
+            "kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut
+        }  # fmt: skip
+        return kind, {name: getattr(layer, name) for name in names}
+    if isinstance(layer, GlobalMean):
+        return {"kind": "global_mean"}, {"bias": layer.bias}
+    return {"kind": "linear", "relu": layer.relu}, {"weight": layer.weight, "bias": layer.bias}
+
+
+def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Every tensor by its name."""
+    found: dict[str, Tensor] = {}
+    for layer in layers:
+        for name, constant in parts(layer)[1].items():
+            found[f"{layer.name}.{name}"] = Tensor("F32", constant.shape)
+        if isinstance(layer, BinaryConvolution):
+            *outer, channels = layer.weight.shape
+            found[f"{layer.name}.weight"] = Tensor("U8", (*outer, -(-channels // 8)))
+    return found
+
+
+def program_of(
+    layers: Sequence[Layer],
+    features: str,
+    classes: Sequence[str],
+    image: tuple[int, int],
+    origin: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The program, as JSON values. features: a layer's name. image: resize and size in pixels."""
+    program: dict[str, Any] = {"format": FORMAT, "features": features}
+    if classes:
+        program["classes"] = list(classes)
+    if image[0] <= LARGEST_SIDE:
+        program["image"] = {"resize": image[0], "size": image[1]}
+    program["origin"] = dict(origin)
+    before = "image"
+    program["layers"] = []
+    for layer in layers:
+        program["layers"].append({**parts(layer)[0], "name": layer.name, "input": before})
+        before = layer.name
+    return program
+
+
+def names_length(classes: Sequence[str]) -> int:
+    """Length of the classes' names in the header, quotes and commas included."""
+    return sum(len(name) + 8 for name in classes)
+
+
+def file_bytes(program: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """Size of the file that safetensors writes of these, in bytes."""
+    header: dict[str, Any] = {"__metadata__": {"bnn": json.dumps(program)}}
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].dtype != "F32", item[0])):
+        begin, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)
+        }  # fmt: skip
+    length = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())
+    return 8 + -(-length // 8) * 8 + end
+
+
+def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
+    """Size of the file that `burn pack` writes of this network once its weights are binary.
+
+    With a linear classifier of `num_classes` outputs, 0 for none. What is unknown here takes the
+    place that it usually has: classes are named by numbers, and the file's origin, of which `pack`
+    writes 150 bytes or so, is left out. None for a network that the format has no place for.
+    """
+    if not is_binary(config.name):
+        return None
+    plan = reactnet_plan(config)
+    if plan.num_features > MOST_CHANNELS:
+        return None
+    layers = _layers(plan)
+    features = layers[-1].name
+    classes = [str(i) for i in range(num_classes)] if num_classes <= MOST_NAMES else []
+    if num_classes and not 0 < names_length(classes) <= MOST_NAMES:
+        return None
+    if num_classes:
+        layers.append(
+            Linear("head", False, _zeros(num_classes, plan.num_features), _zeros(num_classes))
+        )
+    program = program_of(layers, features, classes, (256, 224), {})
+    return file_bytes(program, tensors_of(layers))
+
+
+def _layers(plan: ReActNetPlan) -> list[Layer]:
+    """The layers that `fold` would make, with zeros for their constants."""
+    stem, features = plan.stem_channels, plan.num_features
+    layers: list[Layer] = [
+        Convolution("stem", plan.stem_stride, _zeros(stem, 3, 3, 3), _zeros(stem), _zeros(3))
+    ]
+    for part in plan.convolutions:
+        out = part.out_channels
+        weight = _zeros(out, part.kernel, part.kernel, part.in_channels)
+        layers.append(
+            BinaryConvolution(
+                part.name, part.stride, True, weight, _zeros(part.in_channels),
+                multiplier=_zeros(out), bias=_zeros(out), slope=_zeros(out),
+            )
+        )  # fmt: skip
+    layers.append(GlobalMean("pool", _zeros(features)))
+    if plan.feature_layer:
+        layers.append(
+            Linear("feature_layer", True, _zeros(features, features), _zeros(features))
+        )  # fmt: skip
+    return layers
+
+
+def _zeros(*shape: int) -> Array:
+    """Zeros of any shape, in no memory."""
+    return np.broadcast_to(np.zeros(()), shape)
