@@ -19,12 +19,21 @@ DATA = {"name": "/data/cifar10/train.parquet", "images": 40_000, "fingerprint": 
 CLASSES = ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
+ABOUT_DATA = {
+    "num_classes": 10, "classes": list(CLASSES), "train_images": 40_000, "test_images": 5_000,
+    "train_fingerprint": "ab", "test_fingerprint": "cd", "largest_class": 10.0,
+}  # fmt: skip
+MEASURED_ON = {"isa": "avx2", "threads": 1, "image_size": 32, "processor": "AMD EPYC 9B14"}
+CELLS = {"num_classes": 3, "classes": ["RBC", "WBC", "Platelets"], "train_images": 292,
+         "test_images": 72, "train_fingerprint": "ef", "test_fingerprint": "01"}  # fmt: skip
+
+
 def result(
     protocol: str, metric: str, value: float, model: str, checkpoint: str, **more: Any
 ) -> Result:
     about: dict[str, Any] = {
         "train": "/data/cifar10/train.parquet", "test": "/data/cifar10/val.parquet", "seed": 0,
-        "seconds": 1.5, "settings": {}, "spread": None,
+        "seconds": 1.5, "settings": {}, "spread": None, "data": ABOUT_DATA,
     }  # fmt: skip
     return Result(protocol, metric, value, model, checkpoint, **(about | more))
 
@@ -200,19 +209,24 @@ def evaluation(folder: Path, checkpoint: str = "runs/student") -> Path:
             result("transfer", "top1", 61.0, name, checkpoint, settings={"settings": "cifar10"}),
             *(
                 result("detection", metric, value, name, checkpoint, train="bccd:trainval",
-                       test="bccd:test", settings={"iterations": 800, "batch_size": 4})
+                       test="bccd:test", data=CELLS,
+                       settings={"iterations": 800, "batch_size": 4})
                 for metric, value in (("AP", 33.2), ("AP50", 62.7), ("AP75", 32.8),
                                       ("AP red cells", 36.9))
             ),
-            result("pack", "bytes", 291_596, name, checkpoint),
-            result("pack", "float32_bytes", 7_144_102, name, checkpoint),
-            result("pack", "milliseconds", 0.0691, name, checkpoint),
+            *(
+                result("pack", metric, value, name, checkpoint, data=None, train="", test="",
+                       settings=MEASURED_ON)
+                for metric, value in (("bytes", 291_596), ("float32_bytes", 7_144_102),
+                                      ("milliseconds", 0.0691))
+            ),
         ],
     )  # fmt: skip
     random = np.random.default_rng(0)
     counts = random.integers(0, 40, (10, 10)) + np.diag(random.integers(80, 350, 10))
     confusion(folder, CLASSES, counts.tolist())
     neighbours(folder)
+    neighbours(folder, model="random reactnet_a, binary", name="random")
     picture = Image.new("RGB", (1152, 450), "white")
     draw = ImageDraw.Draw(picture)
     for left in (20, 590):
@@ -233,16 +247,21 @@ def confusion(folder: Path, classes: Sequence[str], counts: Sequence[Sequence[in
     (folder / "confusion.json").write_text(json.dumps(about))
 
 
-def neighbours(folder: Path, rows: int = 8, side: int = 48, label: str = "cat") -> None:
+def neighbours(
+    folder: Path, rows: int = 8, side: int = 48, label: str = "cat",
+    model: str = "burn_small, stage 2", name: str = "network",
+) -> None:  # fmt: skip
+    """A set of neighbours of one network."""
+    folder = folder / "neighbours"
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(1)
     small = random.integers(0, 255, (rows * 4, 6 * 4, 3), dtype=np.uint8)
     grid = Image.fromarray(small).resize((6 * side, rows * side), Image.Resampling.BICUBIC)
-    grid.save(folder / "neighbours.jpg")
+    grid.save(folder / f"{name}.jpg")
     about = {
-        "model": "burn_small, stage 2", "checkpoint": "runs/student", "train": "/d/cifar10/train",
+        "model": model, "checkpoint": "runs/student", "train": "/d/cifar10/train",
         "test": "/d/cifar10/val", "classes": list(CLASSES), "side": side, "columns": 6,
-        "picture": "neighbours.jpg",
+        "picture": f"{name}.jpg",
         "rows": [
             {
                 "position": r, "label": label,
@@ -255,7 +274,7 @@ def neighbours(folder: Path, rows: int = 8, side: int = 48, label: str = "cat") 
             for r in range(rows)
         ],
     }  # fmt: skip
-    (folder / "neighbours.json").write_text(json.dumps(about))
+    (folder / f"{name}.json").write_text(json.dumps(about))
 
 
 def analysis(folder: Path) -> Path:

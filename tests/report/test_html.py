@@ -10,12 +10,15 @@ from PIL import Image
 
 from burn.cli import main
 from burn.errors import UserError
-from burn.methods.registry import NEED_TEACHER
+from burn.methods.configs import NEED_TEACHER
 from burn.report import costs, html
 from burn.report import gather as gather_module
 from burn.report.ablations import GROUPS
+from burn.report.charts import COLOURS, Line, Scale, curves
+from burn.report.datasets import DATASETS, difference
 from burn.report.gather import gather
 from burn.report.html import MOST_BYTES, write_report
+from burn.report.ladder import ladder
 from burn.report.networks import networks, verdict
 from burn.report.paper import ablation_figure, figures, paper_figure
 from burn.training import monitor
@@ -83,9 +86,9 @@ def test_paper_stands_beside_with_what_differs(tmp_path: Path):
     text = words_of(page_of(tmp_path, run, samples.evaluation(tmp_path / "judged", str(run))))
     assert "other data (yours: cifar10/train.parquet, 40,000 images; paper: ImageNet" in text
     assert "0.02 % of the paper's images seen (102,400)" in text
-    assert "46.3 62.29 −16.0 2" in text  # linear, here and there
+    assert "46.3 62.29 BURN −16.0 2" in text  # linear, here and there
     assert "kNN top-1 44.3 — — —" in text
-    assert "33.2 41 −7.8 1" in text
+    assert "33.2 41 BURN −7.8 1" in text
     assert "iterations 800 (paper: 24000)" in text
 
 
@@ -101,8 +104,9 @@ def test_nothing_differs_where_data_budget_and_settings_are_the_papers(tmp_path:
         meta = json.loads((run / f"stage{stage}.json").read_text()) | {"steps": 125_000}
         (run / f"stage{stage}.json").write_text(json.dumps(meta))
     settings = samples.LINEAR | {"augment": "crop"}
-    result = samples.result("linear", "top1", 63.0, "x", str(run), test="imagenet/val",
-                            settings=settings)  # fmt: skip
+    data = {"num_classes": 1000, "train_images": 1_281_160, "test_images": 50_000}
+    result = samples.result("linear", "top1", 63.0, "x", str(run), test="photos/val",
+                            settings=settings, data=data)  # fmt: skip
     samples.append_results(tmp_path / "judged" / "results.jsonl", [result])
     page = page_of(tmp_path, run, tmp_path / "judged")
     assert "Another experiment" not in page
@@ -166,7 +170,7 @@ def test_verdict_is_by_the_distance_from_random_weights(tmp_path: Path, value: f
 def test_without_a_floor_it_is_not_told(tmp_path: Path):
     samples.judged(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", 44.0)
     text = words_of(page_of(tmp_path, tmp_path / "j"))
-    assert "no random-weights floor was given" in text
+    assert "no result of the same network with random weights was given" in text
     assert "It learned" not in text
 
 
@@ -212,7 +216,7 @@ def is_full(page: str) -> bool:
 def test_a_run_alone_says_what_to_type_next(tmp_path: Path):
     run = samples.run(tmp_path / "stu dent")
     page = page_of(tmp_path, run)
-    assert headline(page) == "Trained, not judged yet."
+    assert headline(page) == "Trained, not evaluated yet."
     assert f"burn evaluate knn '{run}' --train TRAIN --test TEST" in words_of(page)
     assert is_full(page)
     assert "Beside the paper" not in page
@@ -241,6 +245,18 @@ def test_a_comparison_alone_says_where_burn_stands(tmp_path: Path):
         "and the float teacher 48.2 %."
     ) in words_of(page)
     assert is_full(page)
+
+
+def test_two_campaigns_keep_their_teacher_and_floor_each(tmp_path: Path):
+    compared = samples.comparison(tmp_path / "compared", burn=(44.0,), byol=(36.0,))
+    ablated = samples.ablation(tmp_path / "ablated")
+    samples.judged(ablated / "teacher.jsonl", "teacher", "runs/teacher", 48.2)
+    found = networks(gather([compared, ablated]))
+    for name in ("teacher", "random weights"):
+        assert {n.group for n in found if n.name == name} == {compared, ablated}
+    page = page_of(tmp_path, compared, ablated)
+    rungs = words_of(re.findall(r'(?s)<figure class="ladder".*?</figure>', page)[0])
+    assert "teacher float kNN top-1 48.2" in rungs
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -408,18 +424,18 @@ def damage_confusion(folder: Path) -> None:
 
 def damage_picture(folder: Path) -> None:
     samples.neighbours(folder)
-    (folder / "neighbours.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    (folder / "neighbours" / "network.jpg").write_bytes(b"\xff\xd8\xff not a picture")
 
 
 def small_picture(folder: Path) -> None:
     samples.neighbours(folder, rows=3)
-    Image.new("RGB", (10, 10)).save(folder / "neighbours.jpg")
+    Image.new("RGB", (10, 10)).save(folder / "neighbours" / "network.jpg")
 
 
 def picture_elsewhere(folder: Path) -> None:
     samples.neighbours(folder, rows=3)
-    file = folder / "neighbours.json"
-    file.write_text(file.read_text().replace("neighbours.jpg", "../../secret.jpg"))
+    file = folder / "neighbours" / "network.json"
+    file.write_text(file.read_text().replace("network.jpg", "../../secret.jpg"))
 
 
 def bomb(folder: Path) -> None:
@@ -438,9 +454,9 @@ def bomb(folder: Path) -> None:
         (make_huge, "has 16384 MB"),
         (make_pipe, "is not a plain file"),
         (damage_confusion, r"confusion\.json is damaged"),
-        (damage_picture, r"neighbours\.jpg is no whole PNG or JPEG"),
+        (damage_picture, r"network\.jpg is no whole PNG or JPEG"),
         (small_picture, "names more images than its picture holds"),
-        (picture_elsewhere, r"neighbours\.json is damaged"),
+        (picture_elsewhere, r"network\.json is damaged"),
         (bomb, "more pixels than a report shows"),
     ],
 )
@@ -507,3 +523,259 @@ def test_json_that_lies_too_deep_is_damaged(tmp_path: Path):
     (tmp_path / "run.json").write_text('{"plan": ' + "[" * 900 + "]" * 900 + "}")
     with pytest.raises(UserError, match="is damaged"):
         write_report([tmp_path], tmp_path / "report.html")
+
+
+IMBALANCED = samples.ABOUT_DATA | {"test_images": 196, "largest_class": 63.78}
+
+
+def test_forty_networks_in_one_file(tmp_path: Path):
+    file = tmp_path / "j" / "results.jsonl"
+    for place in range(40):
+        samples.judged(file, f"network {place % 20}", f"runs/{place}", 20.0 + place)
+    samples.judged(file, "random reactnet_a, binary", "runs/3", 15.0)
+    page = page_of(tmp_path, tmp_path / "j")
+    rungs = words_of(re.findall(r'(?s)<figure class="ladder".*?</figure>', page)[0])
+    assert "in percent of cifar10/val.parquet; 25 more networks are in All results" in rungs
+    assert rungs.count("kNN top-1") == 1 + 16
+    assert "network 19 (runs/39) kNN top-1 59.0" in rungs  # the best, which the answer is about
+    assert "random reactnet_a, binary kNN top-1 15.0" in rungs
+    assert words_of(page).count("network 7") >= 2  # all are in the table
+
+
+def test_data_sets_are_known_by_classes_and_counts():
+    voc = DATASETS["voc07"]
+    data = {"num_classes": 20, "classes": voc.names.split(), "train_images": 5_011,
+            "test_images": 4_952}  # fmt: skip
+    assert difference(data, "voc07") == ""
+    assert difference(data | {"classes": sorted(voc.names.upper().split())}, "voc07") == ""
+    assert difference(data | {"classes": [str(i) for i in range(20)]}, "voc07") == ""
+    assert difference(data | {"test_images": 4_900}, "voc07") == ""  # a few are unreadable
+    assert difference(data | {"test_images": 500}, "voc07") == (
+        "another number of images (yours: 5,011 training and 500 test images; paper: VOC07, "
+        "5,011 training and 4,952 test images)"
+    )
+    other = [f"cell {i}" for i in range(20)]
+    assert "yours: other classes: cell 0, cell 1, cell 2 …" in (
+        difference(data | {"classes": other}, "voc07")
+    )
+    assert "yours: 3 classes, 5,011 training" in difference(data | {"num_classes": 3}, "voc07")
+    assert len(set(DATASETS["cifar100"].names.split())) == 100
+    assert set(DATASETS) == {f.dataset for f in figures()} | {"imagenet"}
+
+
+@pytest.mark.parametrize("path", ["/data/imagenet/val", "voc/my-own", "cub"])
+def test_a_path_makes_no_data_set(tmp_path: Path, path: str):
+    run = samples.run(tmp_path / "student")
+    numbers = [
+        samples.result("linear", "top1", 63.0, "burn_small, stage 2", str(run), test=path),
+        samples.result("linear", "top5", 83.0, "burn_small, stage 2", str(run), test=path),
+    ]
+    samples.append_results(tmp_path / "j" / "results.jsonl", numbers)
+    text = words_of(page_of(tmp_path, run, tmp_path / "j"))
+    assert "other images (yours: 10 classes, 40,000 training and 5,000 test images; paper:" in text
+
+
+def test_results_that_do_not_say_their_images_have_no_row_beside_the_paper(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    old = samples.result("linear", "top1", 63.0, "burn_small, stage 2", str(run), data=None,
+                         test="imagenet/val")  # fmt: skip
+    samples.append_results(tmp_path / "j" / "results.jsonl", [old])
+    page = page_of(tmp_path, run, tmp_path / "j")
+    assert "62.29" not in page
+    assert (
+        "Not compared, since their results do not say which classes and how many images they were "
+        "measured on, as those of burn 0.1.0 do not (evaluate again): burn_small, stage 2: linear "
+        "top-1."
+    ) in words_of(page)
+
+
+def test_a_file_of_results_of_the_first_version_is_read(tmp_path: Path):
+    file = tmp_path / "j" / "results.jsonl"
+    samples.judged(file, "burn_small, stage 2", "runs/x", 44.0)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        del line["data"], line["training"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert headline(page_of(tmp_path, tmp_path / "j")) == "44.0 % kNN top-1."
+
+
+def test_a_method_is_compared_with_itself_or_with_nothing(tmp_path: Path):
+    folder = samples.comparison(
+        tmp_path / "compared", burn=(44.0,), mocov2=(40.0,), supervised_kl=(50.0,), byol=(36.0,)
+    )
+    text = words_of(page_of(tmp_path, folder))
+    theirs = paper_figure("linear", "top1", {}, "mocov2_tuned", "imagenet")
+    assert theirs is not None
+    gap = f"{theirs.value - 42:.1f}"
+    assert f"MoCo v2 linear top-1 42.0 {theirs.value:g} tuned MoCo v2 −{gap} 2" in text
+    assert "BURN linear top-1 46.0 62.29 BURN −16.3 2" in text
+    assert "supervised, KL linear top-1 52.0" not in text
+    named = samples.result("linear", "top1", 40.0, "mocov2_small, stage 2", "runs/elsewhere")
+    samples.append_results(tmp_path / "j" / "results.jsonl", [named])
+    text = words_of(page_of(tmp_path, tmp_path / "j"))
+    assert f"mocov2_small, stage 2 linear top-1 40.0 {theirs.value:g} tuned MoCo v2" in text
+
+
+def test_the_largest_class_is_a_floor_beside_accuracies(tmp_path: Path):
+    about = {"data": IMBALANCED}
+    found = [
+        samples.result("knn", "top1", 63.8, "burn_small, stage 2", "runs/x", **about),
+        samples.result("linear", "top5", 99.0, "burn_small, stage 2", "runs/x", **about),
+        samples.result("knn", "top1", 40.0, "random reactnet_a, binary", "runs/x", **about),
+    ]
+    samples.append_results(tmp_path / "j" / "results.jsonl", found)
+    page = page_of(tmp_path, tmp_path / "j")
+    text = words_of(page)
+    assert headline(page) == "It did not learn."  # 24 points above random weights though it is
+    assert "40.0 %, and always answering the largest class gives 63.8 %" in text
+    assert "always the largest class needs no network 63.8 —" in text
+    assert "largest class 63.8 %" in text  # on the tile
+    rungs = words_of(re.findall(r'(?s)<figure class="ladder".*?</figure>', page)[0])
+    assert "always the largest class kNN top-1 63.8" in rungs
+    samples.append_results(tmp_path / "k" / "results.jsonl", found[:1])
+    page = page_of(tmp_path, tmp_path / "k")
+    assert headline(page) == "No better than always predicting the largest class."
+    even = samples.result("knn", "top1", 63.8, "burn_small, stage 2", "runs/x")
+    samples.append_results(tmp_path / "l" / "results.jsonl", [even])
+    assert "largest class" not in words_of(page_of(tmp_path, tmp_path / "l"))
+
+
+@pytest.mark.parametrize("given", ["run", "results"])
+def test_ten_steps_are_no_verdict(tmp_path: Path, given: str):
+    run = samples.run(tmp_path / "student")
+    meta = json.loads((run / "stage2.json").read_text()) | {"steps": 10}
+    (run / "stage2.json").write_text(json.dumps(meta))
+    training = {"stage": 2, "steps": 10, "images_seen": 1280}
+    more = {"training": training} if given == "results" else {}
+    found = [
+        samples.result("knn", "top1", 21.0, "burn_small, stage 2", str(run), **more),
+        samples.result("knn", "top1", 21.0, "random reactnet_a, binary", str(run)),
+    ]
+    samples.append_results(tmp_path / "j" / "results.jsonl", found)
+    page = page_of(tmp_path, *([run] if given == "run" else []), tmp_path / "j")
+    assert headline(page) == "Inconclusive after 10 steps."
+    assert "trained for 10 optimizer steps (1,280 images seen) in stage 2 only" in words_of(page)
+
+
+def test_a_long_training_that_did_not_learn_says_how_long_it_was(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    for model in ("burn_small, stage 2", "random reactnet_a, binary"):
+        samples.judged(tmp_path / "j" / "results.jsonl", model, str(run), 21.0)
+    page = page_of(tmp_path, run, tmp_path / "j")
+    assert headline(page) == "It did not learn."
+    assert "trained for 400 optimizer steps (51,200 images seen) in stage 2." in words_of(page)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "metric", "data"),
+    [
+        ("svm", "full mAP cv", None),
+        ("knn", "top1", {"num_classes": 1, "train_images": 9, "test_images": 9}),
+        ("linear", "top1", {"num_classes": 2, "largest_class": 100.0}),
+    ],
+)
+def test_a_number_that_says_nothing_makes_no_headline(tmp_path: Path, protocol, metric, data):
+    found = samples.result(protocol, metric, 100.0, "burn_small, stage 2", "runs/x", data=data)
+    samples.append_results(tmp_path / "j" / "results.jsonl", [found])
+    page = page_of(tmp_path, tmp_path / "j")
+    assert headline(page) == "Not evaluated yet."
+    assert "so that these numbers say nothing" in words_of(page)
+
+
+@pytest.mark.parametrize(("protocol", "metric"), [("svm", "full mAP cv"), ("detection", "AP")])
+def test_a_precision_of_a_single_class_is_a_number(tmp_path: Path, protocol: str, metric: str):
+    data = {"num_classes": 1, "train_images": 9, "test_images": 9}
+    found = samples.result(protocol, metric, 60.0, "burn_small, stage 2", "runs/x", data=data)
+    samples.append_results(tmp_path / "j" / "results.jsonl", [found])
+    assert headline(page_of(tmp_path, tmp_path / "j")).startswith("60.0 %")
+
+
+def test_every_rung_has_the_floor_of_its_own_precision(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    file = tmp_path / "j" / "results.jsonl"
+    first, second = str(run / "stage1.safetensors"), str(run / "stage2.safetensors")
+    samples.judged(file, "BURN stage 1, binary activations", first, 50.0)
+    samples.judged(file, "random, binary activations", first, 24.0)
+    samples.judged(file, "BURN stage 2, binary", second, 44.0)
+    samples.judged(file, "random, binary", second, 21.0)
+    samples.judged(file, "teacher, float", "runs/teacher", 55.0)
+    gathered = gather([run, tmp_path / "j"])
+    found = networks(gathered)
+    answer = verdict(found)
+    rungs = ladder(answer, found, gathered.groups)
+    assert rungs is not None
+    assert {r.name: (r.what, r.floor) for r in rungs.rungs} == {
+        "teacher, float": ("", None), "random, binary": ("", None),
+        "random, binary activations": ("", None),
+        "BURN stage 1, binary activations": ("", 24.0), "BURN stage 2, binary": ("", 21.0),
+    }  # fmt: skip
+    text = words_of(page_of(tmp_path, run, tmp_path / "j"))
+    assert "float float" not in text
+    assert "The network BURN stage 2, binary reaches 44.0 %" in text
+    assert "teacher, float 55.0" in text
+
+
+def test_every_network_shows_its_neighbours_the_answers_first(tmp_path: Path):
+    folder = samples.evaluation(tmp_path / "judged")
+    for place in range(8):
+        samples.neighbours(folder, rows=1, model=f"other {place}", name=f"a{place}")
+    page = page_of(tmp_path, folder)
+    section = words_of(re.findall(r'(?s)<section id="neighbours".*?</section>', page)[0])
+    shown = re.findall(r"(\S+ \S+ \S+), among cifar10/train", section)
+    assert shown[0].endswith("burn_small, stage 2")
+    assert section.count("among cifar10/train") == 6
+    assert "Neighbours by 6 of 10 networks are shown" in words_of(page)
+
+
+def test_a_set_of_neighbours_of_the_first_version_is_shown(tmp_path: Path):
+    samples.neighbours(tmp_path / "j")
+    for file in (tmp_path / "j" / "neighbours").iterdir():
+        file.rename(tmp_path / "j" / f"neighbours{file.suffix}")
+    text = (tmp_path / "j" / "neighbours.json").read_text()
+    (tmp_path / "j" / "neighbours.json").write_text(text.replace("network.jpg", "neighbours.jpg"))
+    (tmp_path / "j" / "neighbours").rmdir()
+    assert len(gather([tmp_path / "j"]).neighbours) == 1
+
+
+def test_stages_are_not_joined_in_curves():
+    parts = [[(1.0, 0.9), (2.0, 0.5)], [(3.0, 0.9), (4.0, 0.5)]]
+    two = curves("λ", [Line("λ", "blue", parts)], "a", stages=[2])
+    one = curves("λ", [Line("λ", "blue", [[*parts[0], *parts[1]]])], "a", stages=[2])
+    assert two is not None
+    assert one is not None
+
+    def lines(svg: str) -> int:
+        return len(re.findall(r'<path d="[^"]*" clip-path="[^"]*" style="fill: none; stroke: '
+                              r"var\(--blue\)", svg))  # fmt: skip
+
+    assert (lines(one.svg), lines(two.svg)) == (1, 2)
+
+
+def test_a_diverging_scale_is_neutral_at_its_middle():
+    scale = Scale(0.4, 0.6, "burn", "blue")
+    assert [scale.level(v) for v in (0.3, 0.4, 0.5, 0.55, 0.6, 0.9)] == [-8, -8, 0, 4, 8, 8]
+    assert scale.look(0)["color"] == COLOURS["line"]
+    assert scale.look(-8) == {"color": COLOURS["blue"], "alpha": 1.0}
+    assert scale.look(4) == {"color": COLOURS["burn"], "alpha": 0.5}
+    rising = Scale(0.0, 0.2, "alarm")
+    assert [rising.level(v) for v in (-1, 0.0, 0.1, 0.2)] == [0, 0, 4, 8]
+
+
+def test_shares_of_plus_one_have_a_bar_around_a_half(tmp_path: Path):
+    page = page_of(tmp_path, samples.run(tmp_path / "student", detailed=True))
+    part = page[page.index("Activations that are +1, by layer") :]
+    part = part[: part.index("</figure>")]
+    assert [f">{text}</text>" in part for text in ("45 %", "50 %", "55 %")] == [True] * 3
+    assert "pale" not in words_of(page)
+
+
+def test_a_millisecond_names_pixels_instruction_set_and_processor(tmp_path: Path):
+    text = words_of(page_of(tmp_path, samples.evaluation(tmp_path / "judged")))
+    said = "32 × 32 pixels, 1 thread, avx2, AMD EPYC 9B14"
+    assert f"an image in burn-engine {said} 0.069 ms" in text
+    assert f"0.0691 {said}" in text
+    old = samples.result("pack", "milliseconds", 0.5, "x", "runs/x", data=None)
+    samples.append_results(tmp_path / "k" / "results.jsonl", [old])
+    assert "0.5 pixels and processor were not recorded" in words_of(
+        page_of(tmp_path, tmp_path / "k")
+    )

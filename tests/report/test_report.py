@@ -7,8 +7,13 @@ from rich.console import Console
 
 from burn.errors import UserError
 from burn.report.plots import demo_picture
-from burn.report.tables import number_name, results_table
-from burn.results import Result, append_results, read_results
+from burn.report.tables import (
+    comparison_markdown,
+    comparison_table,
+    number_name,
+    results_table,
+)
+from burn.results import Result, append_results, largest_class, read_results
 from burn.training.metrics import MetricsFile
 
 
@@ -73,7 +78,7 @@ def test_table_of_one_model_has_a_row_a_number():
     text = io.StringIO()
     Console(file=text, width=100).print(results_table([result("BURN", "knn", 48), few]))
     lines = text.getvalue().splitlines()
-    assert lines[0] == "BURN: learned on a, judged on b"
+    assert lines[0] == "BURN: learned on a, evaluated on b"
     rows = [[cell.strip() for cell in line.split("│")][1:-1] for line in lines if "│" in line]
     assert rows == [["kNN top-1", "48.0"], ["svm k=1 mAP cv", "52.0 ± 1.3"]]
 
@@ -96,3 +101,39 @@ def test_demo_picture_draws_what_the_runs_wrote_and_is_reproducible(tmp_path: Pa
     assert svg == files[1].read_text()
     assert "weights become bits" in svg or svg.count("<path") > 50
     assert files[2].read_bytes().startswith(b"\x89PNG")
+
+
+IMBALANCED = {"num_classes": 2, "largest_class": 63.78}
+
+
+def printed(table: object) -> list[list[str]]:
+    text = io.StringIO()
+    Console(file=text, width=120).print(table)
+    lines = [line for line in text.getvalue().splitlines() if "│" in line]
+    return [[cell.strip() for cell in line.split("│")][1:-1] for line in lines]
+
+
+def test_largest_class_is_a_floor_of_accuracies_on_imbalanced_images():
+    knn = replace(result("x", "knn", 63.8), data=IMBALANCED)
+    assert largest_class(knn) == 63.78
+    assert largest_class(replace(knn, metric="10% top1", protocol="semi")) == 63.78
+    assert largest_class(replace(knn, metric="top5")) is None
+    assert largest_class(replace(knn, protocol="svm", metric="full mAP cv")) is None
+    two = {"num_classes": 2}
+    for data in (None, {}, two | {"largest_class": 55.0}, {"largest_class": 63.0},
+                 two | {"largest_class": "63"}, two | {"largest_class": 640},
+                 {"num_classes": 0, "largest_class": 63.0}):  # fmt: skip
+        assert largest_class(replace(knn, data=data)) is None
+
+
+def test_tables_show_the_largest_class_beside_accuracies():
+    one = [replace(r, model="x", data=IMBALANCED) for r in RESULTS[:2]]
+    assert printed(results_table(one))[-1] == ["always the largest class", "63.8"]
+    both = [replace(r, data=IMBALANCED) for r in RESULTS]
+    assert printed(results_table(both))[-1] == ["always the largest class", "63.8 %", "63.8 %", ""]
+    campaign = [replace(r, settings={"lr": 1.0, "epochs": 1, "augment": "none"}) for r in both[:2]]
+    assert printed(comparison_table(campaign))[-1][:3] == [
+        "always the largest class", "63.8", "63.8"
+    ]  # fmt: skip
+    assert "| always the largest class | 63.8 | 63.8 |" in comparison_markdown(campaign)
+    assert "largest class" not in comparison_markdown([replace(r, data=None) for r in campaign])

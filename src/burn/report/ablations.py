@@ -212,9 +212,9 @@ def ablation_markdown(results: Sequence[Result]) -> str:
         lines += [_line(_cells(row)) for row in rows]
     linear = next(r.settings for r in results if r.protocol == "linear")
     about = (
-        f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, judged "
-        f"on {results[0].test}. Linear: learning rate {linear['lr']:g}, {linear['epochs']} epochs, "
-        f"augmentation {linear['augment']}."
+        f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, "
+        f"evaluated on {results[0].test}. Linear: learning rate {linear['lr']:g}, "
+        f"{linear['epochs']} epochs, augmentation {linear['augment']}."
     )
     return "\n".join([*lines, "", about, ""])
 

@@ -9,8 +9,15 @@ from dataclasses import dataclass
 from burn.report.campaigns import default_variant, of_group
 from burn.report.cells import duration, percent, size
 from burn.report.gather import Gathered, Group, Run, dig, number, short_path, words
-from burn.report.networks import Network, Number, Verdict
-from burn.report.packed import packs
+from burn.report.networks import (
+    BARELY,
+    Network,
+    Number,
+    Verdict,
+    kind_beside,
+    training_of,
+)
+from burn.report.packed import measured_on, packs
 from burn.report.tables import number_name
 
 
@@ -40,7 +47,7 @@ class Tile:
 def opening(
     answer: Verdict, gathered: Gathered, found: Sequence[Network], titles: Sequence[str]
 ) -> Opening:
-    """By what was given: a run that was judged, else a campaign, a run, packed files, analyses.
+    """By what was given: a run that was evaluated, else a campaign, a run, packed files, analyses.
 
     titles: of the analyses.
     """
@@ -63,7 +70,7 @@ def opening(
         headline = titles[0] if len(titles) == 1 else f"{len(titles)} analyses"
         text = "What burn analyze computed and drew; no run was given beside it."
         return Opening("unknown", headline, text)
-    return Opening("unknown", "Not judged yet", "No accuracy was given.")
+    return Opening("unknown", "Not evaluated yet", "No accuracy was given.")
 
 
 def campaign_of(answer: Verdict, groups: Sequence[Group]) -> Group | None:
@@ -83,27 +90,42 @@ def _judged(answer: Verdict, network: Network, own: Number, gathered: Gathered) 
         "half": "The network with binary activations",
         "float": "The float network",
         "random": "The network with random weights",
-    }[network.kind]
+    }[network.kind] if kind_beside(network) else "The network"  # fmt: skip
     said = f"{what} {network.name} reaches {percent(own.mean)} % ({own.label})"
     if answer.floor is not None:
         said += f", where random weights give {percent(answer.floor.mean)} %"
+    if answer.largest_class is not None:
+        said += ", and" if answer.floor is not None else ", where"
+        said += f" always answering the largest class gives {percent(answer.largest_class)} %"
     if answer.teacher is not None:
         join = " and " if answer.floor is not None else "; "
         name = "its float teacher" if network.run and _taught(network.run) else "the float network"
         said += f"{join}{name} {percent(answer.teacher.mean)} %"
+    if answer.short is not None:
+        steps = answer.short.steps
+        said += (
+            f". It was trained for {answer.short.said} only, from which nothing can be concluded: "
+            "train longer before you compare"
+        )
+        headline = f"Inconclusive after {steps:,} step{'' if steps == 1 else 's'}"
+        return Opening("unknown", headline, f"{said}.")
     headline = _HEADLINES.get(answer.word)
     if headline is not None:
+        if answer.word != "yes" and (training := training_of(network)) is not None:
+            said += f". It was trained for {training.said}"
         return Opening(answer.word, headline, f"{said}.")
     said += (
-        ". How much of that is learning cannot be told: no random-weights floor was given, "
-        "which --random-init measures"
+        ". How much of that was learned is inconclusive: no result of the same network with random "
+        "weights was given, which --random-init measures"
     )
     headline = f"{percent(own.mean)} % {number_name(own.protocol, own.metric)}"
+    if answer.largest_class is not None and own.mean < answer.largest_class + BARELY:
+        headline = "No better than always predicting the largest class"
     last = own.results[-1]
     command = ""
     if own.protocol == "knn":
         folder = next(j.folder for j in gathered.judgements if j.result == last)
-        out = "judged" if any(run.folder == folder for run in gathered.runs) else str(folder)
+        out = "evaluated" if any(run.folder == folder for run in gathered.runs) else str(folder)
         command = shlex.join(
             ["burn", "evaluate", "knn", network.checkpoint, "--random-init", "--train", own.train,
              "--test", own.test, "--out", out]
@@ -182,7 +204,7 @@ def _ordinal(place: int) -> str:
 
 
 def _trained(run: Run) -> Opening:
-    word, headline = "unknown", "Trained, not judged yet"
+    word, headline = "unknown", "Trained, not evaluated yet"
     if any(stage.collapsed_at is not None for stage in run.stages):
         word, headline = "no", "Its target collapsed"
     elif any(stage.features_collapsed_at is not None for stage in run.stages):
@@ -201,7 +223,7 @@ def _trained(run: Run) -> Opening:
     if run.finished:
         said += " No accuracy was measured yet; this does, with images that have labels:"
         command = shlex.join(["burn", "evaluate", "knn", str(run.folder), "--train"])
-        command += " TRAIN --test TEST --out judged"
+        command += " TRAIN --test TEST --out evaluated"
     return Opening(word, headline, said, command)
 
 
@@ -240,7 +262,9 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
             if n is not None:
                 spread = "" if n.spread is None else f"± {percent(n.spread)}"
                 seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
-                small_print = ", ".join(part for part in (spread, seeds) if part)
+                floor = n.largest_class
+                largest = "" if floor is None else f"largest class {percent(floor)} %"
+                small_print = ", ".join(part for part in (spread, seeds, largest) if part)
                 name = whose + n.label
                 found.append(Tile(percent(n.mean), "%", name, small_print))
     elif run is not None and (knn := watched(run)) is not None:
@@ -248,7 +272,7 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
     share = way(answer)
     if share is not None:
         found.append(Tile(f"{share:.0f}", "%", "of the way from random weights to the teacher"))
-    for _, _, packed in packs(gathered)[:1]:
+    for _, result, packed in packs(gathered)[:1]:
         if (count := packed.get("bytes")) is not None:
             value, _, unit = size(count).partition(" ")
             ratio = packed.get("float32_bytes", 0) / count if count else 0
@@ -257,7 +281,7 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
             )
         if (ms := packed.get("milliseconds")) is not None:
             value = f"{ms:.0f}" if ms >= 99.5 else f"{ms:.2g}"
-            found.append(Tile(value, "ms", "an image, one thread"))
+            found.append(Tile(value, "ms", "an image in burn-engine", measured_on(result)))
     if group is not None:
         within = [r for r in gathered.runs if r.folder.parent == group.folder]
         total = sum(r.seconds or 0 for r in within)
@@ -294,9 +318,13 @@ def alarms(gathered: Gathered) -> list[tuple[str, str, str]]:
     return found
 
 
-def cautions(gathered: Gathered) -> list[tuple[str, str]]:
-    """(name of the run, what else a reader should know)."""
+def cautions(gathered: Gathered, networks: Sequence[Network]) -> list[tuple[str, str]]:
+    """(name of the run or network, what else a reader should know)."""
     found = []
+    for network in networks:
+        for reason in dict.fromkeys(n.nothing for n in network.numbers if n.nothing):
+            labels = ", ".join(n.label for n in network.numbers if n.nothing == reason)
+            found.append((network.name, f"{reason}, so that these numbers say nothing: {labels}."))
     for run in gathered.runs:
         if not run.finished:
             done = sum(stage.finished for stage in run.stages)

@@ -1,4 +1,4 @@
-"""Numbers beside the paper's, with what is not alike in data, budget, network and judging."""
+"""Numbers beside the paper's, with what differs in data, budget, network and evaluation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from burn.report import paper
 from burn.report.cells import DASH, Cell, Table, percent, setting, signed
+from burn.report.datasets import difference, is_known
 from burn.report.gather import Group, Run, number, short_path, words
 from burn.report.networks import Network, Number, Verdict
 
@@ -17,68 +18,66 @@ class Beside:
     """Networks beside the paper.
 
     training: what differs for all of them; own: (networks, what differs for them alone); judging:
-    (numbers, what differs in how they were judged).
+    (numbers, what differs in how they were evaluated). table: None where no number can be compared.
+    note: which numbers cannot be.
     """
 
     training: tuple[str, ...]
     own: tuple[tuple[str, str], ...]
     judging: tuple[tuple[str, tuple[str, ...]], ...]
-    table: Table
+    table: Table | None
+    note: str
 
 
 _UNKNOWN = ("its pretraining was not given: name its run folder too",)
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A number of a network, and the paper's of the same method, if it has one."""
+
+    network: Network
+    number: Number
+    figure: paper.Figure | None
+
+
 def beside_paper(
     found: Sequence[Network], answer: Verdict, groups: Sequence[Group]
 ) -> Beside | None:
-    """What the paper has for the same protocols, the difference, and what is not alike.
+    """What the paper has for the same method and protocol, the difference, and what is not alike.
 
     Networks with random weights and float ones have no row there, and an ablation's stand in its
-    own tables. None where no network has a row.
+    own tables. Nor has a number whose result does not say on which images it was measured. None
+    where no network has a number to compare.
     """
     varied = {group.folder for group in groups if group.ablation}
-    compared: list[tuple[Network, Number, paper.Figure | None, paper.Figure | None]] = []
-    training: dict[str, tuple[str, ...]] = {}
+    rows: list[_Row] = []
+    unknown: dict[str, list[str]] = {}
     for network in found:
         if network.kind != "binary" or network.group in varied:
             continue
-        base = _base(network)
-        method = paper.OF_RECIPE.get(network.method, "")
         for n in network.numbers:
-            settings = n.results[-1].settings
-            burn = paper.paper_figure(n.protocol, n.metric, settings, "burn", base)
-            own = None
-            if method and method != "burn":
-                own = paper.paper_figure(
-                    n.protocol, n.metric, settings, method, base
-                ) or paper.paper_figure(n.protocol, n.metric, settings, method, "imagenet100")
-            if burn or (n.protocol == "knn" and network is answer.network):
-                compared.append((network, n, burn, own))
-                training[network.name] = _marks(network.run, base)
-    if not compared:
+            figure = _figure(network, n)
+            if figure is not None and not is_known(_data(n)):
+                unknown.setdefault(network.name, []).append(n.label)
+            elif figure or (n.protocol == "knn" and network is answer.network):
+                rows.append(_Row(network, n, figure))
+    if not rows and not unknown:
         return None
+    training = {row.network.name: _marks(row.network.run, _base(row.network)) for row in rows}
     same = _shared([marks for marks in training.values() if marks != _UNKNOWN])
     differing: dict[tuple[str, ...], list[str]] = {}
     for name, marks in training.items():
         differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
     also = "also " if same else ""
-    rivals = any(own for _, _, _, own in compared)
-    columns = ["network", "number", "here", "paper: BURN", "difference"]
-    if rivals:
-        columns += ["paper: same method", "difference"]
-    columns += ["table"]
     judging: dict[tuple[str, ...], dict[str, None]] = {}
-    rows = []
-    for network, n, burn, own in compared:
-        marks = _judging_marks(n, burn)
+    cells = []
+    for row in rows:
+        marks = _judging_marks(row.number, row.figure)
         if marks:
-            judging.setdefault(tuple(marks), {})[n.label] = None
-        alike = not training[network.name] and not marks
-        row = _paper_row(network, n, burn, own, _base(network), alike=alike)
-        rows.append(row if rivals else row[:5] + row[7:])
-    table = Table("Here and in the paper", columns, rows,
-                  frozenset(range(2, len(columns) - 1)))  # fmt: skip
+            judging.setdefault(tuple(marks), {})[row.number.label] = None
+        cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
+    columns = ("network", "number", "here", "paper, same method", "difference", "table")
     return Beside(
         tuple(same),
         tuple(
@@ -87,7 +86,42 @@ def beside_paper(
             if marks
         ),
         tuple((", ".join(labels), marks) for marks, labels in judging.items()),
-        table,
+        Table("Here and in the paper", columns, cells, frozenset({2, 3, 4})) if cells else None,
+        _unknown_note(unknown),
+    )
+
+
+def _figure(network: Network, n: Number) -> paper.Figure | None:
+    """The paper's number for the same method, protocol and settings."""
+    method = paper.OF_RECIPE.get(_method(network), "")
+    settings, base = n.results[-1].settings, _base(network)
+    found = paper.paper_figure(n.protocol, n.metric, settings, method, base)
+    if found is None and method != "burn":  # InfoMin and SimCLR v2 are in its tables of ImageNet100
+        found = paper.paper_figure(n.protocol, n.metric, settings, method, "imagenet100")
+    return found
+
+
+def _method(network: Network) -> str:
+    """Its run's or, without one, that of its checkpoint's recipe; "" where that cannot be said."""
+    if network.method or network.run:
+        return network.method
+    words_of_name = network.name.partition(",")[0] + "_"  # burn_small, stage 2
+    known = sorted((*paper.OF_RECIPE, "supervised_kl"), key=len, reverse=True)
+    return next((method for method in known if words_of_name.startswith(f"{method}_")), "")
+
+
+def _data(n: Number) -> Any:
+    return n.results[-1].data
+
+
+def _unknown_note(unknown: Mapping[str, Sequence[str]]) -> str:
+    """Names the numbers without a row, in a sentence."""
+    if not unknown:
+        return ""
+    told = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in unknown.items())
+    return (
+        "Not compared, since their results do not say which classes and how many images they were "
+        f"measured on, as those of burn 0.1.0 do not (evaluate again): {told}."
     )
 
 
@@ -102,34 +136,28 @@ def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
     return [item for item in lists[0] if all(item in other for other in lists)] if lists else []
 
 
-def _paper_row(
-    network: Network, n: Number, burn: paper.Figure | None, own: paper.Figure | None, base: str,
-    *, alike: bool,
-) -> list[Cell]:  # fmt: skip
+def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
     """alike: whether nothing that is looked at differs."""
-
-    def against(figure: paper.Figure | None) -> tuple[Cell, Cell]:
-        if figure is None:
-            return Cell(DASH), Cell(DASH)
-        spread = f"± {figure.std:g}" if figure.std is not None else ""
+    n, figure = row.number, row.figure
+    paper_cell, gap_cell = Cell(DASH), Cell(DASH)
+    if figure is not None:
+        std = f"± {figure.std:g}" if figure.std is not None else ""
+        base = _base(row.network)
         other = paper.NAMES[figure.pretrained_on] if figure.pretrained_on != base else ""
-        small_print = " · ".join(part for part in (spread, other) if part)
+        method = paper.METHODS[figure.method]
+        small_print = " · ".join(part for part in (method, std, other) if part)
         gap = n.mean - figure.value
         style = ("good" if gap >= 0 else "bad") if alike else "unlike"
-        return (
-            Cell(f"{figure.value:g}", figure.value, small=small_print),
-            Cell(signed(gap), gap, style),
-        )
-
+        paper_cell = Cell(f"{figure.value:g}", figure.value, small=small_print)
+        gap_cell = Cell(signed(gap), gap, style)
     spread = f"± {percent(n.spread)}" if n.spread is not None else ""
-    tables = dict.fromkeys(str(f.number) for f in (burn, own) if f)
     return [
-        Cell(network.name),
+        Cell(row.network.name),
         Cell(n.label),
         Cell(percent(n.mean), n.mean, small=spread),
-        *against(burn),
-        *against(own),
-        Cell(", ".join(tables) or DASH),
+        paper_cell,
+        gap_cell,
+        Cell(str(figure.number) if figure else DASH),
     ]
 
 
@@ -178,21 +206,12 @@ _TOLD = {
 
 
 def _judging_marks(n: Number, figure: paper.Figure | None) -> list[str]:
+    """How an evaluation differs from the paper's."""
     if figure is None:
         return []
     marks = []
-    wanted = figure.dataset.replace("+", "")
-    spoken = n.test.lower().replace("-", "").replace("_", "")
-    stems = {
-        "voc0712": ("voc",), "voc07": ("voc",), "cub200": ("cub",),
-        "imagenet": ("imagenet", "ilsvrc"),
-    }.get(wanted, (wanted,))  # fmt: skip
-    smaller = {"imagenet": "imagenet100", "cifar10": "cifar100"}.get(wanted, "")
-    if not any(stem in spoken for stem in stems) or (smaller and smaller in spoken):
-        marks.append(
-            f"other images, by their name (yours: {short_path(n.test)}; paper: "
-            f"{paper.NAMES[figure.dataset]})"
-        )
+    if other := difference(_data(n), figure.dataset):
+        marks.append(other)
     settings = n.results[-1].settings
     for name, theirs in _PAPERS_SETTINGS.get(n.protocol, {}).items():
         ours = settings.get(name, theirs)

@@ -11,7 +11,7 @@ from burn.report.cells import DASH, Cell, Table, duration, percent, setting
 from burn.report.charts import Chart, Dot, dots, scatter, small
 from burn.report.gather import Group, Run, dig, number, short_path, words
 from burn.report.networks import Network, colour_of
-from burn.report.training_curves import joined
+from burn.report.training_curves import by_stage
 
 
 def of_group(group: Group, found: Sequence[Network]) -> list[Network]:
@@ -55,6 +55,17 @@ def comparison_table(mine: Sequence[Network]) -> Table:
             Cell(duration(seconds) if trained else "", seconds),
         ]
         rows.append(row)
+    numbers = [n for network in mine for n in network.numbers]
+    largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
+    if largest:
+        knn, linear = (
+            Cell(percent(share), share) if (share := largest.get(protocol)) is not None
+            else Cell(DASH) for protocol in ("knn", "linear")
+        )  # fmt: skip
+        empty = [Cell("") for _ in range(3)]
+        rows.append(
+            [Cell("always the largest class", style="grey"), knn, linear, Cell(DASH), *empty]
+        )
     return Table(
         "Every network",
         ("network", "kNN top-1, %", "linear top-1, %", "linear top-5, %", "seeds", "epochs",
@@ -78,7 +89,7 @@ def group_note(group: Group) -> str:
     if data := words(about, "data"):
         said.append(f"learned from {short_path(data)}")
     if test := words(about, "test"):
-        said.append(f"judged on {short_path(test)}")
+        said.append(f"evaluated on {short_path(test)}")
     linear = dig(about, "linear")
     if isinstance(linear, Mapping):
         parts = [
@@ -130,7 +141,8 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
     """The loss of every run, each on its own scale."""
     found = []
     for place, run in enumerate(runs):
-        points = joined(run, "loss")
+        parts = by_stage(run, "loss")
+        points = [point for part in parts for point in part]
         if not points:
             continue
         state = "" if run.finished else "not finished"
@@ -139,7 +151,7 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
         colour = "burn" if run.method == "burn" else (
             "pale" if run.method.startswith("supervised") else "blue"
         )  # fmt: skip
-        svg = small(points, colour, f"{key}{place}")
+        svg = small(parts, colour, f"{key}{place}")
         found.append(Small(run.name, svg, f"{points[0][1]:.3g}", f"{points[-1][1]:.3g}", state))
     return found
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import matplotlib
 
@@ -72,12 +74,20 @@ def _drawing() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its points (step, value), its name, the role of its colour."""
+    """A curve: its points (step, value), its name, the role of its colour.
+
+    parts: of one stage each. What begins anew with a stage is not joined to the one before.
+    """
 
     name: str
     colour: str
-    points: Sequence[tuple[float, float]]
+    parts: Sequence[Sequence[tuple[float, float]]]
     dashed: bool = False
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Of all stages."""
+        return [point for part in self.parts for point in part]
 
 
 @dataclass(frozen=True)
@@ -110,10 +120,11 @@ def curves(
     with _drawing():
         figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT))
         for line in lines:
-            x, y = zip(*_thinned(line.points), strict=True)
-            marker = "o" if len(x) < 5 else None
-            axes.plot(x, y, color=COLOURS[line.colour], ls="--" if line.dashed else "-",
-                      marker=marker, ms=3.5)  # fmt: skip
+            for part in filter(None, line.parts):
+                x, y = zip(*_thinned(part), strict=True)
+                marker = "o" if len(x) < 5 else None
+                axes.plot(x, y, color=COLOURS[line.colour], ls="--" if line.dashed else "-",
+                          marker=marker, ms=3.5)  # fmt: skip
         if log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
@@ -155,12 +166,14 @@ def curves(
     return Chart(title, svg, f"{title} over optimizer steps. {about}.", legend, note)
 
 
-def small(points: Sequence[tuple[float, float]], colour: str, key: str) -> str:
-    """A curve of its own scale without words, for many beside each other."""
+def small(parts: Sequence[Sequence[tuple[float, float]]], colour: str, key: str) -> str:
+    """A curve of its own scale without words, for many beside each other; parts: as a `Line`'s."""
     with _drawing():
         figure, axes = plt.subplots(figsize=(2.2, 0.72))
-        x, y = zip(*_thinned(points), strict=True)
-        axes.plot(x, y, color=COLOURS[colour], lw=1.4)
+        for part in filter(None, parts):
+            x, y = zip(*_thinned(part), strict=True)
+            marker = "o" if len(x) == 1 else None
+            axes.plot(x, y, color=COLOURS[colour], lw=1.4, marker=marker, ms=2.5)
         axes.set_axis_off()
         axes.margins(x=0.01, y=0.08)
         return _svg(figure, key)
@@ -279,41 +292,81 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
+@dataclass(frozen=True)
+class Scale:
+    """Colours of values from low to high, by how opaque they are: on light and dark ground alike.
+
+    colour: role of the values above the middle. below: of those below it, where the scale diverges
+    from its middle, which is neutral; "" where it rises from low to high.
+    """
+
+    low: float
+    high: float
+    colour: str
+    below: str = ""
+
+    LEVELS: ClassVar[int] = 8  # shades on each side
+
+    def level(self, value: float) -> int:
+        """In 0 … LEVELS, or -LEVELS … LEVELS where the scale diverges; what is outside is cut."""
+        share = (value - self.low) / max(self.high - self.low, 1e-12)
+        share = min(max(share, 0.0), 1.0)
+        return round((2 * share - 1 if self.below else share) * self.LEVELS)
+
+    def look(self, level: int) -> dict[str, Any]:
+        """Matplotlib's colour and opacity of a level; that of zero is neutral."""
+        if level == 0:
+            return {"color": COLOURS["line"], "alpha": 0.6}
+        colour = self.below if level < 0 else self.colour
+        return {"color": COLOURS[colour], "alpha": abs(level) / self.LEVELS}
+
+    def draw(self, axes: Axes) -> None:
+        """A colour bar, with percentages at its ends and, where the scale diverges, its middle."""
+        levels = range(-self.LEVELS if self.below else 0, self.LEVELS + 1)
+        for place, level in enumerate(levels):
+            axes.barh(0, 1, 1, left=place, lw=0, **self.look(level))
+        ends: list[tuple[float, float]] = [(0, self.low), (len(levels), self.high)]
+        if self.below:
+            ends.insert(1, (len(levels) / 2, (self.low + self.high) / 2))
+        axes.set_xlim(0, len(levels))
+        axes.set_ylim(-0.5, 0.5)
+        axes.set_yticks([])
+        axes.set_xticks([x for x, _ in ends], [f"{100 * value:.3g} %" for _, value in ends])
+        for label, align in zip((axes.get_xticklabels()[0], axes.get_xticklabels()[-1]),
+                                ("left", "right"), strict=True):  # fmt: skip
+            label.set_horizontalalignment(align)
+        axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False, pad=1.5)
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+
+
 def strip(
     title: str, rows: Sequence[str], columns: Sequence[float], values: Mapping[tuple[str, float],
-    float], key: str, *, low: float, high: float, colour: str, note: str = "",
+    float], key: str, scale: Scale, note: str = "",
 ) -> Chart | None:  # fmt: skip
-    """A strip a row, the more opaque the higher its value; on any ground.
+    """A strip of colour a row, below the bar that says what the colours mean.
 
-    values: by row and column; what is missing stays empty.
+    values: shares, by row and column; what is missing stays empty.
     """
     if not rows or not columns or not values:
         return None
-    shares = np.full((len(rows), len(columns)), np.nan)
-    places = {row: i for i, row in enumerate(rows)}, {column: j for j, column in enumerate(columns)}
+    levels: dict[str, list[int | None]] = {row: [None] * len(columns) for row in rows}
+    place_of = {column: place for place, column in enumerate(columns)}
     for (row, column), value in values.items():
-        shares[places[0][row], places[1][column]] = value
-    span = max(high - low, 1e-12)
-    scaled = np.clip((shares - low) / span, 0, 1)
+        levels[row][place_of[column]] = scale.level(value)
     height = max(1.1, 0.55 + 0.125 * len(rows))
     with _drawing():
-        figure, axes = plt.subplots(figsize=(_WIDTH, height))
-        steps = np.linspace(0, 1, 9)
-        for i in range(len(rows)):
-            j = 0
-            while j < len(columns):  # neighbours of one shade are one rectangle
-                if np.isnan(scaled[i, j]):
-                    j += 1
-                    continue
-                shade = int(np.abs(steps - scaled[i, j]).argmin())
-                end = j
-                while end < len(columns) and not np.isnan(scaled[i, end]) and (
-                    int(np.abs(steps - scaled[i, end]).argmin()) == shade
-                ):  # fmt: skip
-                    end += 1
-                axes.barh(i, end - j, 0.86, left=j, color=COLOURS[colour], lw=0,
-                          alpha=0.06 + 0.94 * float(steps[shade]))  # fmt: skip
-                j = end
+        figure, (bar, axes) = plt.subplots(
+            2, figsize=(_WIDTH, height + 0.34), height_ratios=(0.1, height - 0.5)
+        )
+        scale.draw(bar)
+        for i, line in enumerate(levels.values()):
+            left = 0
+            for level, run in itertools.groupby(line):  # neighbours of one shade are one rectangle
+                width = len(list(run))
+                if level is not None:
+                    axes.barh(i, width, 0.86, left=left, lw=0, **scale.look(level))
+                left += width
         every = max(1, -(-len(rows) // 30))
         axes.set_yticks(range(0, len(rows), every), [_clipped(r, 20) for r in rows[::every]])
         axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -326,7 +379,7 @@ def strip(
         axes.spines["bottom"].set_visible(False)
         svg = _svg(figure, key)
     known = list(values.values())
-    about = f"{title}: {len(rows)} rows, from {_say(min(known))} to {_say(max(known))}."
+    about = f"{title}: {len(rows)} rows, from {_say(min(known), True)} to {_say(max(known), True)}."
     return Chart(title, svg, about, note=note)
 
 

@@ -34,7 +34,7 @@ def negatives(rows: Sequence[Row]) -> Report:
         title="InfoMin with fewer negatives and weaker augmentation",
         text=_negatives_text(rows),
         table="",
-        draw=lambda file: save(_negatives_figure, file, rows),
+        draw=lambda file: save(negatives_figure, file, rows),
     )
 
 
@@ -193,38 +193,63 @@ def _points(change: float) -> str:
     return f"{abs(change):.1f} points {'more' if change > 0 else 'less'}"
 
 
-def _negatives_figure(rows: Sequence[Row]) -> Figure:
-    figure, panels = plt.subplots(1, 2, figsize=(7.3, 3.4), sharey=False)
+def negatives_figure(rows: Sequence[Row]) -> Figure:
+    """Accuracy against the number of negatives, both networks on one scale, with error bars."""
+    figure, panels = plt.subplots(1, 2, figsize=(7.3, 3.6), sharey=True)
     for panel, network in zip(panels, ("binary", "float"), strict=True):
-        mine = [r for r in rows if r["network"] == network]
-        _negatives_panel(panel, mine)
+        _negatives_panel(panel, [r for r in rows if r["network"] == network])
         panel.set_title(f"{network.capitalize()} network")
-    # A point of accuracy is as long in both, wherever they lie.
-    limits = [panel.get_ylim() for panel in panels]
-    half = max(high - low for low, high in limits) / 2
-    for panel, (low, high) in zip(panels, limits, strict=True):
-        panel.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
     panels[0].set_ylabel("linear accuracy, %")
-    figure.tight_layout()
+    panels[1].tick_params(axis="y", labelleft=True)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.text(0.01, 0.012, _negatives_note(rows), fontsize=7.5, color=SOFT)
     return figure
+
+
+def _negatives_note(rows: Sequence[Row]) -> str:
+    """What the error bars are of."""
+    seeds = len({row["seed"] for row in rows})
+    images = sorted({row["images"] for row in rows if row.get("images")})
+    of = [f"{' and '.join(f'{n:,}' for n in images)} test images"] if images else []
+    of += [f"{seeds} seeds"] if seeds > 1 else []
+    bars = f"bars: ± two standard errors of the mean, from {listed(of)}" if of else "no error bars"
+    return bars if seeds > 1 else f"{bars}; one seed, whose own spread is unknown"
+
+
+def two_errors(rows: Sequence[Row]) -> float:
+    """Two standard errors of the mean linear accuracy in points, 0 where nothing is known of it.
+
+    The spread over seeds includes the sampling error of the test images, but with few seeds it may
+    be too small by chance: the larger of the two estimates is taken.
+    """
+    mean = _mean(rows, "linear")
+    squares = [0.0]
+    if all(row.get("images") for row in rows):  # the same images for every seed
+        squares.append(mean * (100 - mean) / min(row["images"] for row in rows))
+    if len(rows) > 1:
+        squares.append(statistics.variance([row["linear"] for row in rows]) / len(rows))
+    return 2 * max(squares) ** 0.5
 
 
 def _negatives_panel(panel: Axes, rows: Sequence[Row]) -> None:
     counts = _by([r for r in rows if r["augmentation"] != "weak"], "negatives")
     x = sorted(counts, reverse=True)
+    bars = {"fmt": "none", "capsize": 3, "lw": 1.1}
     panel.plot(x, [_mean(counts[n], "linear") for n in x], "o-", color=ORANGE, ms=6, lw=1.6)
     for n in x:
+        panel.errorbar(n, _mean(counts[n], "linear"), two_errors(counts[n]), color=ORANGE, **bars)
         panel.plot([n] * len(counts[n]), [r["linear"] for r in counts[n]], "o", ms=3, color=INK,
                    alpha=0.6)  # fmt: skip
     weak = [r for r in rows if r["augmentation"] == "weak"]
     if weak:
         n, y = weak[0]["negatives"], _mean(weak, "linear")
         panel.plot(n, y, "D", color=BLUE, ms=6)
+        panel.errorbar(n, y, two_errors(weak), color=BLUE, **bars)
         panel.annotate("weaker augmentation", (n, y), (8, 0), textcoords="offset points",
                        va="center", fontsize=8, color=BLUE)  # fmt: skip
     panel.set_xscale("log", base=2)
     panel.set_xticks(x, [f"{n:,}" for n in x])
     panel.minorticks_off()
     panel.invert_xaxis()
-    panel.margins(x=0.25, y=0.25)
+    panel.margins(x=0.25, y=0.1)
     panel.set_xlabel("negatives")

@@ -143,7 +143,7 @@ def _ema_table(judged: Sequence[_Judged]) -> str:
 def _ema_figure(judged: Sequence[_Judged]) -> Figure:
     columns = 3
     figure, axes = plt.subplots(
-        -(-len(judged) // columns), columns, figsize=(WIDTH, 4.6), sharex=True
+        -(-len(judged) // columns), columns, figsize=(WIDTH, 4.9), sharex=True
     )
     for panel, one in zip(axes.flat, judged, strict=False):
         steps = [int(row["step"]) for row in one.course]
@@ -154,13 +154,18 @@ def _ema_figure(judged: Sequence[_Judged]) -> Figure:
             panel.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
             panel.plot(steps, mean, color=colour, lw=1.6, label=name)
             panel.plot(steps, one.numbers(f"{name}_many"), "--", color=colour, lw=0.8)
-        panel.set_title(one.title, fontsize=9)
+        panel.set_title(one.title[:1].upper() + one.title[1:], fontsize=8.5)
         panel.set_ylim(bottom=0)
         panel.set_xlim(1, steps[-1])
     for panel in axes[-1]:
         panel.set_xlabel("step")
     for panel in axes[:, 0]:
-        panel.set_ylabel("L2 distance")
+        panel.set_ylabel("L2 distance to the target")
+    figure.suptitle(
+        "How far a target that follows by EMA (τ = 0.99) is behind its backbone:\n"
+        "of float vectors, and of their signs (binary)",
+        x=0.01, ha="left", fontsize=10, weight="bold",
+    )  # fmt: skip
     figure.tight_layout(rect=(0, 0.04, 0.95, 1), w_pad=3.8, h_pad=1.5)
     many = judged[0].course[0]["many"]
     note = f"line and band: mean ± standard deviation of 10 runs; dashes: mean of {many:,}"

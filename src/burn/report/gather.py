@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from burn.errors import UserError
+from burn.report.images import Grid
 from burn.results import Result, read_results
 
 _MB = 1 << 20
@@ -113,13 +114,14 @@ class Stage:
 class Run:
     """A folder of `burn pretrain`.
 
-    chosen: given by itself, not as a part of a comparison.
+    chosen: given by itself, not as a part of a comparison. views: its picture of augmented views.
     """
 
     folder: Path
     about: Mapping[str, Any]
     stages: tuple[Stage, ...]
     chosen: bool = True
+    views: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -176,11 +178,16 @@ class Run:
     @property
     def images_seen(self) -> int | None:
         """In all stages; the views of an image count once."""
-        batch, steps = number(self.recipe, "batch_size"), [s.steps for s in self.stages]
-        if batch is None or not steps:
-            return None
-        batch = min(batch, self.images or batch)
-        return int(batch * sum(step or 0 for step in steps))
+        steps = [s.steps for s in self.stages]
+        return self.images_of(sum(step or 0 for step in steps)) if steps else None
+
+    def images_of(self, steps: int) -> int | None:
+        """How many images so many optimizer steps see."""
+        told = next((number(s.meta, "images_per_step") for s in self.stages if s.meta), None)
+        if told is not None:
+            return int(told * steps)
+        batch = number(self.recipe, "batch_size")
+        return None if batch is None else int(min(batch, self.images or batch) * steps)
 
 
 @dataclass(frozen=True)
@@ -219,14 +226,16 @@ class Neighbour:
 class Neighbours:
     """Test images and what lies nearest to them.
 
-    rows: the query first. picture: a grid of tiles of `side` pixels, a row of it for each of rows.
+    file: that describes them. rows: the query first. picture: tiles in a grid, a row of it for each
+    of rows.
     """
 
-    folder: Path
+    file: Path
     model: str
+    checkpoint: str
     train: str
     test: str
-    side: int
+    grid: Grid
     picture: bytes
     rows: tuple[tuple[Neighbour, ...], ...]
 
@@ -389,7 +398,9 @@ class _Finder:
                     self._rows(monitors / "layers.csv", ("layer",)),
                 )
             )
-        self.runs[key] = Run(folder, about, tuple(stages), chosen)
+        views = folder / "views.jpg"
+        picture = read_bytes(views, _MOST_PICTURE) if _there(views) and self._note(views) else None
+        self.runs[key] = Run(folder, about, tuple(stages), chosen, picture)
 
     def _results(self, file: Path, group: Path | None) -> bool:
         if not _there(file):
@@ -405,10 +416,10 @@ class _Finder:
         if _there(file) and self._note(file):
             self.confusions.append(_confusion(folder, _object(file)))
             known = True
-        file = folder / "neighbours.json"
-        if _there(file) and self._note(file):
-            self.neighbours.append(_neighbours(folder, _object(file)))
-            known = True
+        for file in _neighbours_files(folder):
+            if self._note(file):
+                self.neighbours.append(_neighbours(file, _object(file)))
+                known = True
         file = folder / "detections.png"
         if _there(file) and self._note(file):
             self.detected.append(Detected(folder, read_bytes(file, _MOST_PICTURE)))
@@ -520,6 +531,10 @@ def _read_results(path: Path) -> list[Result]:
             and isinstance(r.seed, int)
             and isinstance(r.settings, Mapping)
             and _is_shallow(r.settings)
+            and all(
+                more is None or (isinstance(more, Mapping) and _is_shallow(more))
+                for more in (r.data, r.training)
+            )
         )
         if not good:
             raise UserError(f"{path} line {line} is not a result: remove that line")
@@ -576,12 +591,18 @@ def settings_of(result: Result) -> dict[str, Any]:
 
 
 def _newest(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """Of numbers that are there twice, the last, in the place of the first."""
+    """Of numbers that are there twice, the last, in the place of the first.
+
+    A campaign's are its own: two campaigns evaluate the same teacher, each for its own tables.
+    """
     kept: dict[tuple[str, ...], Judgement] = {}
     for judgement in judgements:
         r = judgement.result
         settings = json.dumps(settings_of(r), sort_keys=True, default=str)
-        key = (r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test, str(r.seed), settings)
+        key = (
+            str(judgement.group), r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test,
+            str(r.seed), settings,
+        )  # fmt: skip
         kept[key] = judgement
     return list(kept.values())
 
@@ -598,20 +619,28 @@ def _confusion(folder: Path, value: Mapping[str, Any]) -> Confusion:
             raise ValueError
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"{file} is damaged (classes and counts do not fit): judge anew, or remove it"
+            f"{file} is damaged (classes and counts do not fit): evaluate again, or remove it"
         ) from error
     about = {name: words(value, name) for name in ("protocol", "model", "test")}
     return Confusion(folder, **about, classes=names, counts=table)
 
 
-def _neighbours(folder: Path, value: Mapping[str, Any]) -> Neighbours:
-    file = folder / "neighbours.json"
+def _neighbours_files(folder: Path) -> list[Path]:
+    """A file for each network; burn 0.1.0 kept one, neighbours.json, for the newest."""
+    inner = folder / "neighbours"
+    if inner.is_symlink():
+        raise UserError(f"{inner} is a link: give the folder that it leads to")
+    old = folder / "neighbours.json"
+    return ([old] if _there(old) else []) + (sorted(inner.glob("*.json")) if inner.is_dir() else [])
+
+
+def _neighbours(file: Path, value: Mapping[str, Any]) -> Neighbours:
     try:
         name = value["picture"]
         if not isinstance(name, str) or not re.fullmatch(r"[\w-]+\.(jpg|png)", name):
             raise ValueError
-        side, columns = _count(value["side"]), _count(value["columns"])
-        if not 1 <= side <= 1024 or not 1 <= columns <= 64:
+        grid, columns = _grid_of(value), _count(value["columns"])
+        if not 1 <= columns <= 64:
             raise ValueError
         rows = []
         for row in _list(value["rows"]):
@@ -623,10 +652,23 @@ def _neighbours(folder: Path, value: Mapping[str, Any]) -> Neighbours:
                 raise ValueError
             rows.append((Neighbour(str(row["label"]), None), *others))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(f"{file} is damaged: judge anew, or remove it") from error
-    about = {name: words(value, name) for name in ("model", "train", "test")}
-    picture = read_bytes(folder / name, _MOST_PICTURE)
-    return Neighbours(folder, **about, side=side, picture=picture, rows=tuple(rows))
+        raise UserError(f"{file} is damaged: evaluate again, or remove it") from error
+    about = {name: words(value, name) for name in ("model", "checkpoint", "train", "test")}
+    picture = read_bytes(file.parent / name, _MOST_PICTURE)
+    return Neighbours(file, **about, grid=grid, picture=picture, rows=tuple(rows))
+
+
+def _grid_of(value: Mapping[str, Any]) -> Grid:
+    """Of a JSON file of neighbours; burn 0.1.0 wrote tiles side by side.
+
+    Raises ValueError and its like.
+    """
+    side = _count(value["side"])
+    left, top = _count(value.get("left", 0)), _count(value.get("top", 0))
+    right, down = (_count(number) for number in value.get("step", (side, side)))
+    if not 1 <= side <= 1024 or not all(0 <= n <= 2048 for n in (left, top, right, down)):
+        raise ValueError
+    return Grid(side, left, top, (right, down))
 
 
 def _list(value: Any) -> list[Any]:

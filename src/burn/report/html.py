@@ -26,7 +26,7 @@ from burn.report.campaigns import (
     small_multiples,
 )
 from burn.report.confusion import confusion_view
-from burn.report.gather import Gathered, Group, Run, gather, short_path, words
+from burn.report.gather import Gathered, Group, Neighbours, Run, gather, short_path, words
 from burn.report.judged_pictures import Detail, detected_part, neighbours_part
 from burn.report.ladder import ladder
 from burn.report.networks import Network, Verdict, networks, verdict
@@ -34,12 +34,13 @@ from burn.report.packed import pack_table
 from burn.report.results_tables import result_tables
 from burn.report.trained import facts, runs_table, settings_list, stage_table
 from burn.report.training_curves import curve_charts
+from burn.report.view_samples import views_part
 
 MOST_BYTES = 5_000_000
 
 
 # From all to little; the first that fits is taken.
-_DETAILS = (Detail(8, 12, 1400, 85), Detail(4, 8, 1000, 75), Detail(1, 4, 640, 60))
+_DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
 
 
 def write_report(folders: Sequence[Path], out: Path) -> int:
@@ -129,6 +130,12 @@ def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
     ]
     if len(chosen) > detail.curves:
         notes.append(f"Curves of the first {detail.curves} of {len(chosen)} runs are shown.")
+    neighbours = _answers_first(gathered.neighbours, answer)
+    if len(neighbours) > detail.networks:
+        notes.append(
+            f"Neighbours by {detail.networks} of {len(neighbours)} networks are shown; the others "
+            "are in the folders' neighbours/."
+        )
     if detail is not _DETAILS[0]:
         notes.append("Pictures were made smaller, or left out, to keep the page below 5 MB.")
     groups = [_group(group, place, found, gathered) for place, group in enumerate(gathered.groups)]
@@ -139,7 +146,7 @@ def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
         "title": f"{first.headline} · BURN report",
         "over": _over(gathered, answer),
         "alarms": alarms(gathered),
-        "cautions": cautions(gathered),
+        "cautions": cautions(gathered, found),
         "tiles": tiles(answer, gathered),
         "ladder": ladder(answer, found, gathered.groups),
         "beside": beside_paper(found, answer, gathered.groups),
@@ -149,15 +156,16 @@ def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
                 "facts": facts(run),
                 "stages": stage_table(run),
                 "settings": list(settings_list(_own_settings(run))),
+                "views": views_part(run, detail) if place < detail.curves else None,
             }
-            for run in chosen
+            for place, run in enumerate(chosen)
         ],
         "runs_table": runs_table(gathered.runs) if len(gathered.runs) > 1 else None,
         "groups": groups,
         "curves": charts,
         "results": result_tables([n for n in found if n.group is None]),
         "confusions": [confusion_view(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
-        "neighbours": [neighbours_part(n, detail) for n in gathered.neighbours],
+        "neighbours": [neighbours_part(n, detail) for n in neighbours[: detail.networks]],
         "detected": [detected_part(d, detail) for d in gathered.detected],
         "packed": pack_table(gathered),
         "analyses": analyses,
@@ -165,6 +173,16 @@ def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
         "files": [str(file) for file in gathered.files],
     }
     return page | {"nav": _nav(page)}
+
+
+def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
+    """One set for each network and its images, that of the answer's network first."""
+    kept = {(n.model, n.checkpoint, n.train, n.test): n for n in found}
+    mine = answer.network.checkpoint if answer.network else ""
+    name = answer.network.name if answer.network else ""
+    return sorted(
+        kept.values(), key=lambda n: not (n.checkpoint == mine and name.startswith(n.model))
+    )
 
 
 def _over(gathered: Gathered, answer: Verdict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image
@@ -37,10 +38,28 @@ def shrunk(picture: Image.Image, width: int, quality: int) -> str:
     return jpeg(picture, quality)
 
 
-def tile(picture: Image.Image, row: int, column: int, side: int) -> Image.Image:
+@dataclass(frozen=True)
+class Grid:
+    """Where square tiles lie in a picture: side, where the first begins, and the way to the next.
+
+    All in pixels. step: to the next column and to the next row.
+    """
+
+    side: int
+    left: int
+    top: int
+    step: tuple[int, int]
+
+    def end(self, rows: int, columns: int) -> tuple[int, int]:
+        """Width and height that a picture with so many tiles has at least."""
+        right = self.left + (columns - 1) * self.step[0] + self.side
+        return right, self.top + (rows - 1) * self.step[1] + self.side
+
+
+def tile(picture: Image.Image, row: int, column: int, grid: Grid) -> Image.Image:
     """One of a grid."""
-    left, top = column * side, row * side
-    return picture.crop((left, top, left + side, top + side))
+    left, top = grid.left + column * grid.step[0], grid.top + row * grid.step[1]
+    return picture.crop((left, top, left + grid.side, top + grid.side))
 
 
 def jpeg(picture: Image.Image, quality: int) -> str:

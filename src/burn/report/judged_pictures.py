@@ -14,27 +14,36 @@ _SHOWN = 48  # pixels of a neighbour's tile at least
 
 @dataclass(frozen=True)
 class Detail:
-    """How much room pictures and curves may take."""
+    """How much room pictures and curves may take.
+
+    curves: runs whose curves are shown. networks: whose neighbours are. rows: of neighbours.
+    width: pixels of a picture. quality: of JPEGs.
+    """
 
     curves: int
+    networks: int
     rows: int
     width: int
     quality: int
 
 
 def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
-    picture = open_picture(found.picture, found.folder / "neighbours.jpg")
+    """What the page shows of a network's neighbours: tiles as data URLs, labels and cosines.
+
+    Raises UserError where the picture cannot be read or is smaller than its grid.
+    """
+    picture = open_picture(found.picture, found.file.with_suffix(".jpg"))
     columns = max((len(row) for row in found.rows), default=1)
-    if picture.width < columns * found.side or picture.height < len(found.rows) * found.side:
+    width, height = found.grid.end(len(found.rows), columns)
+    if picture.width < width or picture.height < height:
         raise UserError(
-            f"{found.folder / 'neighbours.json'} names more images than its picture holds: judge "
-            "anew, or remove both"
+            f"{found.file} names more images than its picture holds: evaluate again, or remove both"
         )
     shown = found.rows[: detail.rows]
     rows = [
         [
             {
-                "image": jpeg(tile(picture, r, c, found.side), detail.quality),
+                "image": jpeg(tile(picture, r, c, found.grid), detail.quality),
                 "label": one.label,
                 "cosine": "" if one.cosine is None else f"{one.cosine:.2f}",
                 "other": c > 0 and one.label != row[0].label,
@@ -47,14 +56,18 @@ def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
     if len(shown) < len(found.rows):
         note = f"The first {len(shown)} of {len(found.rows)} test images."
     names = [found.model, f"among {short_path(found.train)}" if found.train else ""]
-    title = ", ".join(name for name in names if name) or found.folder.name
+    title = ", ".join(name for name in names if name) or found.file.stem
     return {
-        "title": title, "columns": columns, "side": max(found.side, _SHOWN), "rows": rows,
+        "title": title, "columns": columns, "side": max(found.grid.side, _SHOWN), "rows": rows,
         "note": note,
     }  # fmt: skip
 
 
 def detected_part(found: Detected, detail: Detail) -> dict[str, Any]:
+    """What the page shows of a detector: its picture as a data URL and its width in pixels.
+
+    Raises UserError where the picture cannot be read.
+    """
     picture = open_picture(found.picture, found.folder / "detections.png")
     width = min(picture.width, detail.width)
     return {

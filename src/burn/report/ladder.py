@@ -1,4 +1,4 @@
-"""The ladder of the first screen: all that was judged alike, the best at the top."""
+"""The ladder of the first screen: all that was evaluated alike, the best at the top."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from burn.report.gather import Group
-from burn.report.networks import KINDS, Network, Number, Verdict, colour_of
+from burn.report.networks import Network, Number, Verdict, colour_of, kind_beside, random_of
 from burn.report.tables import number_name
 
 _MOST = 16
@@ -14,7 +14,10 @@ _MOST = 16
 
 @dataclass(frozen=True)
 class Rung:
-    """A network: its values in %, and whether the answer is about it."""
+    """A network: its values in %, and whether the answer is about it.
+
+    floor: what the same network with random weights, of its own precision, gives.
+    """
 
     name: str
     colour: str
@@ -22,13 +25,14 @@ class Rung:
     first: float
     second: float | None
     mine: bool
+    floor: float | None
 
 
 @dataclass(frozen=True)
 class Ladder:
     """Networks by one number, the best at the top, and beside it a second one.
 
-    first, second: names of the two numbers, and short ones. floor: what random weights give.
+    first, second: names of the two numbers, and short ones. more: how many networks are left out.
     """
 
     rungs: Sequence[Rung]
@@ -37,7 +41,12 @@ class Ladder:
     second: str
     second_short: str
     on: str
-    floor: float | None
+    more: int
+
+    @property
+    def has_floors(self) -> bool:
+        """Whether any network stands beside itself with random weights."""
+        return any(rung.floor is not None for rung in self.rungs)
 
     @property
     def scale(self) -> float:
@@ -47,7 +56,7 @@ class Ladder:
 
 
 def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -> Ladder | None:
-    """Those judged on the same images with the same settings; None where there is only one.
+    """Those evaluated on the same images with the same settings; None where there is only one.
 
     Of an ablation only where the answer is of it, of another comparison than the answer's none.
     """
@@ -64,21 +73,18 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
         if n.group not in hidden and (first := n.like(own))
     }.values()
     second = None if own.protocol == "linear" else _second([n for n, _ in able], own)
-    rungs = []
-    for n, first in able:
-        beside = n.like(second) if second else None
-        rungs.append(
-            Rung(
-                n.name, colour_of(n), KINDS[n.kind] if n.kind in ("float", "half") else "",
-                first.mean, beside.mean if beside else None, n is network,
-            )
-        )  # fmt: skip
+    chosen = _chosen(list(able), answer)
+    rungs = [
+        Rung(
+            n.name, colour_of(n), kind_beside(n) if n.kind in ("float", "half") else "",
+            first.mean, beside.mean if second and (beside := n.like(second)) else None,
+            n is network, _floor(n, own, found),
+        )
+        for n, first in chosen
+    ]  # fmt: skip
+    if (share := own.largest_class) is not None:
+        rungs.append(Rung("always the largest class", "grey", "", share, None, False, None))
     rungs.sort(key=lambda r: -r.first)
-    if len(rungs) > _MOST:
-        ends = {first for n, first in able if n.kind in ("random", "float")}
-        keep = {n.name for n, first in able if n is network or first in ends}
-        others = [r.name for r in rungs if r.name not in keep][: max(0, _MOST - len(keep))]
-        rungs = [r for r in rungs if r.name in keep or r.name in others]
     if len(rungs) < 2:
         return None
     return Ladder(
@@ -88,8 +94,26 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
         second.label if second else "",
         "linear" if second else "",
         own.test,
-        answer.floor.mean if answer.floor else None,
+        len(able) - len(chosen),
     )
+
+
+def _chosen(
+    able: Sequence[tuple[Network, Number]], answer: Verdict
+) -> list[tuple[Network, Number]]:
+    """At most so many: the answer's own, those it is measured against, and the best."""
+
+    def rank(pair: tuple[Network, Number]) -> tuple[int, float]:
+        network, first = pair
+        reference = any(first is one for one in (answer.floor, answer.teacher))
+        return (0 if network is answer.network else 1 if reference else 2, -first.mean)
+
+    return sorted(able, key=rank)[:_MOST]
+
+
+def _floor(network: Network, own: Number, found: Sequence[Network]) -> float | None:
+    floor = random_of(network, own, found) if network.kind != "random" else None
+    return floor.mean if floor else None
 
 
 def _second(able: Sequence[Network], own: Number) -> Number | None:

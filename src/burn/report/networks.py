@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from burn.report.gather import Gathered, Judgement, Run, settings_of, short_path, words
+from burn.report.gather import Gathered, Judgement, Run, number, settings_of, short_path, words
 from burn.report.tables import number_name
-from burn.results import Result
+from burn.results import ACCURACIES, Result, largest_class
 
 Kind = Literal["random", "float", "half", "binary"]
 PROTOCOLS = ("knn", "linear", "semi", "transfer", "svm", "detection")
@@ -27,7 +27,10 @@ _REFERENCES = ("random weights", "teacher", "labelled teacher")  # of every comp
 # Points above random weights: on the demo's 360 test images two standard errors of a difference are
 # 6 at a random network's accuracy, and on larger sets less.
 _LEARNED = 8.0
-_BARELY = 1.0
+BARELY = 1.0
+# Optimizer steps of a stage below which its accuracy says nothing of the recipe: warm-up alone is
+# longer, and what was measured on small images (docs/results.md) took 400 a stage.
+FEW_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,25 @@ class Number:
         if len(self.results) > 1:
             return statistics.stdev(self.values)
         return next(result.spread for result in self.results)
+
+    @property
+    def largest_class(self) -> float | None:
+        """What always answering the most frequent class scores, in percent, on imbalanced data."""
+        return largest_class(self.results[-1])
+
+    @property
+    def nothing(self) -> str:
+        """Why the number says nothing, whatever the network; "" where it does say something."""
+        data = self.results[-1].data
+        if self.protocol in ACCURACIES:  # precisions of a single class do say something
+            if number(data, "num_classes") == 1:
+                return "there is one class only"
+            if number(data, "largest_class") == 100:
+                return "all test images are of one class"
+        # burn 0.1.0 evaluated classes that every image has, and recorded no data
+        if self.protocol == "svm" and data is None and self.mean >= 100:
+            return "every test image seems to have the class"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +122,49 @@ class Network:
         return self.find(other.protocol, other.metric, (other.train, other.test), other.label)
 
 
+def kind_beside(network: Network) -> str:
+    """Its kind, to stand beside its name, "" where the name says it: "teacher, float"."""
+    kind = KINDS[network.kind]
+    return "" if kind.removesuffix(" weights") in network.name.lower() else kind
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long the stage that gave a network was trained; images_seen None where nobody knows."""
+
+    stage: int | None
+    steps: int
+    images_seen: int | None
+
+    @property
+    def said(self) -> str:
+        """As in "trained for …"."""
+        seen = f" ({self.images_seen:,} images seen)" if self.images_seen is not None else ""
+        where = f" in stage {self.stage}" if self.stage is not None else ""
+        return f"{self.steps:,} optimizer step{'' if self.steps == 1 else 's'}{seen}{where}"
+
+
+def training_of(network: Network) -> Training | None:
+    """Of the longest of its seeds: as its results say, or its runs' descriptions."""
+    told: list[Training] = []
+    for n in network.numbers:
+        for r in n.results:
+            steps, seen = number(r.training, "steps"), number(r.training, "images_seen")
+            stage = number(r.training, "stage")
+            if steps is not None:
+                told.append(Training(_whole(stage), int(steps), _whole(seen)))
+    for run in network.runs if not told else ():
+        stages = run.stages[:1] if network.kind == "half" else run.stages
+        if stages and (steps := stages[-1].steps) is not None:
+            stage = stages[-1].number if run.num_stages > 1 else None
+            told.append(Training(stage, steps, run.images_of(steps)))
+    return max(told, key=lambda t: t.steps, default=None)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
 def colour_of(network: Network) -> str:
     """BURN's own, others' without labels, those that learned from labels, and references."""
     if network.kind in ("random", "float"):
@@ -113,8 +178,10 @@ def colour_of(network: Network) -> str:
 class Verdict:
     """Did it work? In one word, and by what: a network's number, and the two it stands between.
 
-    word: unknown without a floor. floor: the same with random weights, teacher: float; both judged
-    on the same images with the same settings.
+    word: unknown without a floor, and where the training was too short to tell. floor: the same
+    with random weights, teacher: float; both evaluated on the same images with the same settings.
+    largest_class: what always answering the most frequent class scores, where that is a floor too.
+    short: the training, if too short.
     """
 
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
@@ -122,6 +189,8 @@ class Verdict:
     own: Number | None = None
     floor: Number | None = None
     teacher: Number | None = None
+    largest_class: float | None = None
+    short: Training | None = None
 
 
 def networks(gathered: Gathered) -> list[Network]:
@@ -256,7 +325,11 @@ def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Ver
     students = [n for n in candidates or found if n.kind in ("binary", "half")]
     pool = students or [n for n in candidates or found if n.kind == "float"]
     for protocol, metric in _MEASURES:
-        able = [(n, number) for n in pool if (number := n.find(protocol, metric))]
+        able = [
+            (n, found_number)
+            for n in pool
+            if (found_number := n.find(protocol, metric)) and not found_number.nothing
+        ]
         if able:
             network, own = max(able, key=lambda pair: _rank(*pair))
             return _verdict(network, own, found)
@@ -281,20 +354,48 @@ def _rank(network: Network, own: Number) -> tuple[Any, ...]:
 
 
 def _verdict(network: Network, own: Number, found: Sequence[Network]) -> Verdict:
-    floor = _reference(network, own, found, "random")
-    teacher = _reference(network, own, found, "float") if network.kind != "float" else None
+    floor = random_of(network, own, found)
+    teacher = _teacher_of(network, own, found) if network.kind != "float" else None
+    training, short = training_of(network), None
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
     if floor is not None:
-        above = own.mean - floor.mean
-        word = "yes" if above >= _LEARNED else "barely" if above >= _BARELY else "no"
-    return Verdict(word, network, own, floor, teacher)
+        above = own.mean - max(floor.mean, own.largest_class or 0.0)
+        word = "yes" if above >= _LEARNED else "barely" if above >= BARELY else "no"
+    if word != "yes" and training is not None and training.steps < FEW_STEPS:
+        word, short = "unknown", training
+    return Verdict(word, network, own, floor, teacher, own.largest_class, short)
 
 
-def _reference(
-    network: Network, own: Number, found: Sequence[Network], kind: Kind
-) -> Number | None:
-    """What a network is measured against: of its own comparison, its own kind, its own teacher."""
-    able = [n for n in found if n.kind == kind and n.like(own)]
+def random_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
+    """The same number of the same network with random weights, of the same precision."""
+    able = [
+        n
+        for n in found
+        if n.kind == "random" and n.like(own) and _precision(n) == _precision(network)
+    ]
+    best = max(
+        able,
+        key=lambda n: (n.group == network.group, n.checkpoint == network.checkpoint),
+        default=None,
+    )
+    return best.like(own) if best else None
+
+
+def _precision(network: Network) -> Kind:
+    """float, half or binary, of one with random weights too."""
+    if network.kind != "random":
+        return network.kind
+    name = network.name.lower()
+    if "float" in name or any(run.is_float for run in network.runs):
+        return "float"
+    stage1 = network.checkpoint.endswith(("stage1", "stage1.safetensors"))
+    first_of_two = stage1 and any(run.num_stages == 2 for run in network.runs)
+    return "half" if "activations" in name or first_of_two else "binary"
+
+
+def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
+    """What a network is measured against: of its own comparison, its own teacher."""
+    able = [n for n in found if n.kind == "float" and n.like(own)]
     taught = words(network.run.about, "teacher", "spec") if network.run else ""
     labelled = network.method == "supervised_kl"
     best = max(

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from burn.report.cells import DASH, Cell, Table, size
-from burn.report.gather import Gathered, finite, short_path
+from burn.report.gather import Gathered, finite, number, short_path, words
 from burn.results import Result
 
 
 def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
-    """(network, one of its results, its numbers by name) of each packed file."""
+    """(network, the result of its time or another, its numbers by name) of each packed file."""
     found: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
     for j in gathered.judgements:
         r = j.result
         if r.protocol == "pack" and finite(r.value) is not None:
-            found.setdefault((r.model, r.checkpoint), (r, {}))[1][r.metric] = r.value
+            known = found.setdefault((r.model, r.checkpoint), (r, {}))
+            known[1][r.metric] = r.value
+            if r.metric == "milliseconds":  # which name what they were measured on
+                found[r.model, r.checkpoint] = (r, known[1])
     return [(model, r, numbers) for (model, _), (r, numbers) in found.items()]
+
+
+def measured_on(result: Result) -> str:
+    """Pixels, threads, instruction set and processor, without which a time says nothing."""
+    settings = result.settings
+    side, threads = number(settings, "image_size"), number(settings, "threads")
+    parts = (
+        f"{side:g} × {side:g} pixels" if side is not None else "",
+        f"{threads:g} thread{'' if threads == 1 else 's'}" if threads is not None else "",
+        words(settings, "isa"),
+        words(settings, "processor"),
+    )
+    said = ", ".join(part for part in parts if part)
+    return said or "pixels and processor were not recorded"
 
 
 def pack_table(gathered: Gathered) -> Table | None:
@@ -33,6 +50,8 @@ def pack_table(gathered: Gathered) -> Table | None:
                 row.append(Cell(DASH))
             elif metric.endswith("bytes"):
                 row.append(Cell(size(value), value, small=f"{value:,.0f} bytes"))
+            elif metric == "milliseconds":
+                row.append(Cell(f"{value:.4g}", value, small=measured_on(r)))
             else:
                 row.append(Cell(f"{value:.4g}", value))
         ratio = whole / count if count and whole else None

@@ -67,12 +67,13 @@ def demo_picture(
 def comparison_picture(results: Sequence[Result], file: Path) -> None:
     """Accuracy of every compared method by kNN and linear evaluation, the best by kNN at the top.
 
-    Bars are means over seeds, dots the seeds.
+    Bars are means over seeds, dots the seeds, ± their standard deviation. The heading names the
+    data, which all results of a comparison share.
     """
     rows = compared_rows(results)
     most = max(value for row in rows for values in row.numbers.values() for value in values)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 2, figsize=(9, 1.5 + 0.32 * len(rows)), sharey=True)
+        figure, axes = plt.subplots(1, 2, figsize=(9, 1.9 + 0.32 * len(rows)), sharey=True)
         for panel, protocol in zip(axes, ("knn", "linear"), strict=True):
             for place, row in enumerate(rows):
                 values = row.numbers.get(protocol, [])
@@ -98,9 +99,21 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
             [Patch(color=colour) for colour in kinds.values()], list(kinds), ncols=len(kinds),
             loc="lower center", frameon=False, fontsize=8,
         )  # fmt: skip
+        heading = figure.suptitle(_heading(results, rows), x=0.01, ha="left", fontsize=9)
+        heading.set_parse_math(False)  # a folder may be called $
         figure.tight_layout(rect=(0, 0.05, 1, 1))
         figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
         plt.close(figure)
+
+
+def _heading(results: Sequence[Result], rows: Sequence[ComparedRow]) -> str:
+    """Of a comparison: its data, and what the numbers behind the bars are."""
+    train, test = ("/".join(Path(name).parts[-2:]) for name in (results[0].train, results[0].test))
+    data = f"Trained on {train}, evaluated on {test}."
+    seeds = max(row.seeds for row in rows)
+    if seeds == 1:
+        return f"{data} One seed."
+    return f"{data} Mean of {seeds} seeds ± their standard deviation; a dot is one seed."
 
 
 def _colour(row: ComparedRow) -> str:

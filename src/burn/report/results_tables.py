@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from burn.report.cells import DASH, Cell, Table, percent, setting
 from burn.report.gather import settings_of, short_path
-from burn.report.networks import KINDS, PROTOCOLS, Network, Number
+from burn.report.networks import PROTOCOLS, Network, Number, kind_beside
 from burn.report.tables import number_name
 
 _MOST_ACROSS = 5  # columns; more numbers of one network stand below each other
@@ -43,7 +43,7 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
     for name in names:
         cells = {n.label: n for network, n in mine if network.name == name}
         network = next(network for network, _ in mine if network.name == name)
-        row = [Cell(name, small=KINDS[network.kind])]
+        row = [Cell(name, small=kind_beside(network))]
         for _, label in labels:
             n = cells.get(label)
             if n is None:
@@ -56,14 +56,22 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
         rows.append(row)
     rows.sort(key=lambda row: -max((c.key for c in row[1:2] if isinstance(c.key, float)),
                                    default=0.0))  # fmt: skip
-    title = f"Learned on {short_path(train)}, judged on {short_path(test)}"
+    title = f"Learned on {short_path(train)}, evaluated on {short_path(test)}"
     if train == test:
-        title = f"Learned and judged on {short_path(train)}"
+        title = f"Learned and evaluated on {short_path(train)}"
     columns = ["network", *(label for _, label in labels)]
-    if len(rows) == 1 and len(columns) > _MOST_ACROSS:
-        name, *cells = rows[0]
-        rows = [[Cell(label), cell] for label, cell in zip(columns[1:], cells, strict=True)]
-        columns, title = ["number", "%"], f"{name.text}: {title[:1].lower()}{title[1:]}"
+    largest = {n.label: n.largest_class for _, n in mine if n.largest_class is not None}
+    if largest:
+        rows.append([
+            Cell("always the largest class", small="needs no network"),
+            *(Cell(DASH) if (share := largest.get(label)) is None else Cell(percent(share), share)
+              for _, label in labels),
+        ])  # fmt: skip
+    if len(names) == 1 and len(columns) > _MOST_ACROSS:
+        across = [row[1:] for row in rows]
+        rows = [[Cell(label), *cells] for label, *cells in zip(columns[1:], *across, strict=True)]
+        title = f"{names[0]}: {title[:1].lower()}{title[1:]}"
+        columns = ["number", "%"] + (["always the largest class, %"] if largest else [])
     numbers = frozenset(range(1, len(columns)))
     return Table(title, columns, rows, numbers, f"In percent. {_how([n for _, n in mine])}")
 

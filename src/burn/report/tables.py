@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 
-from burn.results import Result
+from burn.results import Result, largest_class
 
 
 def results_table(results: Sequence[Result]) -> RenderableType:
@@ -21,8 +21,10 @@ def results_table(results: Sequence[Result]) -> RenderableType:
         for r in results:
             spread = "" if r.spread is None else f" ± {r.spread:.1f}"
             table.add_row(number_name(r.protocol, r.metric), f"{r.value:.1f}{spread}")
+        if (share := _largest_class(results)) is not None:
+            table.add_row(_LARGEST, f"{share:.1f}")
         first = results[0]
-        return Group(f"{first.model}: learned on {first.train}, judged on {first.test}", table)
+        return Group(f"{first.model}: learned on {first.train}, evaluated on {first.test}", table)
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
     table = Table()
     table.add_column("model")
@@ -32,7 +34,18 @@ def results_table(results: Sequence[Result]) -> RenderableType:
         numbers = {(r.protocol, r.metric): r.value for r in results if r.model == model}
         cells = [f"{numbers[c]:.1f} %" if c in numbers else "" for c in columns]
         table.add_row(model, *cells)
+    if (share := _largest_class(results)) is not None:
+        floors = {(r.protocol, r.metric) for r in results if largest_class(r) is not None}
+        table.add_row(_LARGEST, *(f"{share:.1f} %" if c in floors else "" for c in columns))
     return table
+
+
+_LARGEST = "always the largest class"
+
+
+def _largest_class(results: Sequence[Result]) -> float | None:
+    """What always answering the most frequent class scores, where the classes are imbalanced."""
+    return next((share for r in results if (share := largest_class(r)) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,8 @@ def comparison_table(results: Sequence[Result]) -> RenderableType:
     table = Table(*(Column(name, justify="right" if name else "left") for name in _COMPARED))
     for row in compared_rows(results):
         table.add_row(*_cells(row))
+    if (share := _largest_class(results)) is not None:
+        table.add_row(_LARGEST, f"{share:.1f}", f"{share:.1f}", "", "", "")
     return table
 
 
@@ -114,12 +129,14 @@ def comparison_markdown(results: Sequence[Result]) -> str:
     """The same for a page, with the data below it."""
     rows = [_COMPARED, ("---", *("---:",) * (len(_COMPARED) - 1))]
     rows += [_cells(row) for row in compared_rows(results)]
+    if (share := _largest_class(results)) is not None:
+        rows.append((_LARGEST, f"{share:.1f}", f"{share:.1f}", "", "", ""))
     lines = ["| " + " | ".join(cells) + " |" for cells in rows]
     linear = next(r.settings for r in results if r.protocol == "linear")
     several = any(row.seeds > 1 for row in compared_rows(results))
     spread = ", ± the standard deviation over seeds" if several else ""
     about = (
-        f"Top-1 in %{spread}. Learned on {results[0].train}, judged "
+        f"Top-1 in %{spread}. Learned on {results[0].train}, evaluated "
         f"on {results[0].test}. Linear: learning rate {linear['lr']:g}, {linear['epochs']} epochs, "
         f"augmentation {linear['augment']}. Epochs are of all stages together."
     )

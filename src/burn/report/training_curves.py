@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from burn.report.charts import Chart, Line, curves, strip
+from burn.report.charts import Chart, Line, Scale, curves, strip
 from burn.report.gather import RANK_ALARM, TARGET_ALARM, Run
 
 
-def joined(run: Run, name: str) -> list[tuple[float, float]]:
-    """A column of the monitors, stages one after the other."""
-    points: list[tuple[float, float]] = []
-    for stage, start in zip(run.stages, _starts(run), strict=True):
-        points += [(start + step, value) for step, value in stage.metrics.points(name)]
-    return points
+def by_stage(run: Run, name: str) -> list[list[tuple[float, float]]]:
+    """A column of the monitors, a list of points a stage; steps are counted over all stages."""
+    return [
+        [(start + step, value) for step, value in stage.metrics.points(name)]
+        for stage, start in zip(run.stages, _starts(run), strict=True)
+    ]
 
 
 def _starts(run: Run) -> list[float]:
@@ -39,11 +39,11 @@ def curve_charts(run: Run, key: str) -> list[Chart]:
     columns = {name for s in run.stages for row in s.metrics.rows for name in row}
 
     def lines(*wanted: tuple[str, str, str]) -> list[Line]:
-        return [Line(label, colour, joined(run, name)) for name, label, colour in wanted
+        return [Line(label, colour, by_stage(run, name)) for name, label, colour in wanted
                 if name in columns]  # fmt: skip
 
     losses = lines(*_LOSSES)
-    if len(losses) == 2 and losses[0].points == losses[1].points:
+    if len(losses) == 2 and losses[0].parts == losses[1].parts:
         losses = losses[1:]
     positive = all(value > 0 for line in losses for _, value in line.points)
     spread = [v for line in losses for _, v in line.points if v > 0]
@@ -79,7 +79,7 @@ def curve_charts(run: Run, key: str) -> list[Chart]:
                stages=borders, end=end),
         _gradients(run, key, borders, end),
         curves("Weights that change sign", lines(("weight_flips", "flips", "burn")), f"{key}flips",
-               percent=_is_share(joined(run, "weight_flips")), stages=borders, end=end),
+               percent=_is_share(by_stage(run, "weight_flips")), stages=borders, end=end),
         *_layers(run, key),
         curves("Images a second", lines(("images_per_second", "images/s", "green")),
                f"{key}speed", stages=borders, end=end, bottom=0),
@@ -89,30 +89,33 @@ def curve_charts(run: Run, key: str) -> list[Chart]:
     return [chart for chart in charts if chart]
 
 
-def _is_share(points: Sequence[tuple[float, float]]) -> bool:
-    return bool(points) and all(0 <= value <= 1 for _, value in points)
+def _is_share(parts: Sequence[Sequence[tuple[float, float]]]) -> bool:
+    values = [value for part in parts for _, value in part]
+    return bool(values) and all(0 <= value <= 1 for value in values)
 
 
 def _gradients(run: Run, key: str, borders: Sequence[float], end: float) -> Chart | None:
-    parts: dict[str, list[tuple[float, float]]] = {}
-    for stage, start in zip(run.stages, _starts(run), strict=True):
+    parts: dict[str, list[list[tuple[float, float]]]] = {}
+    for place, (stage, start) in enumerate(zip(run.stages, _starts(run), strict=True)):
         for row in stage.gradients.rows:
             if row.get("norm", 0) > 0:
-                parts.setdefault(row["part"], []).append((start + row["step"], row["norm"]))
+                stages = parts.setdefault(row["part"], [[] for _ in run.stages])
+                stages[place].append((start + row["step"], row["norm"]))
     roles = ("burn", "blue", "grey", "violet", "green", "teal", "ink")
     lines = [
-        Line(name, roles[i % len(roles)], points, dashed=i >= len(roles))
-        for i, (name, points) in enumerate(list(parts.items())[:14])
+        Line(name, roles[i % len(roles)], stages, dashed=i >= len(roles))
+        for i, (name, stages) in enumerate(list(parts.items())[:14])
     ]
     return curves("Size of the gradients, by part", lines, f"{key}grad", log=True,
                   stages=borders, end=end, note="norm, logarithmic scale")  # fmt: skip
 
 
+# Colour, and that below a half where the scale diverges from it.
 _LAYER_COLUMNS = (
-    ("weight_flips", "Weights that change sign, by layer", "burn"),
-    ("dead_channels", "Dead channels, by layer", "alarm"),
-    ("weight_balance", "Weights that are +1, by layer", "blue"),
-    ("activation_balance", "Activations that are +1, by layer", "teal"),
+    ("weight_flips", "Weights that change sign, by layer", "burn", ""),
+    ("dead_channels", "Dead channels, by layer", "alarm", ""),
+    ("weight_balance", "Weights that are +1, by layer", "burn", "blue"),
+    ("activation_balance", "Activations that are +1, by layer", "burn", "blue"),
 )
 
 
@@ -127,7 +130,7 @@ def _layers(run: Run, key: str) -> list[Chart | None]:
     if len(steps) > 80:
         steps = steps[:: -(-len(steps) // 80)]
     charts: list[Chart | None] = []
-    for name, title, colour in _LAYER_COLUMNS:
+    for name, title, colour, below in _LAYER_COLUMNS:
         values = {
             (row["layer"], start + row["step"]): row[name]
             for row, start in rows
@@ -135,14 +138,11 @@ def _layers(run: Run, key: str) -> list[Chart | None]:
         }
         if not values:
             continue
-        if "balance" in name:  # of two signs: how far from half
+        if below:
             most = max(0.01, *(abs(value - 0.5) for value in values.values()))
-            low, high, note = 0.5 - most, 0.5 + most, "; half is even"
+            scale = Scale(0.5 - most, 0.5 + most, colour, below)
         else:
-            low, high, note = 0.0, max(values.values()), ""
-        note = f"from {100 * low:.3g} %, pale, to {100 * high:.3g} %, full{note}"
-        charts.append(
-            strip(title, names, steps, values, f"{key}{name}", low=low, high=high, colour=colour,
-                  note=note)
-        )  # fmt: skip
+            scale = Scale(0.0, max(values.values()) or 0.01, colour)
+        note = "at 50 % both signs are equally frequent" if below else ""
+        charts.append(strip(title, names, steps, values, f"{key}{name}", scale, note))
     return charts
