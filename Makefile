@@ -4,13 +4,20 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test test-long check docs clean
+.PHONY: demo test test-avx2 test-long check docs clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
 
 test: .venv/ready
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The same on kernels that round otherwise: as on an x86 processor without AVX-512, whichever this
+# is. Of libraries that choose kernels by the processor only NumPy and ONNX Runtime stay as they are.
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	BURN_ENGINE_ISA=avx2 OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX
+test-avx2: .venv/ready
+	$(AVX2) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The tests that take minutes: faults of many processes, and whether every method learns.
 test-long: .venv/ready

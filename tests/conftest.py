@@ -1,4 +1,4 @@
-"""Shared by the tests: one thread (the suite runs in parallel), one tiny teacher."""
+"""Shared by the tests: the number of threads, one tiny teacher."""
 
 from __future__ import annotations
 
@@ -8,10 +8,34 @@ from pathlib import Path
 import pytest
 import torch
 
+import threads
 import tiny
 from burn.data.scenes import write_digit_scenes
 
-torch.set_num_threads(1)
+threads.limit()
+
+
+# Files that take half a minute or more. They begin first, so that both processes end together.
+LONG_FILES = (
+    "training/test_run.py",
+    "golden/test_golden.py",
+    "test_compare.py",
+    "faults/test_checkpoints.py",
+    "test_build.py",
+    "recipes/test_learning.py",
+    "evaluation/test_detection.py",
+    "faults/test_signals.py",
+    "faults/test_kill.py",
+    "deploy/test_onnx.py",
+    "test_demo.py",
+    "test_ablate.py",
+    "recipes/test_recipes.py",
+    "faults/test_workers.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG_FILES))
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
+import threads
 from burn.backbones import Backbone, BackboneConfig
 from burn.methods.base import Method
 from burn.types import Batch
@@ -138,7 +139,7 @@ def in_two_processes(target: Callable[[int], Any], folder: Path) -> tuple[Any, A
 
 
 def _second(target: Callable[[int], Any], port: int, out: Path) -> None:
-    torch.set_num_threads(1)
+    threads.limit()
     torch.save(_together(target, 1, port), out)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from burn.errors import UserError
+from burn.ranks import ranks
+
+if TYPE_CHECKING:
+    import torch
 
 Device = Literal["auto", "cpu", "cuda"]
 Compute = Literal["auto", "float32", "bfloat16"]
@@ -18,11 +19,13 @@ def torch_device(device: Device) -> torch.device:
 
     Of several CUDA devices a process that torchrun started takes its own.
     """
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
     if device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    local, count = ranks().local_rank, torch.cuda.device_count()
     if local >= count:
         raise UserError(
             f"process {local} of this machine has no GPU, torch sees {count}: start no more "
@@ -32,11 +35,19 @@ def torch_device(device: Device) -> torch.device:
 
 
 def uses_bfloat16(compute: Compute, device: Device) -> bool:
-    """Whether `compute` means bfloat16 there: auto does where the hardware has it."""
+    """Whether `compute` means bfloat16 there: auto does where the hardware computes in it.
+
+    On a CPU that needs its instructions, and PyTorch to use AVX-512, which ATEN_CPU_CAPABILITY
+    can forbid.
+    """
     if compute != "auto":
         return compute == "bfloat16"
+    import torch
+
     if torch_device(device).type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     # Emulated on a CPU without such instructions, bfloat16 is slower than float32.
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        return False
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer than torch 2.11
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -1,4 +1,4 @@
-"""Writes the golden loss curves anew: `python tests/golden/record.py`, after a change meant to
+"""Records the golden curves again: `python tests/golden/record.py`, after a change that is meant to
 change them, which CHANGELOG.md then says."""
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ CURVES = (
     "supervised", "supervised_kl", "byol", "swav", "mocov2", "s2bnn", "s2bnn_mixed", "simclr",
     "infomin",
 )  # fmt: skip
+SCHEDULES = ("learning_rate", "lambda")  # λ of methods that have one
 STEPS = 20
-# Of these only so many steps hold where rounding differs: SimCLR's loss does not fall in twenty,
-# and what it does is noise.
-STABLE = {"simclr": 3}
+EXACT = 3  # steps before other roundings have turned signs that the loss depends on
 
 
-def curve(name: str) -> list[float]:
-    """The loss at each of the first steps, in float32, on digits; teachers are random ones."""
+def curves(name: str) -> dict[str, list[float]]:
+    """Loss and schedules at each of the first steps, in float32, on digits.
+
+    Teachers are random ones.
+    """
     from dataclasses import replace
-
-    import torch
 
     import tiny
     from burn.training.metrics import read_metrics
 
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         teacher = None
@@ -53,9 +52,19 @@ def curve(name: str) -> list[float]:
             tiny.train(labelled, teacher, max_steps=1)
         tiny.train(recipe, out / "run", teacher, max_steps=STEPS, monitor_every=1)
         rows = read_metrics(out / "run" / "stage1" / "metrics.csv")
-    return [row["loss"] for row in rows if "loss" in row]
+    rows = [row for row in rows if "loss" in row]
+    return {
+        column: [row[column] for row in rows]
+        for column in ("loss", *SCHEDULES)
+        if column in rows[0]
+    }
 
 
 if __name__ == "__main__":
-    curves = {name: curve(name) for name in CURVES}
-    (FOLDER / "losses.json").write_text(json.dumps(curves, indent=2) + "\n")
+    import torch
+
+    torch.set_num_threads(1)
+    recorded = {name: curves(name) for name in CURVES}
+    losses = {name: found.pop("loss") for name, found in recorded.items()}
+    for file, content in (("losses", losses), ("schedules", recorded)):
+        (FOLDER / f"{file}.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -1,19 +1,39 @@
 import json
 
 import pytest
-from record import CURVES, FOLDER, STABLE, STEPS, curve
+from record import CURVES, EXACT, FOLDER, SCHEDULES, STEPS, curves
+
+# How far a curve may be off at any step, as a share of what it spans. Other processors and numbers
+# of threads round differently, which flips signs near zero, and twenty steps amplify that: curves
+# were off by up to 0.08, and these two, which are mostly noise in so few steps, by up to 0.15.
+OFF = {"teacher": 0.3, "supervised": 0.3}
+# SimCLR's loss does not fall in twenty steps with a binary student: noise is all that it spans.
+EXACT_ALONE = {"simclr"}
 
 
-@pytest.mark.parametrize("name", CURVES)
-def test_the_first_losses_are_those_recorded(name: str):
-    """A refactor leaves them unchanged.
+# Mocov2's loss on views that take 18 seconds to draw.
+SLOW = ("infomin",)
 
-    Within a tenth of what the curve spans: another CPU's kernels round differently, which flips
-    some of the signs near zero, and twenty steps amplify that; a wrong term, scale, order of draws
-    or schedule moves them further.
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=(pytest.mark.long,) if n in SLOW else ()) for n in CURVES]
+)
+def test_the_first_steps_are_those_recorded(name: str):
+    """A refactor leaves losses and schedules unchanged.
+
+    A wrong term, scale, order of draws or optimizer moves the first losses, where rounding moved
+    none by more than 0.003 of the span. Later losses are too noisy to show a learning rate that is
+    wrong by a tenth, so the schedules are compared themselves.
     """
     recorded = json.loads((FOLDER / "losses.json").read_text())[name]
     assert len(recorded) == STEPS
-    tolerance = (max(recorded) - min(recorded)) / 10
-    steps = STABLE.get(name, STEPS)
-    assert curve(name)[:steps] == pytest.approx(recorded[:steps], abs=tolerance)
+    span = max(recorded) - min(recorded)
+    found = curves(name)
+    losses = found.pop("loss")
+    assert losses[:EXACT] == pytest.approx(recorded[:EXACT], abs=0.01 * span)
+    if name not in EXACT_ALONE:
+        assert losses == pytest.approx(recorded, abs=OFF.get(name, 0.2) * span)
+    schedules = json.loads((FOLDER / "schedules.json").read_text())[name]
+    assert found.keys() == schedules.keys() <= set(SCHEDULES)
+    for column, values in schedules.items():
+        assert found[column] == pytest.approx(values, rel=1e-5), column
