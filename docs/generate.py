@@ -4,8 +4,9 @@
     python docs/generate.py --take runs/compared …      # first take in what runs hold
 
 --take copies results and rows of comparisons, ablations, analyses and demos into docs/results/.
-In results.md the claims, the comparison, the ablations and the analyses are made of these; the
-other tables, of single measurements, stand in docs/results/results.md.j2 with the words.
+In results.md the claims, the comparison, the ablations, the analyses and the engine's times are
+made of these; the other tables, of single measurements, stand in docs/results/results.md.j2 with
+the words. benchmarks/engine.py --out writes docs/results/engine/NAME.json.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import jinja2
 from burn.ablate import read_ablation
 from burn.analysis.rows import from_csv
 from burn.campaign import read_campaign
-from burn.report import costs, ema_toy, gradients, schedules
+from burn.report import costs, ema_toy, engine, gradients, schedules
 from burn.report.ablations import ablation_markdown
 from burn.report.analyses import Report
 from burn.report.claims import Evidence, claims
@@ -119,16 +120,20 @@ def documents() -> dict[str, str]:
         compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
         ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
         claims=_claims(),
+        engine=_engine(),
         count=_verdicts(),
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
     )
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    return {"results.md": text, "../README.md": _between("demo", _demo_table(), readme)}
+    readme = _between("demo", _demo_table(), readme)
+    picture = f"![{_engine().title}](docs/engine.svg)"
+    return {"results.md": text, "../README.md": _between("engine", picture, readme)}
 
 
 def draw(folder: Path) -> None:
     """Every picture, into `folder`."""
     comparison_picture(_results("compared.jsonl"), folder / "comparison.svg")
+    _engine().draw(folder / "engine.svg")
     demo = _results("demo.jsonl")
     demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
     for name in ANALYSES:
@@ -143,6 +148,20 @@ def _results(name: str) -> list[Result]:
 def _rows(name: str) -> list[dict[str, Any]]:
     file = DATA / f"{name}.csv"
     return from_csv(file.read_text(encoding="utf-8").splitlines(), str(file))
+
+
+def _engine() -> Report:
+    """Of every machine that benchmarks/engine.py left a file of, the fastest first."""
+    machines = [json.loads(file.read_text("utf-8")) for file in sorted(DATA.glob("engine/*.json"))]
+
+    def fastest(machine: dict[str, Any]) -> float:
+        return min(
+            row["milliseconds"]
+            for row in machine["rows"]
+            if row["runtime"] == "burn-engine" and row["size"] == 224 and row["threads"] == 1
+        )
+
+    return engine.engine(sorted(machines, key=fastest))
 
 
 def _about(name: str) -> dict[str, Any]:
