@@ -35,7 +35,7 @@ check: .venv/ready
 
 # The engine first: burn-ssl needs it, and takes it from here, built from its sources.
 .venv/ready: pyproject.toml | .venv/engine
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,teacher]'
 	touch $@
 
 .venv/engine: $(ENGINE) | .venv/bin/pip

@@ -25,7 +25,8 @@ class Result:
     1,000), train_images, test_images, train_fingerprint, test_fingerprint and, where each image has
     one label, largest_class: the share in percent of the test images that the most frequent class
     has. training says how long the stage that gave the checkpoint was trained: stage, steps,
-    images_seen. Both are None in results of burn 0.1.0 and where there is nothing to say.
+    images_seen; and teacher_labels, the data whose labels its teacher was trained with, where that
+    is known. Both are None in results of burn 0.1.0 and where there is nothing to say.
     """
 
     protocol: str

@@ -141,6 +141,9 @@ def _evaluate(
         request.seed, request.workers, out, uses_bfloat16(request.compute, request.device),
         announce=announce, training=model.training,
     )  # fmt: skip
+    if model.training and "teacher_labels" in model.training:
+        labels = model.training["teacher_labels"]
+        subject.notes.append(f"{model.name}: its teacher was trained with {labels} labels")
     for source in (train, test):
         if isinstance(source, Voc) and source.skipped:
             first = "; ".join(source.skipped[:5])

@@ -17,7 +17,7 @@ from burn.checkpoint import find_checkpoint, images_per_step, load_checkpoint
 from burn.classifier_file import fingerprint
 from burn.data.sources import Source, UnreadableImage
 from burn.data.views import ViewConfig
-from burn.errors import UserError
+from burn.errors import UserError, printable
 from burn.results import Result
 from burn.settings import from_plain
 from burn.targets.weights import backbone_from, load_backbone
@@ -217,7 +217,10 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
         if fresh:
             raise UserError("random weights need a checkpoint of burn's to copy the network from")
         views = ViewConfig(size=backbone.fixed_size or 224)
-        return Model(str(origin["architecture"]), backbone, views)
+        name = str(origin["architecture"])
+        if "labels" in origin:
+            name += f", trained with {origin['labels']} labels"
+        return Model(name, backbone, views)
     checkpoint = load_checkpoint(find_checkpoint(Path(spec)))
     backbone = backbone_from(checkpoint, fresh=fresh, seed=seed)
     meta = checkpoint.meta
@@ -233,11 +236,14 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
     return Model(name, backbone, views, _training(meta))
 
 
-def _training(meta: Mapping[str, Any]) -> dict[str, int] | None:
-    """How long a checkpoint's stage was trained, if its description says."""
+def _training(meta: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How long a checkpoint's stage was trained, and by whose labels, if its description says."""
     try:
         stage, steps = int(meta["stage"]), int(meta["steps"])
         images = steps * images_per_step(meta)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    return {"stage": stage, "steps": steps, "images_seen": images}
+    teacher = meta.get("teacher")
+    labels = teacher.get("labels") if isinstance(teacher, Mapping) else None
+    told = {} if labels is None else {"teacher_labels": printable(str(labels)[:80])}
+    return {"stage": stage, "steps": steps, "images_seen": images, **told}

@@ -190,6 +190,8 @@ def _marks(run: Run | None, base: str) -> tuple[str, ...]:
     architecture = words(run.about, "teacher", "architecture")
     if architecture and architecture != "resnet50" and run.method in ("burn", "s2bnn"):
         marks.append(f"teacher {architecture} (paper: resnet50)")
+    if (labels := words(run.about, "teacher", "labels")) and run.method in ("burn", "s2bnn"):
+        marks.append(f"teacher trained with {labels} labels (paper: without labels)")
     return tuple(marks)
 
 

@@ -25,7 +25,10 @@ def facts(run: Run) -> list[tuple[str, str, str]]:
     if isinstance(told, Mapping):
         teacher = short_path(words(told, "spec")) or DASH
         digest = words(told, "sha256")[:12]
-        teacher_small = _and_mark(words(told, "architecture"), "SHA-256", digest)
+        architecture = words(told, "architecture")
+        if labels := words(told, "labels"):
+            architecture += f", trained with {labels} labels"
+        teacher_small = _and_mark(architecture, "SHA-256", digest)
     seen, epochs = run.images_seen, ""
     if seen is not None and run.images:
         epochs = f"{seen / run.images:.3g} epochs in all stages"

@@ -7,9 +7,11 @@ row.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from burn.targets.efficientnet import efficientnet_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +29,8 @@ class Layout:
         beside: what may lie beside and is dropped.
         labelled: below the prefix may lie a classifier, trained with labels.
         attention_heads: of its transformers, where timm's of the same shapes have another number.
+        renamed: gives the backbone's names by the file's, of the backbone's names and those that
+            its classifier may have; None where they are the same below the prefix.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Layout:
     beside: tuple[str, ...] = ()
     labelled: bool = False
     attention_heads: int | None = None
+    renamed: Callable[[Collection[str], Collection[str]], Mapping[str, str]] | None = None
 
     def where(self) -> str:
         """Where it keeps the backbone, in a few words."""
@@ -109,6 +114,7 @@ _PLAIN = (
     Layout("plain", None, "", labelled=True),
     Layout("plain", None, "module.", labelled=True),
     Layout("plain", None, "backbone.", labelled=True),
+    Layout("EfficientNet-PyTorch", None, "", labelled=True, renamed=efficientnet_names),
 )  # fmt: skip
 
 # Where several fit, the first is taken: averaged weights before the last step's, and a project's
@@ -126,6 +132,8 @@ A teacher is one of
   PATH               a run folder or checkpoint of burn's: runs/teacher
   ARCHITECTURE:FILE  a timm name and a file of weights: resnet50:moco_v2_800ep_pretrain.pth.tar
   hub:NAME           weights that timm publishes, when online: hub:resnet50.a1_in1k
+  lite0              EfficientNet-lite0, trained with ImageNet's labels, of the extra
+                     burn-ssl[teacher], which make installs: no hub is needed
 Images are normalised as ImageNet's, or as timm does for the tag in the name, where it has one
 (vit_tiny_patch16_224.augreg_in21k:FILE). Every weight must find its place, or it is an error.
 {_LIST}"""
@@ -166,8 +174,10 @@ def sort(
     that may be the classifier.
     """
     found = Sorted(layout)
+    renamed = layout.renamed(expected, classifiers) if layout.renamed else {}
     for name, tensor in tensors.items():
         below = name.removeprefix(layout.prefix) if name.startswith(layout.prefix) else None
+        below = None if below is None else renamed.get(below, below)
         head = next((h for h in layout.head if name.startswith(h)), None)
         if below is not None and below in expected:
             found.backbone[below] = tensor

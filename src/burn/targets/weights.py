@@ -36,6 +36,7 @@ from burn.errors import UserError, printable
 from burn.inputs import require_safetensors, status_of
 from burn.paths import expand, nearest_path
 from burn.settings import from_plain
+from burn.targets import lite0
 from burn.targets.heads import classifier_from, head_from
 from burn.targets.layouts import LAYOUTS, Layout, Sorted, sort, tensors_in
 from burn.targets.torch_file import check_tensors, check_torch_file, code_in
@@ -80,7 +81,8 @@ class Teacher:
     """A float network to learn from.
 
     head: projection head, features (batch, d) -> embedding, or None. classifier: class logits of a
-    network trained with labels, or None. origin: where it came from, as plain JSON values.
+    network trained with labels, or None. origin: where it came from, as plain JSON values; labels
+    in it names the data whose labels it was trained with, where that is known.
     """
 
     backbone: Backbone
@@ -92,9 +94,10 @@ class Teacher:
 def load_teacher(spec: str) -> Teacher:
     """A pretrained network in eval mode, with the heads that its file holds.
 
-    spec: PATH, ARCHITECTURE:FILE or hub:NAME, as `layouts.TEACHER_SYNTAX` explains. Every weight of
-    the architecture must be in the file with its shape, and no others but those that are known to
-    lie beside it. Raises UserError otherwise, naming the first of them and the nearest format.
+    spec: PATH, ARCHITECTURE:FILE, hub:NAME or lite0, as `layouts.TEACHER_SYNTAX` explains. Every
+    weight of the architecture must be in the file with its shape, and no others but those that are
+    known to lie beside it. Raises UserError otherwise, naming the first of them and the nearest
+    format.
     """
     source = _read(spec)
     backbone, width = source.backbone, source.backbone.num_features
@@ -127,9 +130,12 @@ def _read(spec: str) -> _Source:
     if expand(spec).exists():
         return _read_ours(str(expand(spec)))
     name, separator, file_name = spec.partition(":")
+    if spec == lite0.NAME:
+        source = _read_theirs(spec, lite0.CONFIG, lite0.lite0_file())
+        return replace(source, origin={**source.origin, "labels": lite0.LABELS})
     if not separator:
         near = nearest_path(expand(spec))
-        hint = "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE or hub:NAME"
+        hint = "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME or lite0"
         raise UserError(f"no checkpoint at {spec}: {f'did you mean {near}?' if near else hint}")
     if name == "hub":
         return _read_theirs(spec, *_download(file_name))

@@ -247,6 +247,7 @@ class _Run:
         lines = start_summary(
             self.source, recipe, steps, self.plan.max_steps, self.machine_described,
             "bfloat16" if bfloat16 else "float32", self.workers, across,
+            self.described["teacher"],
         )  # fmt: skip
         for line in lines:
             console.print(line, markup=False, highlight=False)

@@ -37,15 +37,18 @@ def start_summary(
     compute: str,
     workers: int,
     across_processes: str,
+    teacher: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Lines on images, classes, device, batch and steps.
+    """Lines on images, classes, teacher, device, batch and steps.
 
     machine: as a stage's description has it. compute: number format of the arithmetic. workers:
     data-loader workers of a process. across_processes: how BN sees the batch of several processes.
+    teacher: its origin, or None for a method without one.
     """
     lines = {
         "images": _images(source),
         "classes": _classes(source, recipe),
+        **({"teacher": _teacher(teacher)} if teacher else {}),
         "device": _device(machine, compute, workers),
         "batch": _batch(recipe, steps) + across_processes,
         "steps": _steps(recipe, steps, max_steps),
@@ -74,6 +77,11 @@ def _classes(source: Source, recipe: Recipe) -> str:
     if recipe.method in NEED_LABELS:
         return f"{len(source.classes):,}, which method {recipe.method} learns from"
     return f"{len(source.classes):,}, only used to monitor kNN accuracy"
+
+
+def _teacher(origin: Mapping[str, Any]) -> str:
+    text = f"{origin['spec']} ({origin['architecture']})"
+    return f"{text}, trained with {origin['labels']} labels" if "labels" in origin else text
 
 
 def _device(machine: Mapping[str, Any], compute: str, workers: int) -> str:
