@@ -29,7 +29,8 @@ class Precision(StrEnum):
 class Batch:
     """What a data loader hands to a method.
 
-    views: one uint8 tensor (batch, 3, height, width) for each augmented view of the same images.
+    views: one uint8 tensor (batch, 3, height, width) for each augmented view of the same images;
+    where a teacher sees a size of its own, its renderings of the same views follow.
     indices: int64 (batch,), the images' positions in their source.
     unreadable: positions of images that belonged in this batch and could not be decoded.
     labels: int64 (batch,), or None where the source has none; method supervised alone looks.

@@ -283,7 +283,7 @@ def _loader(
     recipe: Recipe, source: Source, seed: int, num_views: int, workers: int
 ) -> TrainLoader | StreamLoader:
     """Stage 1's batches in `pretrain`, of one process."""
-    views = random_views(recipe.view_configs(num_views), seed)
+    views = random_views(recipe.view_configs(num_views), seed, num_views)
     batch_size = recipe.batch_size // recipe.accumulate
     if isinstance(source, ShardedImages):
         return StreamLoader(source, views, batch_size, seed, workers=workers)

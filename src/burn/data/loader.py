@@ -52,12 +52,19 @@ def collate(items: Sequence[tuple[int, tuple[Tensor, ...], int | None]]) -> Batc
     )
 
 
-def random_views(configs: Sequence[ViewConfig], seed: int) -> Transform:
-    """Pretraining's transform: a view by each of `configs`, drawn from (seed, epoch, index)."""
+def random_views(
+    configs: Sequence[ViewConfig], seed: int, num_drawn: int | None = None
+) -> Transform:
+    """Pretraining's transform: a view by each of `configs`, drawn from (seed, epoch, index).
+
+    num_drawn: how many views are drawn, all by default; the others repeat them in turn, with the
+    same crop, flip and colours at their own size.
+    """
+    drawn = num_drawn or len(configs)
 
     def transform(image: Tensor, epoch: int, index: int) -> tuple[Tensor, ...]:
         return tuple(
-            random_view(image, config, generator(seed, epoch, index, view))
+            random_view(image, config, generator(seed, epoch, index, view % drawn))
             for view, config in enumerate(configs)
         )
 

@@ -96,12 +96,13 @@ class Burn(Method):
         return names
 
     def forward(self, batch: Batch, progress: float) -> StepOutput:
-        first, second = batch.views[0], batch.views[-1]
-        features = self.backbone(second)
-        output = self._compare(self.teacher(first), features, progress)
+        last = self.num_views - 1
+        features = self.backbone(batch.views[last])
+        output = self._compare(self.teacher(self.teacher_view(batch, 0)), features, progress)
         if self.config.views == "same":
             return output
-        crossed = self._compare(self.teacher(second), self.backbone(first), progress)
+        target = self.teacher(self.teacher_view(batch, last))
+        crossed = self._compare(target, self.backbone(batch.views[0]), progress)
         return StepOutput(
             loss=(output.loss + crossed.loss) / 2,
             terms={name: (term + crossed.terms[name]) / 2 for name, term in output.terms.items()},

@@ -78,7 +78,8 @@ class S2bnn(Method):
         else:
             features = self.contrast.encode(self.backbone, query)
         embeddings = self.head(features)
-        loss = distillation_loss(self.teacher(query), embeddings, self.config.temperature)
+        target = self.teacher(self.teacher_view(batch, 0))
+        loss = distillation_loss(target, embeddings, self.config.temperature)
         terms = {"loss": loss.detach()}
         if self.contrast is not None:
             contrastive = self.contrast(embeddings, batch.views[1])

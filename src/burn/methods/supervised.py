@@ -73,7 +73,7 @@ class SupervisedKl(Method):
         ]
 
     def forward(self, batch: Batch, progress: float) -> StepOutput:
-        (view,) = batch.views
-        features = self.backbone(view)
-        loss = kl_divergence(self.teacher(view), self.classifier(features), temperature=1.0)
+        features = self.backbone(batch.views[0])
+        target = self.teacher(self.teacher_view(batch, 0))
+        loss = kl_divergence(target, self.classifier(features), temperature=1.0)
         return StepOutput(loss, {"loss": loss.detach()}, features.detach())

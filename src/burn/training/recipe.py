@@ -11,6 +11,7 @@ from burn.compute import Compute
 from burn.data.view_config import ViewConfig
 from burn.errors import UserError
 from burn.methods.configs import (
+    NEED_TEACHER,
     BurnConfig,
     ByolConfig,
     InfominConfig,
@@ -35,6 +36,8 @@ class Recipe:
         batch_size: images for each optimizer step.
         accumulate: parts into which a batch is cut where memory is short.
         stages: 2 trains a binary network first with float weights, then fully binary; 1 at once.
+        teacher_size: side in pixels of the views that the teacher sees: the same crops, flips and
+            colours, each rendered from the image at its own size. Default: the student's views.
         compute: number format of the arithmetic; auto is bfloat16 where the processor has
             instructions for it, else float32.
         backbone: the network to train.
@@ -54,6 +57,7 @@ class Recipe:
     batch_size: int = 256
     accumulate: int = 1
     stages: Literal[1, 2] = 2
+    teacher_size: int | None = None
     compute: Compute = "auto"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     burn: BurnConfig = field(default_factory=BurnConfig)
@@ -83,6 +87,12 @@ class Recipe:
             raise UserError(
                 f"stages 2 binarises step by step, but {self.backbone.name} has no binary layers: "
                 "give stages 1"
+            )
+        require_within(8, 4096, teacher_size=self.teacher_size)
+        if self.teacher_size is not None and self.method not in NEED_TEACHER:
+            raise UserError(
+                f"--teacher-size {self.teacher_size}: method {self.method} has no teacher; leave "
+                "it out"
             )
         if self.method == "simclr" and self.accumulate > 1:
             raise UserError(
@@ -114,9 +124,12 @@ class Recipe:
         return getattr(self, self.method, None)
 
     def view_configs(self, num_views: int) -> tuple[ViewConfig, ...]:
-        """The augmentation of each view of an image: all alike but for SwAV's small crops."""
+        """The augmentation of each view of an image: all alike but for SwAV's small crops.
+
+        With `teacher_size`, those of the teacher follow, one for each view.
+        """
         if self.method != "swav":
-            return (self.views,) * num_views
+            return (self.views,) * num_views + self.teacher_views(num_views)
         small = replace(
             self.views,
             size=self.swav.small_size,
@@ -124,6 +137,16 @@ class Recipe:
             crop_scale=self.swav.small_scale,
         )
         return (self.views,) * 2 + (small,) * (num_views - 2)
+
+    def teacher_views(self, num_views: int) -> tuple[ViewConfig, ...]:
+        """The teacher's views where it sees a size of its own; none where it sees the student's."""
+        size = self.teacher_size
+        if size is None or size == self.views.size:
+            return ()
+        scale = size / self.views.size  # a blur as wide in the image
+        low, high = self.views.blur_sigma
+        view = replace(self.views, size=size, resize=None, blur_sigma=(low * scale, high * scale))
+        return (view,) * num_views
 
     def with_resize_of(self, before: Recipe) -> Recipe:
         """With evaluation's `resize` in the proportion that `before` has to the views' size."""

@@ -10,7 +10,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -175,6 +175,8 @@ class _Run:
             )
         self.teacher = load_teacher(plan.teacher) if plan.teacher else None
         _check_size(plan.recipe)
+        if self.teacher is not None:
+            _check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         self.described = _describe(plan, self.source, self.teacher)
         self.machine_described = _describe_machine(processes)
         self.num_views = self.make_method(plan.recipe.precisions()[0]).num_views
@@ -269,8 +271,9 @@ class _Run:
         if (out / VIEWS).exists():
             return
         recipe = self.plan.recipe
-        views = random_views(recipe.view_configs(self.num_views), _seed(self.plan.seed, 1))
-        picture = view_samples(self.source, views, self.plan.seed)
+        configs, seed = recipe.view_configs(self.num_views), _seed(self.plan.seed, 1)
+        views = random_views(configs, seed, self.num_views)
+        picture = view_samples(self.source, views, self.plan.seed, self.num_views)
         try:
             if picture is not None:
                 save_view_samples(out / VIEWS, picture)
@@ -375,7 +378,8 @@ def _check_size(recipe: Recipe) -> None:
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
             layer.register_forward_pre_hook(look)
-    for size in {config.size for config in recipe.view_configs(num_views)}:
+    sizes = {view.size for view in replace(recipe, teacher_size=None).view_configs(num_views)}
+    for size in sizes:
         try:
             with torch.inference_mode():
                 width = network(torch.zeros(1, 3, size, size)).shape[1]
@@ -389,6 +393,19 @@ def _check_size(recipe: Recipe) -> None:
                 f"views of {size} pixels shrink to a single one before the last stride of {name}: "
                 "use larger views, or smaller strides"
             )
+
+
+def _check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
+    """The teacher must be able to take its views."""
+    size, fixed = recipe.teacher_size or recipe.views.size, teacher.backbone.fixed_size
+    try:
+        with torch.inference_mode():
+            width = teacher.backbone(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
+    except (RuntimeError, AssertionError, IndexError, UserError) as error:
+        hint = f"give --teacher-size {fixed}" if fixed else "give a larger --teacher-size"
+        raise UserError(f"teacher {spec} cannot take views of {size} pixels: {hint}") from error
+    if width != teacher.backbone.num_features:
+        raise UserError(f"teacher {spec} has no plain pooled features: use another")
 
 
 def _describe(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[str, Any]:
@@ -600,7 +617,7 @@ class _Stage:
         seed = _seed(run.plan.seed, self._number)
         count, rank = run.processes.count, run.processes.rank
         batch_size = recipe.batch_size // recipe.accumulate // count
-        views = random_views(recipe.view_configs(method.num_views), seed)
+        views = random_views(recipe.view_configs(method.num_views), seed, method.num_views)
         if isinstance(run.source, ShardedImages):
             return StreamLoader(run.source, views, batch_size, seed, rank, count, workers)
         sampler = EpochSampler(

@@ -27,11 +27,14 @@ _EPOCH = 0
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 
-def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | None:
+def view_samples(
+    source: Source, transform: Transform, seed: int, num_views: int | None = None
+) -> Pixels | None:
     """uint8 (height, width, 3): a row an image, first the image itself, then its views.
 
     transform: as training has it; the views are those of these images in epoch 0. seed: of the
-    choice of the images. None where no image can be read.
+    choice of the images. num_views: views of the student, all by default; the others are the
+    teacher's. None where no image can be read.
     """
     order = np.random.default_rng((seed, _EPOCH)).permutation(len(source))[:_MOST_TRIED]
     rows: list[list[Pixels]] = []
@@ -40,7 +43,7 @@ def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | No
         rows.append([_square(_pixels(image)), *views])
         if len(rows) == ROWS:
             break
-    return _grid(rows) if rows else None
+    return _grid(rows, num_views or len(rows[0]) - 1) if rows else None
 
 
 def save_view_samples(path: Path, picture: Pixels) -> None:
@@ -84,14 +87,14 @@ def _square(image: Pixels) -> Pixels:
     return square
 
 
-def _grid(rows: Sequence[Sequence[Pixels]]) -> Pixels:
+def _grid(rows: Sequence[Sequence[Pixels]], num_views: int) -> Pixels:
     """Views in their proportions to each other; small ones are enlarged by a whole number."""
     largest = max(view.shape[0] for row in rows for view in row[1:])
     scale = max(1, round(_SIDE / largest)) if largest <= _SIDE else _SIDE / largest
     side = round(largest * scale)
-    num_views = len(rows[0]) - 1
+    columns = len(rows[0])
     step = side + _GAP
-    grid = np.full((_HEADER + len(rows) * step, (1 + num_views) * step, 3), _PAPER, np.uint8)
+    grid = np.full((_HEADER + len(rows) * step, columns * step, 3), _PAPER, np.uint8)
     for number, row in enumerate(rows):
         for column, tile in enumerate(row):
             drawn = _scaled(tile, side if not column else round(tile.shape[0] * scale))
@@ -100,8 +103,10 @@ def _grid(rows: Sequence[Sequence[Pixels]]) -> Pixels:
             grid[top : top + drawn.shape[0], left : left + drawn.shape[1]] = drawn
     picture = Image.fromarray(grid)
     draw = ImageDraw.Draw(picture)
-    for column in range(1 + num_views):
+    for column in range(columns):
         text = f"view {column}" if column else "image"
+        if column > num_views:
+            text = f"teacher's {column - num_views}"
         centre = column * step + side // 2
         draw.text((centre, 4), text, _INK, ImageFont.load_default(13), anchor="ma")
     return np.asarray(picture)
