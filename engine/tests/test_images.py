@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import numpy as np
@@ -118,6 +119,34 @@ def test_other_things_than_files(tmp_path):
         read_input(tmp_path / "none.png", None)
 
 
+def test_formats_that_start_programs_are_not_opened(tmp_path):
+    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    pytest.importorskip("PIL")
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
+    with pytest.raises(ValueError, match=r"photo\.jpg: not an image in one of the formats JPEG"):
+        read_input(file, None)
+
+
+def test_a_file_of_many_gigabytes_is_not_read(tmp_path):
+    pytest.importorskip("PIL")
+    file = tmp_path / "photo.jpg"
+    with file.open("wb") as sparse:
+        sparse.truncate(2**29)
+    with pytest.raises(ValueError, match=r"photo\.jpg: more than 268435456 bytes"):
+        read_input(file, None)
+
+
+def test_a_jpeg_of_many_scans_is_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    encoded = io.BytesIO()
+    image.new("RGB", (4000, 4000)).save(encoded, "JPEG")
+    file = tmp_path / "photo.jpg"
+    file.write_bytes(encoded.getvalue() + b"\xff\xda" * 1000)
+    with pytest.raises(ValueError, match="a JPEG of 1001 scans of 16000000 pixels"):
+        read_input(file, None)
+
+
 def test_pillow_formats(tmp_path):
     image_module = pytest.importorskip("PIL.Image")
     pixels = photo(6, 9)
@@ -138,7 +167,7 @@ def test_pillow_formats(tmp_path):
     with pytest.raises(ValueError, match=r"a\.png: "):
         read_input(path, None)
     path.write_bytes(b"hello")
-    with pytest.raises(ValueError, match=r"a\.png: not an image in a format that Pillow knows"):
+    with pytest.raises(ValueError, match=r"a\.png: not an image in one of the formats JPEG"):
         read_input(path, None)
 
 

@@ -28,7 +28,7 @@ from burn.campaign_settings import (
     Execution,
 )
 from burn.compute import Device, torch_device, uses_bfloat16
-from burn.data.sources import open_source
+from burn.data.sources import open_source, require_outside
 from burn.errors import Interrupted, UserError
 from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.protocols import check_sources, run_knn, run_linear
@@ -95,6 +95,7 @@ def run_campaign(
     processes = _check_processes(execution.processes, machine)
     train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
     check_sources(train, test)
+    require_outside(out, train, test)
     judging = Judging(shared.data, shared.test, shared.linear, machine)
     jobs = [
         Job(model, shared.plan(model, seed, len(train)), out, judging)

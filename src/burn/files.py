@@ -35,7 +35,7 @@ def require_free(*paths: Path) -> None:
         if path.exists():
             raise UserError(f"{path} already exists: remove it, or give another name")
         if not path.parent.is_dir():
-            raise UserError(f"{path}: there is no such folder")
+            raise UserError(f"{path}: there is no folder {path.parent}: make it first")
 
 
 def write_beside(

@@ -125,6 +125,11 @@ class Parser(jsonargparse.ArgumentParser):
                 raise UserError(
                     f"--config {path}: {entry.name} is true or false, got {shortened(entry.text)}"
                 )
+            elif entry.kind in ("int", "float") and _SEXAGESIMAL.fullmatch(entry.text):
+                raise UserError(
+                    f"--config {path}: {entry.name} {entry.text} is not a number: write it without "
+                    "colons"
+                )
             elif entry.kind != "null" or _type_of(action) is not str:
                 given.append(f"{name}={entry.text}")
         if switches:
@@ -252,8 +257,13 @@ def _type_of(action: argparse.Action) -> Any:
     return getattr(action, "_typehint", action.type)
 
 
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+
+
 def _check_syntax(option: str, text: str) -> None:
     """Raise UserError for what is no value in YAML's syntax, as jsonargparse would read it."""
+    if _SEXAGESIMAL.fullmatch(text):  # 12:30 is 750 in YAML 1.1
+        raise UserError(f"{option} {text} is not a number: write it without colons")
     try:
         load_value(text)
     except yaml.YAMLError as error:

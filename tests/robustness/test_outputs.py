@@ -405,6 +405,21 @@ def test_a_run_with_edited_settings_is_not_resumed(
     assert (cut / "stage1" / "resume.ckpt").read_bytes() == before
 
 
+def test_a_resume_file_that_is_no_file_is_named_and_kept(
+    cut: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = cut / "stage1" / "resume.ckpt"
+    kept = file.read_bytes()
+    command = ["pretrain", "--resume", f"--out={cut}", "--device=cpu", "--workers=0"]
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir):
+        file.unlink()
+        make(file)
+        assert main(command) == 2
+        assert f"{file} is" in capsys.readouterr().err.splitlines()[-1]
+        file.rmdir() if file.is_dir() else file.unlink()
+        file.write_bytes(kept)
+
+
 def test_a_finished_stage_is_of_the_same_plan(teacher: Path, tmp_path: Path):
     out = tmp_path / "run"
     tiny.train(tiny.student_recipe(), out, teacher, max_steps=2)

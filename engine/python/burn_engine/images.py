@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 16_384
 MAX_PIXELS = 2**26
+_MOST_BYTES = 2**28  # of an image file that Pillow reads
+# Pillow's other formats are never opened: one of them, EPS, would start Ghostscript.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
+# A JPEG has as many scans as its file says, each a pass of a nanosecond a pixel over all pixels.
+_MOST_SCANNED = 10**10  # scans times pixels
 
 # A single image, and all that `read_images` takes.
 ImageLike: TypeAlias = "ArrayLike | str | os.PathLike[str] | Image"
@@ -250,12 +255,19 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
         raise ValueError(
             f"images other than .npy, binary PPM and PGM need Pillow: {_HOW_TO_GET_PILLOW}"
         ) from None
-    encoded = path.read_bytes()
+    with path.open("rb") as file:
+        encoded = file.read(_MOST_BYTES + 1)
+    if len(encoded) > _MOST_BYTES:
+        raise ValueError(f"more than {_MOST_BYTES} bytes: not read as an image")
     with _decoding():
         try:
-            image = Image.open(io.BytesIO(encoded))
+            image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
         except Image.UnidentifiedImageError:
-            raise ValueError("not an image in a format that Pillow knows") from None
+            known = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+            raise ValueError(f"not an image in one of the formats {known}") from None
+    scans, pixels = encoded.count(b"\xff\xda"), image.width * image.height
+    if image.format in ("JPEG", "MPO") and scans * pixels > _MOST_SCANNED:
+        raise ValueError(f"a JPEG of {scans} scans of {pixels} pixels")
     return _from_pillow(image)
 
 

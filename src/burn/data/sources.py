@@ -216,17 +216,31 @@ class _Files:
         return str(self._path / self._names[index])
 
 
+def require_outside(out: Path, *sources: Source) -> None:
+    """Raise UserError where a folder to write into lies in a folder of images.
+
+    The pictures that are written there would be images of it from then on.
+    """
+    for source in sources:
+        if isinstance(source, Folder) and out.resolve().is_relative_to(source.root.resolve()):
+            raise UserError(
+                f"--out {out} lies in the folder of images {source.root}, which would then hold "
+                "the pictures that are written: give an --out elsewhere"
+            )
+
+
 class Folder(_Files):
     """Images below a folder, at any depth.
 
     Where every image lies exactly one folder down, and there are two such folders or more, those
     folders are the classes; otherwise there are no labels.
 
-    skipped: how many other files lie there, by lower-case extension ("" without one), hidden ones
-    left out.
+    root: the folder. skipped: how many other files lie there, by lower-case extension ("" without
+    one), hidden ones left out.
     """
 
     def __init__(self, path: Path) -> None:
+        self.root = path
         found: list[tuple[str, int]] = []
         self.skipped: Counter[str] = Counter()
         for folder, _, files in walk(path):

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.compute import torch_device, uses_bfloat16
-from burn.data.sources import LabeledFiles, Source, open_source
+from burn.data.sources import LabeledFiles, Source, open_source, require_outside
 from burn.data.voc import Voc, is_voc, open_voc
 from burn.errors import printable
 from burn.evaluation.configs import Request
@@ -136,6 +136,8 @@ def _evaluate(
     device = torch_device(request.device)
     model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
     train, test = PROTOCOLS[protocol].open(request.train, request.test)
+    if out:
+        require_outside(out, train, test)
     subject = Subject(
         model.name, request.checkpoint, model.backbone.to(device), model.views, train, test,
         request.seed, request.workers, out, uses_bfloat16(request.compute, request.device),

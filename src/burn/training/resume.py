@@ -18,6 +18,7 @@ from rich.console import Console
 
 from burn.errors import UserError
 from burn.files import write_beside
+from burn.inputs import require_regular
 from burn.paths import same_path
 from burn.processes import Processes
 from burn.stop import StopRequest
@@ -117,6 +118,7 @@ class ResumeFiles:
 
 
 def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str, settings: str) -> str | None:
+    require_regular(file)  # a pipe would block; and without permission it is not damaged
     try:
         with zipfile.ZipFile(file) as archive:
             if archive.testzip() is not None:  # torch itself never compares the checksums

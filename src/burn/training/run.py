@@ -33,7 +33,7 @@ from burn.checkpoint import (
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.loader import EpochSampler, TrainLoader, random_views
 from burn.data.shards import ShardedImages
-from burn.data.sources import Source, open_source, require_readable
+from burn.data.sources import Source, open_source, require_outside, require_readable
 from burn.data.stream import StreamLoader
 from burn.errors import Interrupted, SaidByFirst, UserError
 from burn.files import locked, remove_unfinished, write_text
@@ -141,6 +141,7 @@ def pretrain(
         if not processes.first:
             console = Console(quiet=True)
         run = processes.on_first_then_all(lambda: _Run(plan, machine, processes, console))
+        require_outside(out, run.source)
         run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
         run.named = named or plan.recipe
         return run.train(out, resume=resume, overwrite=overwrite)

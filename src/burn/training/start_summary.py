@@ -21,7 +21,8 @@ from burn.training.recipe import Recipe
 from burn.training.steps import StageSteps
 from burn.types import Batch
 
-_TRIAL_IMAGES = 4
+# Of a trial, at least 4 images: fewer pixels would time little but the calls of Python.
+_TRIAL_PIXELS = 4 * 224**2
 # Below this many pixels of views a run takes minutes on a CPU, and its time is shown soon enough.
 # ReActNet-A of half the width takes 0.3 million a second and core.
 _WORTH_A_TRIAL = 1e8
@@ -142,31 +143,33 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
 def expected_time(
     method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool
 ) -> float | None:
-    """Seconds that all stages take on this CPU, very roughly, by one pass over four images.
+    """Seconds that all stages take on this CPU, very roughly, by passes over a few images.
 
     method: with fresh weights, not used any more: the pass changes its queues and statistics. None
     for a run of minutes, and for a method that cannot take so few images.
     """
     configs = recipe.view_configs(method.num_views)
     images = len(recipe.precisions()) * steps.total * steps.batch_size
-    if images * sum(config.size**2 for config in configs) < _WORTH_A_TRIAL:
+    pixels = sum(config.size**2 for config in configs)
+    if images * pixels < _WORTH_A_TRIAL:
         return None
+    count = max(4, min(steps.images, _TRIAL_PIXELS // pixels))
     try:
-        seconds = min(_trial(method, configs, bfloat16=bfloat16) for _ in range(2))
+        seconds = min(_trial(method, configs, count, bfloat16=bfloat16) for _ in range(2))
     except (RuntimeError, ValueError):  # the allocator's; BN's, of a single value a channel
         return None
-    return images * seconds / _TRIAL_IMAGES
+    return images * seconds / count
 
 
-def _trial(method: Method, configs: tuple[ViewConfig, ...], *, bfloat16: bool) -> float:
-    """Seconds of a forward and a backward pass."""
+def _trial(method: Method, configs: tuple[ViewConfig, ...], count: int, *, bfloat16: bool) -> float:
+    """Seconds of a forward and a backward pass of `count` images."""
     random = np.random.default_rng(0)
 
     def view(config: ViewConfig) -> Tensor:
-        shape = (_TRIAL_IMAGES, 3, config.size, config.size)
+        shape = (count, 3, config.size, config.size)
         return torch.from_numpy(random.integers(0, 256, shape, dtype=np.uint8))
 
-    indices = torch.arange(_TRIAL_IMAGES)
+    indices = torch.arange(count)
     batch = Batch(tuple(view(c) for c in configs), indices, labels=torch.zeros_like(indices))
     began = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
