@@ -138,7 +138,7 @@ def test_where_an_export_may_not_go(tmp_path: Path):
     file = save(tmp_path / "n.safetensors", network())
     (tmp_path / "there.onnx").touch()
     refused("already exists: remove it", file, tmp_path / "there.onnx")
-    refused("no such folder", file, tmp_path / "nowhere" / "n.onnx")
+    refused("there is no folder", file, tmp_path / "nowhere" / "n.onnx")
     refused(r"ends in \.onnx", file, tmp_path / "n.pb")
     refused(r"--image-size 7 is not in 8", file, tmp_path / "n.onnx", image_size=7)
     refused("no checkpoint at", tmp_path / "none", tmp_path / "n.onnx")

@@ -281,7 +281,7 @@ def test_where_a_packed_file_may_not_go(tmp_path: Path):
     file = save(tmp_path / "n.safetensors", network())
     (tmp_path / "there.bnn").touch()
     refused("already exists: remove it", file, tmp_path / "there.bnn")
-    refused("no such folder", file, tmp_path / "nowhere" / "n.bnn")
+    refused("there is no folder", file, tmp_path / "nowhere" / "n.bnn")
     refused(r"ends in \.bnn", file, tmp_path / "n.bin")
     refused("no checkpoint at", tmp_path / "none", tmp_path / "n.bnn")
 
