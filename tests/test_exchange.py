@@ -491,7 +491,7 @@ def test_where_an_export_may_not_go(tmp_path: Path):
     for out, format, words in (
         ("there.pth", "reactnet", "already exists"),
         ("theirs.safetensors", "reactnet", "torch file"),
-        ("nowhere/theirs.pth", "reactnet", "no such folder"),
+        ("nowhere/theirs.pth", "reactnet", "there is no folder"),
         ("theirs.pth", "s2bnn", "cannot export to 's2bnn'"),
     ):
         with pytest.raises(UserError, match=words):
@@ -744,7 +744,7 @@ def test_where_an_import_may_not_go(reactnet: dict[str, Tensor], tmp_path: Path)
         ("there.safetensors", "there.safetensors already exists"),
         ("described.safetensors", "described.json already exists"),
         ("ours.pth", "ends in .safetensors"),
-        ("nowhere/ours.safetensors", "no such folder"),
+        ("nowhere/ours.safetensors", "there is no folder"),
     ):
         with pytest.raises(UserError, match=words):
             import_checkpoint(file, "reactnet", tmp_path / out)
