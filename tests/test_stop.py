@@ -38,10 +38,15 @@ def busy(iterations: int) -> str:
     return PROGRAM.replace("WORK", f"hashlib.pbkdf2_hmac('sha256', b'', b'', {iterations})")
 
 
+def _hear_ctrl_c() -> None:
+    """Even where the tests themselves were started in the background, to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(code: str, **options) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True,
-        **options,
+        preexec_fn=_hear_ctrl_c, **options,  # noqa: PLW1509 - it takes no lock
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -52,6 +52,7 @@ def main() -> None:
 def _become(request: dict[str, Any]) -> None:
     """Make this child the process of one command."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what runs in background
     os.chdir(request["folder"])
     for name, value in request["environment"].items():
         if value is None:
