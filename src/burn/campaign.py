@@ -43,9 +43,11 @@ from burn.stop import StopRequest
 from burn.targets.weights import load_teacher
 from burn.training.plan import Machine, RunPlan
 from burn.training.run import StageSummary, default_workers, pretrain
+from burn.training.teacher_cache import is_cacheable
 
 _BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits
 _JUDGED_FILE = "compared.jsonl"
+_FEATURES = "teacher-features"  # folder of the cache that all runs share
 _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
 
 
@@ -163,7 +165,11 @@ class Job:
     def run(self, console: Console) -> None:
         """Train, or resume, and judge. Raises Busy where another process is at it."""
         console.rule(self.name)
-        machine = replace(self.judging.machine, max_bad=1.0)  # counted, as in the judging
+        cache = None
+        if self.plan.teacher and is_cacheable(self.plan.recipe):
+            cache = self.judging.machine.teacher_cache or str(self.out / _FEATURES)
+        # Unreadable images are counted, as in the judging.
+        machine = replace(self.judging.machine, max_bad=1.0, teacher_cache=cache)
         summaries = pretrain(
             self.plan, self.folder, machine, console, overwrite=False,
             resume=(self.folder / "run.json").is_file(), resume_command="the same command",
@@ -314,7 +320,7 @@ def _open(
 def _is_ours(path: Path) -> bool:
     """Whether a campaign may have left it. Its runs know themselves what they were begun with."""
     if path.is_dir():
-        return "-seed" in path.name or path.name == "logs"
+        return "-seed" in path.name or path.name in ("logs", _FEATURES)
     return path.suffix in (".jsonl", ".md", ".svg")
 
 

@@ -286,6 +286,11 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "--compile", action="store_true", help="run the networks through torch.compile"
     )
+    parser.add_argument(
+        "--teacher_cache", type=str | None, default=None,
+        help="folder that keeps the teacher's features of the views, for all runs of the same "
+        "teacher, images, views and seed: later ones do without the teacher",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print how stages ended as JSON lines")
     parser.add_configuration()
     parser.add_fields(Recipe)
@@ -306,7 +311,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     machine = Machine(
         _device(options.device), options.workers, options.monitor_every, options.save_every,
         _skipped_steps(options.on_nonfinite), _share(options.max_bad), options.profile,
-        options.compile,
+        options.compile, _cache(options.teacher_cache),
     )  # fmt: skip
     if not options.recipe:
         raise UserError("give --recipe: burn_small, say; burn pretrain --help names them all")
@@ -383,8 +388,15 @@ def _resume_command(arguments: Sequence[str], out: str) -> str:
 
 _OF_THE_MACHINE = (
     "--device", "--devices", "--num-nodes", "--workers", "--save-every", "--on-nonfinite",
-    "--max-bad", "--monitor-every", "--profile", "--compile",
+    "--max-bad", "--monitor-every", "--profile", "--compile", "--teacher-cache",
 )  # fmt: skip
+
+
+def _cache(given: str | None) -> str | None:
+    """Of --teacher-cache."""
+    from burn.paths import expand
+
+    return None if given is None else str(expand(given))
 
 
 def _skipped_steps(text: str) -> int:
@@ -546,12 +558,18 @@ def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple
     )  # fmt: skip
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
     parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument(
+        "--teacher_cache", type=str | None, default=None,
+        help="folder that keeps the teachers' features of the views, which other campaigns may "
+        "share (default: teacher-features in --out)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments)
     if not options.out:
         raise UserError("give --out: a folder for the runs and the table")
-    machine = Machine(_device(options.device), options.workers)
+    cache = _cache(options.teacher_cache)
+    machine = Machine(_device(options.device), options.workers, teacher_cache=cache)
     execution = Execution(expand(options.out), seeds_in(options.seeds), machine, options.processes)
     return options, _settings(options, kind), execution
 

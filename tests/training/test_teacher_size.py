@@ -38,26 +38,28 @@ def test_both_see_the_same_crop_flip_and_colours():
     smooth = random.integers(0, 256, (3, 6, 6)).astype(np.float32)
     image = F.interpolate(torch.from_numpy(smooth)[None], 192, mode="bicubic")[0]
     image = image.clamp(0, 255).to(torch.uint8)
-    transform = random_views(recipe.view_configs(1), seed=3, num_drawn=1)
+    transform = random_views(recipe.view_configs(1), 3, recipe.teacher_configs(1))
     for index in range(20):
-        student, teacher = transform(image, 0, index)
+        drawn = transform(image, 0, index)
+        (student,), (teacher,) = drawn.views, drawn.teacher_views
         assert student.shape == (3, 32, 32)
         assert teacher.shape == (3, 96, 96)
         small = F.interpolate(teacher[None].float(), 32, mode="area")[0]
         assert float((small - student.float()).abs().mean()) < 3  # grey levels; another crop: 30
-    alone = random_views(replace(recipe, teacher_size=None).view_configs(1), seed=3)
-    assert torch.equal(alone(image, 0, 7)[0], transform(image, 0, 7)[0])
+    alone = random_views(recipe.view_configs(1), 3)
+    assert torch.equal(alone(image, 0, 7).views[0], transform(image, 0, 7).views[0])
+    assert not alone(image, 0, 7).teacher_views
 
 
 def test_of_two_views_each_has_its_rendering():
     recipe = recipe_of("burn", 48)
-    configs = recipe.view_configs(2)
-    assert [config.size for config in configs] == [32, 32, 48, 48]
+    configs = recipe.teacher_configs(2)
+    assert [config.size for config in configs] == [48, 48]
     image = torch.arange(3 * 64 * 64, dtype=torch.int64).remainder(251).to(torch.uint8)
-    transform = random_views(configs, 0, num_drawn=2)
-    views = transform(image.reshape(3, 64, 64), 0, 0)
-    bigger = random_views(recipe.teacher_views(2), 0)(image.reshape(3, 64, 64), 0, 0)
-    assert all(torch.equal(a, b) for a, b in zip(views[2:], bigger, strict=True))
+    drawn = random_views(recipe.view_configs(2), 0, configs)(image.reshape(3, 64, 64), 0, 0)
+    bigger = random_views(configs, 0)(image.reshape(3, 64, 64), 0, 0).views
+    assert all(torch.equal(a, b) for a, b in zip(drawn.teacher_views, bigger, strict=True))
+    assert not torch.equal(*drawn.teacher_views)
 
 
 def test_a_size_that_is_the_students_changes_nothing(teacher: Path, tmp_path: Path):
@@ -87,11 +89,14 @@ def test_each_method_hands_the_teacher_its_own_views(
     built.backbone.register_forward_pre_hook(
         lambda _module, inputs: students.append(inputs[0].shape[2])
     )
-    images = tuple(
-        torch.randint(0, 256, (4, 3, config.size, config.size), dtype=torch.uint8)
-        for config in recipe.view_configs(views)
+    images, larger = (
+        tuple(
+            torch.randint(0, 256, (4, 3, config.size, config.size), dtype=torch.uint8)
+            for config in configs
+        )
+        for configs in (recipe.view_configs(views), recipe.teacher_configs(built.num_taught))
     )
-    loss = built(Batch(images, torch.arange(4)), 0.0).loss
+    loss = built(Batch(images, torch.arange(4), teacher_views=larger), 0.0).loss
     assert torch.isfinite(loss)
     assert seen == [(4, 3, 48, 48)] * views
     assert set(students) == {32}

@@ -18,10 +18,7 @@ from torch import Tensor, nn
 from burn.analysis.rows import Row
 from burn.backbones import build_backbone
 from burn.compute import Device, torch_device, uses_bfloat16
-from burn.data.loader import EpochSampler, TrainLoader, random_views
-from burn.data.shards import ShardedImages
 from burn.data.sources import Source
-from burn.data.stream import StreamLoader
 from burn.errors import UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
@@ -29,6 +26,7 @@ from burn.methods.registry import build_method
 from burn.optim import build_optimizer
 from burn.schedule import learning_rate_factor
 from burn.targets.weights import Teacher
+from burn.training.batches import stage_batches
 from burn.training.recipe import Recipe
 from burn.types import Batch
 
@@ -137,7 +135,7 @@ class FirstSteps:
         assert isinstance(method, Burn)
         assert method.classifier is not None
         self.method = method.to(self._device)
-        self._loader = _loader(recipe, source, seed, method.num_views, workers)
+        self._loader = stage_batches(recipe, method, source, seed, workers)
         self.num_steps = steps_of_stage(recipe, len(source))
         self._steps_per_epoch = self.num_steps // recipe.epochs
         self._terms = _Terms(method)
@@ -277,18 +275,6 @@ class _Terms:
         """Forget the last forward pass, and with it its graph."""
         self._features.clear()
         self._aliases.clear()
-
-
-def _loader(
-    recipe: Recipe, source: Source, seed: int, num_views: int, workers: int
-) -> TrainLoader | StreamLoader:
-    """Stage 1's batches in `pretrain`, of one process."""
-    views = random_views(recipe.view_configs(num_views), seed, num_views)
-    batch_size = recipe.batch_size // recipe.accumulate
-    if isinstance(source, ShardedImages):
-        return StreamLoader(source, views, batch_size, seed, workers=workers)
-    sampler = EpochSampler(len(source), batch_size, seed, drop_last=True)
-    return TrainLoader(source, views, sampler, workers)
 
 
 def _sum(

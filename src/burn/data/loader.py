@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from burn.data.feature_cache import FeatureCache
 from burn.data.sources import Source, UnreadableImage
 from burn.data.views import ViewConfig, crop_and_flip, generator, plain_view, random_view
 from burn.data.workers import QuietLoader, start_worker
-from burn.types import Batch
+from burn.types import Batch, Known
 
 Key = tuple[int, int]  # epoch, index
-Transform = Callable[[Tensor, int, int], tuple[Tensor, ...]]  # image, epoch, index -> views
 
 
-class _Views(Dataset[tuple[int, tuple[Tensor, ...], int | None]]):
-    """index -> its views, or no views where the image cannot be read, and its label if any."""
+class Drawn(NamedTuple):
+    """What is drawn of an image.
+
+    views: uint8 (3, size, size) each. teacher_views: the same for a teacher of a size of its own;
+    none where its features are known. known: float16 (views, dimension), the teacher's features of
+    the views that it sees, where a cache knows them.
+    """
+
+    views: tuple[Tensor, ...]
+    teacher_views: tuple[Tensor, ...] = ()
+    known: Tensor | None = None
+
+
+class Item(NamedTuple):
+    """An image of a batch: its epoch and position, what is drawn of it, and its label.
+
+    drawn: None where the image cannot be read. label: None where the source has none.
+    """
+
+    epoch: int
+    index: int
+    drawn: Drawn | None
+    label: int | None
+
+
+Transform = Callable[[Tensor, int, int], Drawn]  # image, epoch, index
+
+
+class _Views(Dataset[Item]):
+    """index -> its item."""
 
     def __init__(self, source: Source, transform: Transform) -> None:
         self._source, self._transform = source, transform
@@ -28,45 +57,74 @@ class _Views(Dataset[tuple[int, tuple[Tensor, ...], int | None]]):
     def __len__(self) -> int:
         return len(self._source)
 
-    def __getitem__(self, key: Key) -> tuple[int, tuple[Tensor, ...], int | None]:
+    def __getitem__(self, key: Key) -> Item:
         epoch, index = key
         labels = self._source.labels
         label = None if labels is None else int(labels[index])
         try:
             image = self._source.read(index)
         except UnreadableImage:
-            return index, (), label
-        return index, self._transform(image, epoch, index), label
+            return Item(epoch, index, None, label)
+        return Item(epoch, index, self._transform(image, epoch, index), label)
 
 
-def collate(items: Sequence[tuple[int, tuple[Tensor, ...], int | None]]) -> Batch:
-    """(position, views, label) of each image; no views: it could not be read."""
-    good = [item for item in items if item[1]]
-    stacked = zip(*(views for _, views, _ in good), strict=True)
-    labels = [label for _, _, label in good if label is not None]
+def collate(items: Sequence[Item], known_shape: tuple[int, int] | None = None) -> Batch:
+    """The batch of some items of an epoch.
+
+    known_shape: number of views and dimension of the teacher's features, where there is a cache.
+    """
+    good = [item for item in items if item.drawn is not None]
+    drawn = [item.drawn for item in items if item.drawn is not None]
+    labels = [item.label for item in good if item.label is not None]
+    known = None
+    if known_shape is not None:
+        nothing = torch.zeros(known_shape, dtype=torch.float16)
+        rows = [nothing if found.known is None else found.known for found in drawn]
+        unknown = [row for row, found in enumerate(drawn) if found.known is None]
+        values = torch.stack(rows, dim=1) if rows else nothing[:, None][:, :0]
+        known = Known(values, torch.tensor(unknown, dtype=torch.int64))
     return Batch(
-        views=tuple(torch.stack(view) for view in stacked),
-        indices=torch.tensor([index for index, _, _ in good], dtype=torch.int64),
-        unreadable=tuple(index for index, views, _ in items if not views),
+        views=_stacked([found.views for found in drawn]),
+        indices=torch.tensor([item.index for item in good], dtype=torch.int64),
+        unreadable=tuple(item.index for item in items if item.drawn is None),
         labels=torch.tensor(labels, dtype=torch.int64) if labels else None,
+        epoch=items[0].epoch,
+        teacher_views=_stacked([found.teacher_views for found in drawn if found.known is None]),
+        known=known,
     )
 
 
+def _stacked(rows: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.stack(view) for view in zip(*rows, strict=True))
+
+
 def random_views(
-    configs: Sequence[ViewConfig], seed: int, num_drawn: int | None = None
+    configs: Sequence[ViewConfig],
+    seed: int,
+    teacher_configs: Sequence[ViewConfig] = (),
+    cache: FeatureCache | None = None,
 ) -> Transform:
     """Pretraining's transform: a view by each of `configs`, drawn from (seed, epoch, index).
 
-    num_drawn: how many views are drawn, all by default; the others repeat them in turn, with the
-    same crop, flip and colours at their own size.
+    teacher_configs: those of a teacher that sees a size of its own: the first views once more,
+    with the same crop, flip and colours. cache: of the teacher's features; what it knows is not
+    drawn for the teacher.
     """
-    drawn = num_drawn or len(configs)
 
-    def transform(image: Tensor, epoch: int, index: int) -> tuple[Tensor, ...]:
+    def drawn(
+        image: Tensor, epoch: int, index: int, configs: Sequence[ViewConfig]
+    ) -> tuple[Tensor, ...]:
         return tuple(
-            random_view(image, config, generator(seed, epoch, index, view % drawn))
+            random_view(image, config, generator(seed, epoch, index, view))
             for view, config in enumerate(configs)
         )
+
+    def transform(image: Tensor, epoch: int, index: int) -> Drawn:
+        views = drawn(image, epoch, index, configs)
+        found = None if cache is None else cache.read(epoch, index)
+        if found is not None:
+            return Drawn(views, known=torch.from_numpy(found))
+        return Drawn(views, drawn(image, epoch, index, teacher_configs))
 
     return transform
 
@@ -74,8 +132,8 @@ def random_views(
 def light_views(config: ViewConfig, seed: int) -> Transform:
     """Linear evaluation's transform: one random resized crop, flipped or not."""
 
-    def transform(image: Tensor, epoch: int, index: int) -> tuple[Tensor, ...]:
-        return (crop_and_flip(image, config, generator(seed, epoch, index, 0)),)
+    def transform(image: Tensor, epoch: int, index: int) -> Drawn:
+        return Drawn((crop_and_flip(image, config, generator(seed, epoch, index, 0)),))
 
     return transform
 
@@ -150,13 +208,18 @@ class EpochLoader(QuietLoader):
 
 
 class TrainLoader(EpochLoader):
-    """Of the views of a source's images."""
+    """Of the views of a source's images.
+
+    known_shape: as `collate` takes it.
+    """
 
     def __init__(
-        self, source: Source, transform: Transform, sampler: EpochSampler, workers: int
-    ) -> None:
+        self, source: Source, transform: Transform, sampler: EpochSampler, workers: int,
+        known_shape: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         views = _Views(source, transform)
-        super().__init__(sampler, views, workers, batch_sampler=sampler, collate_fn=collate)
+        together = partial(collate, known_shape=known_shape)
+        super().__init__(sampler, views, workers, batch_sampler=sampler, collate_fn=together)
 
 
 def plain_batches(
@@ -175,7 +238,7 @@ def plain_batches(
     keys = [(0, int(index)) for index in chosen]
     look = view or (lambda image: plain_view(image, config))
     return QuietLoader(
-        _Views(source, lambda image, _epoch, _index: (look(image),)),
+        _Views(source, lambda image, _epoch, _index: Drawn((look(image),))),
         batch_sampler=[keys[i : i + batch_size] for i in range(0, len(keys), batch_size)],  # type: ignore[arg-type]
         collate_fn=collate,
         num_workers=workers,

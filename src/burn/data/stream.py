@@ -26,11 +26,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import Dataset, Sampler, get_worker_info
 
 from burn.data.decode import UnreadableImage
-from burn.data.loader import EpochLoader, Key, Transform, collate
+from burn.data.loader import EpochLoader, Item, Key, Transform, collate
 from burn.data.parquet import Budget
 from burn.data.shards import ShardedImages
 from burn.errors import UserError
@@ -132,8 +131,12 @@ class _Reader:
 class _Batches(Dataset[Batch]):
     """(epoch, number of the batch in it) -> the batch; readers stay open for the next."""
 
-    def __init__(self, images: ShardedImages, transform: Transform, order: _Order) -> None:
+    def __init__(
+        self, images: ShardedImages, transform: Transform, order: _Order,
+        known_shape: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
         self._images, self._transform, self._order = images, transform, order
+        self._known_shape = known_shape
         self._epoch = -1
         self._readers: dict[int, tuple[int, _Reader]] = {}  # lane -> its next batch, and reader
 
@@ -150,18 +153,17 @@ class _Batches(Dataset[Batch]):
             own = batches[number // _LANES :: workers // math.gcd(workers, _LANES)]
             reader = _Reader(self._images, blocks, own)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
-        return collate([self._views(position, found) for position, found in reader.batch()])
+        items = [self._item(position, found) for position, found in reader.batch()]
+        return collate(items, self._known_shape)
 
-    def _views(
-        self, position: int, encoded: bytes | None
-    ) -> tuple[int, tuple[Tensor, ...], int | None]:  # fmt: skip
+    def _item(self, position: int, encoded: bytes | None) -> Item:
         labels = self._images.labels
         label = None if labels is None else int(labels[position])
         try:
             image = self._images.decode(position, encoded)
         except UnreadableImage:
-            return position, (), label
-        return position, self._transform(image, self._epoch, position), label
+            return Item(self._epoch, position, None, label)
+        return Item(self._epoch, position, self._transform(image, self._epoch, position), label)
 
 
 class _Numbers(Sampler[Key]):
@@ -185,19 +187,21 @@ class StreamLoader(EpochLoader):
     batch_size: images a batch and rank; where all ranks' batches hold more than there are images,
     as many as there are for each. Every rank has as many batches, and an epoch leaves out what
     does not fill one for all. transform: as `burn.data.loader.random_views` makes it. rank: this
-    process's number of `world`. Raises UserError for fewer images than ranks.
+    process's number of `world`. known_shape: as `collate` takes it. Raises UserError for
+    fewer images than ranks.
     """
 
     def __init__(
         self, images: ShardedImages, transform: Transform, batch_size: int, seed: int,
         rank: int = 0, world: int = 1, workers: int = 0,
+        known_shape: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         if len(images) < world:
             raise UserError(f"{images.name} holds {len(images)} images for {world} processes")
         batch_size = min(batch_size, len(images) // world)
         order = _Order(images, batch_size, seed, rank, world)
         numbers = _Numbers(order.num_batches)
-        batches = _Batches(images, transform, order)
+        batches = _Batches(images, transform, order, known_shape)
         super().__init__(numbers, batches, workers, batch_size=None, sampler=numbers)
         self._order = {"world": world, "batch_size": batch_size}
 

@@ -27,19 +27,19 @@ class StepOutput:
 
 
 class Method(nn.Module, ABC):
-    """A method holds the backbone that is its product as `backbone`."""
+    """A method holds the backbone that is its product as `backbone`.
+
+    num_views: the views that it is given of an image. num_taught: how many of them, the first ones,
+    its teacher sees.
+    """
 
     backbone: Backbone
     num_views: int
+    num_taught: int = 0
 
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         """The loss of a batch at this share, in [0, 1), of the stage's optimizer steps."""
-
-    def teacher_view(self, batch: Batch, view: int) -> Tensor:
-        """What the teacher sees of a view: its own rendering, or the student's view."""
-        own = self.num_views + view
-        return batch.views[own] if own < len(batch.views) else batch.views[view]
 
     def after_step(self, progress: float) -> None:
         """Called after every optimizer step, at the progress that it began with.

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones import Backbone
+from burn.backbones.late import LateBackbone
 from burn.methods.base import Method, StepOutput, mlp
 from burn.methods.configs import BurnConfig, KlDirection, Similarity
 from burn.schedule import loss_balance
@@ -52,10 +53,12 @@ class Burn(Method):
     either case, so that a random one gives targets of a stable spread whatever the teacher's scale.
     """
 
-    def __init__(self, backbone: Backbone, teacher: Backbone, config: BurnConfig) -> None:
+    def __init__(
+        self, backbone: Backbone, teacher: Backbone | LateBackbone, config: BurnConfig
+    ) -> None:
         super().__init__()
         self.config = config
-        self.num_views = 2 if config.views == "cross" else 1
+        self.num_views = self.num_taught = 2 if config.views == "cross" else 1
         self.backbone = backbone
         self.teacher = FrozenTarget(teacher, config.teacher_batch_norm)
         wide, narrow = teacher.num_features, backbone.num_features
@@ -98,10 +101,10 @@ class Burn(Method):
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         last = self.num_views - 1
         features = self.backbone(batch.views[last])
-        output = self._compare(self.teacher(self.teacher_view(batch, 0)), features, progress)
+        output = self._compare(self.teacher.of_view(batch, 0), features, progress)
         if self.config.views == "same":
             return output
-        target = self.teacher(self.teacher_view(batch, last))
+        target = self.teacher.of_view(batch, last)
         crossed = self._compare(target, self.backbone(batch.views[0]), progress)
         return StepOutput(
             loss=(output.loss + crossed.loss) / 2,

@@ -49,4 +49,4 @@ def build_method(
         return S2bnn(backbone, teacher, config)
     from burn.methods.burn import Burn
 
-    return Burn(backbone, teacher.backbone, config)
+    return Burn(backbone, teacher.network, config)

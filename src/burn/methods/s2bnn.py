@@ -48,10 +48,11 @@ class S2bnn(Method):
             )
         self.config = config
         self.num_views = 2 if config.contrastive else 1
+        self.num_taught = 1
         self.backbone = backbone
-        self.teacher = FrozenTarget(teacher.backbone, head=teacher.head)
+        self.teacher = FrozenTarget(teacher.network, head=teacher.head)
         with torch.no_grad():
-            some = next(teacher.head.parameters()).new_zeros(1, teacher.backbone.num_features)
+            some = next(teacher.head.parameters()).new_zeros(1, teacher.network.num_features)
             dimension = teacher.head(some).shape[1]
         width = backbone.num_features
         self.head = MoCoProjectionHead(width, config.hidden or width, dimension)
@@ -78,7 +79,7 @@ class S2bnn(Method):
         else:
             features = self.contrast.encode(self.backbone, query)
         embeddings = self.head(features)
-        target = self.teacher(self.teacher_view(batch, 0))
+        target = self.teacher.of_view(batch, 0)
         loss = distillation_loss(target, embeddings, self.config.temperature)
         terms = {"loss": loss.detach()}
         if self.contrast is not None:

@@ -52,7 +52,7 @@ class SupervisedKl(Method):
     Raises UserError for a teacher without classifier. Labels are not looked at.
     """
 
-    num_views = 1
+    num_views = num_taught = 1
 
     def __init__(self, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class SupervisedKl(Method):
             )
         self.backbone = backbone
         self.classifier = nn.Linear(backbone.num_features, teacher.classifier.out_features)
-        self.teacher = FrozenTarget(teacher.backbone, head=teacher.classifier)
+        self.teacher = FrozenTarget(teacher.network, head=teacher.classifier)
 
     def parts(self) -> list[Part]:
         return [
@@ -74,6 +74,6 @@ class SupervisedKl(Method):
 
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         features = self.backbone(batch.views[0])
-        target = self.teacher(self.teacher_view(batch, 0))
+        target = self.teacher.of_view(batch, 0)
         loss = kl_divergence(target, self.classifier(features), temperature=1.0)
         return StepOutput(loss, {"loss": loss.detach()}, features.detach())

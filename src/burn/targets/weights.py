@@ -24,13 +24,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from burn.backbones import (
-    Backbone,
     BackboneConfig,
     build_backbone,
     describe_backbone,
     is_binary,
 )
+from burn.backbones.base import Backbone
 from burn.backbones.fit import few, problems
+from burn.backbones.late import LateBackbone
 from burn.checkpoint import find_checkpoint, load_checkpoint, take
 from burn.errors import UserError, printable
 from burn.inputs import require_safetensors, status_of
@@ -55,6 +56,12 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
 
     fresh: the same network with new weights drawn from `seed` instead.
     """
+    torch.manual_seed(seed)
+    return _late_backbone_from(checkpoint, fresh=fresh).make()
+
+
+def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateBackbone:
+    """The same, built when it is first needed, from torch's global random state."""
     origin, weights = checkpoint.origin, take(checkpoint.weights, "backbone.")
     try:
         config = from_plain(BackboneConfig, checkpoint.meta["backbone"])
@@ -68,31 +75,41 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
     unknown = [name for name in weights if name not in expected]
     if misfit := _problems(weights, unknown, expected):
         raise UserError(f"{origin} does not fit the architecture: it {misfit}")
-    torch.manual_seed(seed)
-    backbone = build_backbone(config, precision)
     if not fresh:
-        _check_numbers(weights, backbone.state_dict(), origin)
-        backbone.load_state_dict(weights, strict=False)
-    return backbone.eval()
+        _check_numbers(weights, expected, origin)
+
+    def make() -> Backbone:
+        backbone = build_backbone(config, precision)
+        if not fresh:
+            backbone.load_state_dict(weights, strict=False)
+        return backbone.eval()
+
+    return LateBackbone(described.eval(), make)
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A float network to learn from.
+    """A float network to learn from, in eval mode.
 
-    head: projection head, features (batch, d) -> embedding, or None. classifier: class logits of a
-    network trained with labels, or None. origin: where it came from, as plain JSON values; labels
-    in it names the data whose labels it was trained with, where that is known.
+    network: built when it is first needed. head: projection head, features (batch, d) -> embedding,
+    or None. classifier: class logits of a network trained with labels, or None. origin: where it
+    came from, as plain JSON values; labels in it names the data whose labels it was trained with,
+    where that is known.
     """
 
-    backbone: Backbone
+    network: Backbone | LateBackbone
     head: nn.Module | None
     classifier: nn.Linear | None
     origin: dict[str, Any]
 
+    @property
+    def backbone(self) -> Backbone:
+        """The network, built."""
+        return self.network if isinstance(self.network, Backbone) else self.network.build()
+
 
 def load_teacher(spec: str) -> Teacher:
-    """A pretrained network in eval mode, with the heads that its file holds.
+    """A pretrained network, with the heads that its file holds.
 
     spec: PATH, ARCHITECTURE:FILE, hub:NAME or lite0, as `layouts.TEACHER_SYNTAX` explains. Every
     weight of the architecture must be in the file with its shape, and no others but those that are
@@ -100,26 +117,30 @@ def load_teacher(spec: str) -> Teacher:
     format.
     """
     source = _read(spec)
-    backbone, width = source.backbone, source.backbone.num_features
+    width = source.network.num_features
     try:
         head = head_from(source.head, width) if source.head else None
     except UserError as error:
         raise UserError(f"{source.file}: its projection head cannot be read: {error}") from error
-    classifier = classifier_from(source.classifier, _classifiers(backbone), width)
-    return Teacher(backbone, head, classifier, source.origin)
+    classifier = classifier_from(source.classifier, source.classifiers, width)
+    return Teacher(source.network, head, classifier, source.origin)
 
 
 def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
     """`load_teacher` without the heads: the backbone in eval mode, and where it came from."""
     source = _read(spec)
-    return source.backbone, source.origin
+    return source.network.build(), source.origin
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A loaded backbone, and the state dicts of what follows it."""
+    """A backbone whose weights are read, and the state dicts of what follows it.
 
-    backbone: Backbone
+    classifiers: names of the modules that may be its classifier.
+    """
+
+    network: LateBackbone
+    classifiers: Collection[str]
     head: Mapping[str, Tensor]
     classifier: Mapping[str, Tensor]
     file: Path
@@ -158,34 +179,47 @@ def _read_ours(spec: str) -> _Source:
             f"architecture, ARCHITECTURE:{spec}"
         )
     checkpoint = load_checkpoint(file)
-    backbone = backbone_from(checkpoint)
+    network = _late_backbone_from(checkpoint)
     head = take(checkpoint.weights, "head.")
     layers = take(head, "layers.")  # lightly's heads hold theirs by this name
     head = layers if len(layers) == len(head) else head
     classifier = {k: v for k, v in checkpoint.weights.items() if k.startswith("classifier.")}
     _check_numbers({**head, **classifier}, {}, checkpoint.origin)
-    origin = _origin(spec, backbone, "burn", file)
-    return _Source(backbone, head, classifier, file, origin)
+    origin = _origin(spec, network.config.name, "burn", file)
+    return _Source(network, _classifiers(network.described), head, classifier, file, origin)
 
 
 def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
-    backbone = build_backbone(config, Precision.FLOAT).eval()
-    model = backbone if is_binary(config.name) else backbone.model
-    assert isinstance(model, nn.Module)
+    described = describe_backbone(config, Precision.FLOAT).eval()
+    model = _weights_of(described)
     network = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     content = read_weights(file, network)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
-    found = _fit(content, file, model, backbone)
+    found = _fit(content, file, model, described)
     expected = model.state_dict()
     _check_numbers({**found.backbone, **found.head, **found.classifier}, expected, str(file))
-    model.load_state_dict(found.backbone, strict=False)
-    origin = _origin(spec, backbone, found.layout.name, file)
-    return _Source(backbone, found.head, found.classifier, file, origin)
+
+    def make() -> Backbone:
+        backbone = build_backbone(config, Precision.FLOAT).eval()
+        _weights_of(backbone).load_state_dict(found.backbone, strict=False)
+        return backbone
+
+    origin = _origin(spec, config.name, found.layout.name, file)
+    return _Source(
+        LateBackbone(described, make), _classifiers(described), found.head, found.classifier, file,
+        origin,
+    )  # fmt: skip
 
 
-def _origin(spec: str, backbone: Backbone, layout: str, file: Path) -> dict[str, Any]:
-    name = backbone.config.name
+def _weights_of(backbone: Backbone) -> nn.Module:
+    """What holds the weights by the names of the architecture's authors."""
+    model = backbone if is_binary(backbone.config.name) else backbone.model
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _origin(spec: str, name: str, layout: str, file: Path) -> dict[str, Any]:
     return {"spec": spec, "architecture": name, "format": layout, "sha256": _sha256(file)}
 
 

@@ -81,9 +81,7 @@ class PretrainModule(L.LightningModule):
         fewest = -int(self.processes.largest(-len(batch.indices)))
         if fewest == len(batch.indices):
             return batch
-        labels = None if batch.labels is None else batch.labels[:fewest]
-        views = tuple(view[:fewest] for view in batch.views)
-        return Batch(views, batch.indices[:fewest], batch.unreadable, labels)
+        return batch.first(fewest)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         optim = self.recipe.optim
@@ -106,9 +104,7 @@ class PretrainModule(L.LightningModule):
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
     ) -> Batch:  # fmt: skip
-        views = tuple(view.to(device, non_blocking=True) for view in batch.views)
-        labels = None if batch.labels is None else batch.labels.to(device, non_blocking=True)
-        return Batch(views, batch.indices, batch.unreadable, labels)
+        return batch.to(device)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]

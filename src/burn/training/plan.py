@@ -35,6 +35,8 @@ class Machine:
     minutes between two resume files. skip_nonfinite: steps of a stage that may be left out because
     loss or gradient was not finite. max_bad: share of the images that may be unreadable, in [0, 1].
     profile: time the parts of a step. compile: run the networks through torch.compile.
+    teacher_cache: folder in which the teacher's features are kept, for every run that draws the
+    same views for the same teacher; None to make them each time.
     """
 
     device: Device = "auto"
@@ -45,6 +47,7 @@ class Machine:
     max_bad: float = 0.1
     profile: bool = False
     compile: bool = False
+    teacher_cache: str | None = None
 
     def check(self) -> None:
         """Raise UserError for values out of range."""

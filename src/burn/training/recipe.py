@@ -124,12 +124,9 @@ class Recipe:
         return getattr(self, self.method, None)
 
     def view_configs(self, num_views: int) -> tuple[ViewConfig, ...]:
-        """The augmentation of each view of an image: all alike but for SwAV's small crops.
-
-        With `teacher_size`, those of the teacher follow, one for each view.
-        """
+        """The augmentation of each view of an image: all alike but for SwAV's small crops."""
         if self.method != "swav":
-            return (self.views,) * num_views + self.teacher_views(num_views)
+            return (self.views,) * num_views
         small = replace(
             self.views,
             size=self.swav.small_size,
@@ -138,15 +135,22 @@ class Recipe:
         )
         return (self.views,) * 2 + (small,) * (num_views - 2)
 
-    def teacher_views(self, num_views: int) -> tuple[ViewConfig, ...]:
-        """The teacher's views where it sees a size of its own; none where it sees the student's."""
+    def teacher_view(self) -> ViewConfig:
+        """The augmentation of the views that the teacher sees: the student's, or a size of its own.
+
+        A blur is then as wide in the image.
+        """
         size = self.teacher_size
         if size is None or size == self.views.size:
-            return ()
-        scale = size / self.views.size  # a blur as wide in the image
+            return self.views
+        scale = size / self.views.size
         low, high = self.views.blur_sigma
-        view = replace(self.views, size=size, resize=None, blur_sigma=(low * scale, high * scale))
-        return (view,) * num_views
+        return replace(self.views, size=size, resize=None, blur_sigma=(low * scale, high * scale))
+
+    def teacher_configs(self, num_taught: int) -> tuple[ViewConfig, ...]:
+        """That of each view of a teacher of a size of its own; none where it sees the student's."""
+        view = self.teacher_view()
+        return () if view is self.views else (view,) * num_taught
 
     def with_resize_of(self, before: Recipe) -> Recipe:
         """With evaluation's `resize` in the proportion that `before` has to the views' size."""

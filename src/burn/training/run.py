@@ -10,7 +10,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,8 +18,10 @@ from signal import SIGINT
 from typing import Any, NoReturn
 
 import lightning as L
+import numpy as np
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from numpy.typing import NDArray
 from rich.console import Console
 from torch import nn
 
@@ -31,10 +33,9 @@ from burn.checkpoint import (
     save_checkpoint,
 )
 from burn.compute import Device, torch_device, uses_bfloat16
-from burn.data.loader import EpochSampler, TrainLoader, random_views
-from burn.data.shards import ShardedImages
+from burn.data.feature_cache import FeatureCache
+from burn.data.loader import EpochLoader
 from burn.data.sources import Source, open_source, require_outside, require_readable
-from burn.data.stream import StreamLoader
 from burn.errors import Interrupted, SaidByFirst, UserError
 from burn.files import locked, remove_unfinished, write_text
 from burn.inputs import read_json
@@ -48,6 +49,7 @@ from burn.settings import from_plain
 from burn.stop import StopRequest
 from burn.targets.frozen import FrozenTarget
 from burn.targets.weights import Teacher, load_teacher
+from burn.training.batches import stage_batches, stage_views
 from burn.training.binary import BinaryLayers
 from burn.training.callbacks import (
     Gradients,
@@ -69,12 +71,14 @@ from burn.training.recipe import Recipe
 from burn.training.record import Record
 from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume, difference_of_runs
 from burn.training.start_summary import (
+    cache_line,
     expected_time,
     learning_rate_caution,
     start_summary,
     time_line,
 )
 from burn.training.steps import StageSteps, monitor_interval, stage_steps
+from burn.training.teacher_cache import TeacherCache
 from burn.training.view_samples import NAME as VIEWS
 from burn.training.view_samples import save_view_samples, view_samples
 from burn.types import Checkpoint, Precision
@@ -176,11 +180,21 @@ class _Run:
             )
         self.teacher = load_teacher(plan.teacher) if plan.teacher else None
         _check_size(plan.recipe)
-        if self.teacher is not None:
+        self.cache = self._open_cache()
+        if self.teacher is not None and not (self.cache and self.cache.is_known):
             _check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         self.described = _describe(plan, self.source, self.teacher)
         self.machine_described = _describe_machine(processes)
-        self.num_views = self.make_method(plan.recipe.precisions()[0]).num_views
+
+    def _open_cache(self) -> TeacherCache | None:
+        """Where the teacher's features are kept, if they are to be."""
+        folder, recipe = self.machine.teacher_cache, self.plan.recipe
+        if folder is None:
+            return None
+        if self.teacher is None:
+            raise UserError(f"--teacher-cache: method {recipe.method} has no teacher; leave it out")
+        compute = "bfloat16" if uses_bfloat16(recipe.compute, self.machine.device) else "float32"
+        return TeacherCache(Path(folder), recipe, self.teacher, self.source, compute)
 
     def make_method(self, precision: Precision) -> Method:
         """The method of a stage with fresh weights.
@@ -259,10 +273,14 @@ class _Run:
         )  # fmt: skip
         if caution:
             console.print(caution, style="yellow", markup=False, highlight=False)
+        method = self.make_method(recipe.precisions()[0])
+        known = 0.0
+        if self.cache is not None:
+            known, line = cache_line(self.cache, _seed(self.plan.seed, 1), method, recipe)
+            console.print(line, markup=False, highlight=False)
         begun = any(out.glob("stage?"))  # the time would be that of the part that is done, too
         if not begun and self.processes.device.type == "cpu" and self.processes.count == 1:
-            method = self.make_method(recipe.precisions()[0])
-            seconds = expected_time(method, recipe, steps, bfloat16=bfloat16)
+            seconds = expected_time(method, recipe, steps, bfloat16=bfloat16, known=known > 0.5)
             if seconds is not None:
                 line = time_line(seconds, steps, recipe)
                 console.print(line, markup=False, highlight=False)
@@ -272,9 +290,9 @@ class _Run:
         if (out / VIEWS).exists():
             return
         recipe = self.plan.recipe
-        configs, seed = recipe.view_configs(self.num_views), _seed(self.plan.seed, 1)
-        views = random_views(configs, seed, self.num_views)
-        picture = view_samples(self.source, views, self.plan.seed, self.num_views)
+        method = self.make_method(recipe.precisions()[0])
+        views = stage_views(recipe, method, _seed(self.plan.seed, 1))
+        picture = view_samples(self.source, views, self.plan.seed)
         try:
             if picture is not None:
                 save_view_samples(out / VIEWS, picture)
@@ -379,7 +397,7 @@ def _check_size(recipe: Recipe) -> None:
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
             layer.register_forward_pre_hook(look)
-    sizes = {view.size for view in replace(recipe, teacher_size=None).view_configs(num_views)}
+    sizes = {view.size for view in recipe.view_configs(num_views)}
     for size in sizes:
         try:
             with torch.inference_mode():
@@ -571,7 +589,15 @@ class _Stage:
         method = run.make_method(self._precision)
         if weights is not None:
             method.load_weights(weights)
-        loader, steps = self._loader(method), run.steps
+        seed = _seed(run.plan.seed, self._number)
+        cache = run.cache and run.cache.open(seed, method.num_taught)
+        if cache is not None:
+            self._keep_features(method, cache)
+        loader = stage_batches(
+            recipe, method, run.source, seed, run.workers, rank=processes.rank,
+            count=processes.count, cache=cache,
+        )  # fmt: skip
+        steps = run.steps
         assert len(loader) == steps.passes_per_epoch
         module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes)
 
@@ -612,22 +638,26 @@ class _Stage:
         self._finish(module, monitor)
         processes.on_first(files.remove)
 
-    def _loader(self, method: Method) -> TrainLoader | StreamLoader:
-        run, recipe = self._run, self._run.plan.recipe
-        workers = run.workers
-        seed = _seed(run.plan.seed, self._number)
-        count, rank = run.processes.count, run.processes.rank
-        batch_size = recipe.batch_size // recipe.accumulate // count
-        views = random_views(recipe.view_configs(method.num_views), seed, method.num_views)
-        if isinstance(run.source, ShardedImages):
-            return StreamLoader(run.source, views, batch_size, seed, rank, count, workers)
-        sampler = EpochSampler(
-            len(run.source), batch_size, seed, drop_last=True, rank=rank, count=count
-        )
-        return TrainLoader(run.source, views, sampler, workers)
+    def _keep_features(self, method: Method, cache: FeatureCache) -> None:
+        """Have the teacher's features written to the cache, as long as that succeeds."""
+        console = self._run.console
+        (target,) = (m for m in method.modules() if isinstance(m, FrozenTarget))
+
+        def keep(epoch: int, view: int, indices: list[int], values: NDArray[np.float16]) -> None:
+            try:
+                cache.write(epoch, view, indices, values)
+            except OSError as error:
+                target.keep = None
+                console.print(
+                    f"the teacher's features are not kept from here on: {error.filename or cache} "
+                    f"cannot be written: {error.strerror or error}; the run goes on",
+                    style="yellow", markup=False, highlight=False,
+                )  # fmt: skip
+
+        target.keep = keep
 
     def _fit(
-        self, module: PretrainModule, trainer: L.Trainer, loader: TrainLoader | StreamLoader,
+        self, module: PretrainModule, trainer: L.Trainer, loader: EpochLoader,
         saver: SaveResume, resumed: Path | None,
     ) -> None:  # fmt: skip
         """Train to the last step, from the resume file where there is one."""
@@ -724,7 +754,7 @@ def _trainer(
         method.backbone.forward = torch.compile(method.backbone.forward)
         for module in method.modules():
             if isinstance(module, FrozenTarget):
-                module.backbone.forward = torch.compile(module.backbone.forward)
+                module.compile_backbone()
     several: dict[str, Any] = {}
     if processes.count > 1:
         several = {

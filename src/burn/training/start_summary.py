@@ -16,10 +16,12 @@ from burn.data.view_config import ViewConfig
 from burn.errors import printable
 from burn.methods.base import Method
 from burn.methods.configs import NEED_LABELS
+from burn.targets.frozen import FrozenTarget
 from burn.training.pace import rate, rough_time
 from burn.training.recipe import Recipe
 from burn.training.steps import StageSteps
-from burn.types import Batch
+from burn.training.teacher_cache import TeacherCache
+from burn.types import Batch, Known
 
 # Of a trial, at least 4 images: fewer pixels would time little but the calls of Python.
 _TRIAL_PIXELS = 4 * 224**2
@@ -140,29 +142,47 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
     )
 
 
+def cache_line(cache: TeacherCache, seed: int, method: Method, recipe: Recipe) -> tuple[float, str]:
+    """The share of the first stage's features that is known, and the summary's line on it."""
+    known = cache.share_known(seed, method.num_taught)
+    stages = len(recipe.precisions())
+    size = cache.open(seed, method.num_taught).num_bytes(recipe.epochs) * stages / 1e6
+    size_text = f"{size / 1000:,.1f} GB" if size >= 1000 else f"{math.ceil(size):,} MB"
+    there = "all" if known == 1 else "none" if known == 0 else f"about {100 * known:.0f} %"
+    stage = " for stage 1" if stages > 1 else ""
+    text = f"teacher's features in {cache.path}: {there} there{stage}; {size_text} when complete"
+    return known, summary_line("cache", text)
+
+
 def expected_time(
-    method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool
+    method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool, known: bool = False
 ) -> float | None:
     """Seconds that all stages take on this CPU, very roughly, by passes over a few images.
 
-    method: with fresh weights, not used any more: the pass changes its queues and statistics. None
-    for a run of minutes, and for a method that cannot take so few images.
+    method: with fresh weights, not used any more: the pass changes its queues and statistics.
+    known: the teacher's features are. None for a run of minutes, and for a method that cannot take
+    so few images.
     """
     configs = recipe.view_configs(method.num_views)
+    teacher_configs = () if known else recipe.teacher_configs(method.num_taught)
     images = len(recipe.precisions()) * steps.total * steps.batch_size
-    pixels = sum(config.size**2 for config in configs)
+    pixels = sum(config.size**2 for config in (*configs, *teacher_configs))
     if images * pixels < _WORTH_A_TRIAL:
         return None
     count = max(4, min(steps.images, _TRIAL_PIXELS // pixels))
     try:
-        seconds = min(_trial(method, configs, count, bfloat16=bfloat16) for _ in range(2))
+        batch = _trial_batch(method, configs, teacher_configs, count, known=known)
+        seconds = min(_trial(method, batch, bfloat16=bfloat16) for _ in range(2))
     except (RuntimeError, ValueError):  # the allocator's; BN's, of a single value a channel
         return None
     return images * seconds / count
 
 
-def _trial(method: Method, configs: tuple[ViewConfig, ...], count: int, *, bfloat16: bool) -> float:
-    """Seconds of a forward and a backward pass of `count` images."""
+def _trial_batch(
+    method: Method, configs: tuple[ViewConfig, ...], teacher_configs: tuple[ViewConfig, ...],
+    count: int, *, known: bool,
+) -> Batch:  # fmt: skip
+    """`count` images of noise."""
     random = np.random.default_rng(0)
 
     def view(config: ViewConfig) -> Tensor:
@@ -170,7 +190,19 @@ def _trial(method: Method, configs: tuple[ViewConfig, ...], count: int, *, bfloa
         return torch.from_numpy(random.integers(0, 256, shape, dtype=np.uint8))
 
     indices = torch.arange(count)
-    batch = Batch(tuple(view(c) for c in configs), indices, labels=torch.zeros_like(indices))
+    target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
+    features = None
+    if known and target is not None:
+        values = torch.randn(method.num_taught, count, target.num_features).half()
+        features = Known(values, torch.empty(0, dtype=torch.int64))
+    return Batch(
+        tuple(view(c) for c in configs), indices, labels=torch.zeros_like(indices),
+        teacher_views=tuple(view(c) for c in teacher_configs), known=features,
+    )  # fmt: skip
+
+
+def _trial(method: Method, batch: Batch, *, bfloat16: bool) -> float:
+    """Seconds of a forward and a backward pass."""
     began = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         loss = method(batch, 0.0).loss

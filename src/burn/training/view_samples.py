@@ -27,23 +27,24 @@ _EPOCH = 0
 Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 
-def view_samples(
-    source: Source, transform: Transform, seed: int, num_views: int | None = None
-) -> Pixels | None:
+def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | None:
     """uint8 (height, width, 3): a row an image, first the image itself, then its views.
 
-    transform: as training has it; the views are those of these images in epoch 0. seed: of the
-    choice of the images. num_views: views of the student, all by default; the others are the
-    teacher's. None where no image can be read.
+    The teacher's come last, where it sees a size of its own. transform: as training has it, without
+    a cache; the views are those of these images in epoch 0. seed: of the choice of the images. None
+    where no image can be read.
     """
     order = np.random.default_rng((seed, _EPOCH)).permutation(len(source))[:_MOST_TRIED]
     rows: list[list[Pixels]] = []
+    num_views = 0
     for index, image in _images(source, order.tolist()):
-        views = [_pixels(view) for view in transform(image, _EPOCH, index)]
+        drawn = transform(image, _EPOCH, index)
+        num_views = len(drawn.views)
+        views = [_pixels(view) for view in (*drawn.views, *drawn.teacher_views)]
         rows.append([_square(_pixels(image)), *views])
         if len(rows) == ROWS:
             break
-    return _grid(rows, num_views or len(rows[0]) - 1) if rows else None
+    return _grid(rows, num_views) if rows else None
 
 
 def save_view_samples(path: Path, picture: Pixels) -> None:

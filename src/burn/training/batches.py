@@ -1,0 +1,45 @@
+"""The batches of a stage: in the order, and with the views, that its seed decides."""
+
+from __future__ import annotations
+
+from burn.data.feature_cache import FeatureCache
+from burn.data.loader import EpochLoader, EpochSampler, TrainLoader, Transform, random_views
+from burn.data.shards import ShardedImages
+from burn.data.sources import Source
+from burn.data.stream import StreamLoader
+from burn.methods.base import Method
+from burn.training.recipe import Recipe
+
+
+def stage_views(
+    recipe: Recipe, method: Method, seed: int, cache: FeatureCache | None = None
+) -> Transform:
+    """What a stage draws of an image. cache: of its teacher's features, for the same seed."""
+    configs = recipe.view_configs(method.num_views)
+    return random_views(configs, seed, recipe.teacher_configs(method.num_taught), cache)
+
+
+def stage_batches(
+    recipe: Recipe,
+    method: Method,
+    source: Source,
+    seed: int,
+    workers: int,
+    *,
+    rank: int = 0,
+    count: int = 1,
+    cache: FeatureCache | None = None,
+) -> EpochLoader:
+    """Batches for one of `count` processes, as large as a part of the recipe's batch is there.
+
+    seed: of the stage. cache: as `stage_views` takes it.
+    """
+    batch_size = recipe.batch_size // recipe.accumulate // count
+    views = stage_views(recipe, method, seed, cache)
+    known_shape = None if cache is None else cache.known_shape
+    if isinstance(source, ShardedImages):
+        return StreamLoader(source, views, batch_size, seed, rank, count, workers, known_shape)
+    sampler = EpochSampler(
+        len(source), batch_size, seed, drop_last=True, rank=rank, count=count
+    )  # fmt: skip
+    return TrainLoader(source, views, sampler, workers, known_shape)

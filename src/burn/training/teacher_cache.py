@@ -1,0 +1,79 @@
+"""Which of a teacher's features a run keeps, and where: `burn.data.feature_cache` for a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from burn.data.feature_cache import CacheFolder, FeatureCache
+from burn.data.sources import Source
+from burn.data.views import drawing_fingerprint
+from burn.errors import UserError
+from burn.methods.configs import NEED_TEACHER
+from burn.targets.weights import Teacher
+from burn.training.recipe import Recipe
+
+_LOOKED_AT = 64  # views, to tell how much is known
+
+
+def is_cacheable(recipe: Recipe) -> bool:
+    """Whether the teacher's features of a view depend on nothing but the view."""
+    batch_norm = recipe.method == "burn" and recipe.burn.teacher_batch_norm == "batch"
+    return recipe.method in NEED_TEACHER and not batch_norm
+
+
+class TeacherCache:
+    """The folder for a run's teacher, its views and its images.
+
+    cache: the folder of all teachers. compute: number format of the arithmetic. Raises UserError
+    where the recipe's teacher has no features to keep, or the folder is damaged.
+    """
+
+    def __init__(
+        self, cache: Path, recipe: Recipe, teacher: Teacher, source: Source, compute: str
+    ) -> None:
+        if not is_cacheable(recipe):
+            raise UserError(
+                f"--teacher-cache: with burn.teacher_batch_norm {recipe.burn.teacher_batch_norm} "
+                "features depend on the batch and cannot be kept: leave it out"
+            )
+        self.path = cache
+        self._recipe, self._source = recipe, source
+        self._about = _about(recipe, teacher, source, compute)
+        dimension = CacheFolder.known_dimension(cache, self._about)
+        self.is_known = dimension is not None
+        self._dimension = dimension or teacher.network.num_features
+
+    def open(self, seed: int, num_taught: int) -> FeatureCache:
+        """For a stage's seed and the views that its teacher sees.
+
+        Raises UserError where the folder cannot be written.
+        """
+        folder = CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
+        return FeatureCache(folder, seed, num_taught)
+
+    def share_known(self, seed: int, num_taught: int) -> float:
+        """Of a stage's views, the share whose features are known: of a few that are looked at."""
+        random = np.random.default_rng(0)
+        epochs = random.integers(self._recipe.epochs, size=_LOOKED_AT).tolist()
+        indices = random.integers(len(self._source), size=_LOOKED_AT).tolist()
+        cache = self.open(seed, num_taught)
+        return cache.share_known(list(zip(epochs, indices, strict=True)))
+
+
+def _about(recipe: Recipe, teacher: Teacher, source: Source, compute: str) -> dict[str, Any]:
+    """All that the features depend on but for seed, epoch, image and view."""
+    view, config = recipe.teacher_view(), teacher.network.config
+    settings = asdict(view)
+    del settings["resize"]  # evaluation's
+    return {
+        "teacher": {key: teacher.origin[key] for key in ("architecture", "sha256")},
+        "normalisation": {"mean": config.mean, "std": config.std},
+        "views": settings,
+        "drawing": drawing_fingerprint(view),
+        "images": {"number": len(source), "fingerprint": source.fingerprint},
+        "compute": compute,
+    }

@@ -1,0 +1,177 @@
+"""Runs that keep their teacher's features: the same bits, and no teacher where all is known."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import tiny
+from burn.backbones.late import LateBackbone
+from burn.data.feature_cache import FeatureCache
+from burn.errors import UserError
+from burn.training.plan import Machine
+from burn.training.recipe import Recipe
+
+
+def recipe_of(method: str, size: int | None = None, **changes: Any) -> Recipe:
+    recipe = tiny.student_recipe() if method == "burn" else tiny.baseline_recipe(method)
+    return replace(recipe, stages=1, teacher_size=size, **changes)
+
+
+def crossed(recipe: Recipe) -> Recipe:
+    return replace(recipe, burn=replace(recipe.burn, views="cross"))
+
+
+def run(recipe: Recipe, out: Path, teacher: Path | None, cache: Path | None, **options: Any) -> str:
+    """What was said."""
+    said = Console(file=StringIO(), width=400)
+    given = None if cache is None else str(cache)
+    workers = options.pop("workers", 0)
+    machine = Machine(device="cpu", workers=workers, monitor_every=2, teacher_cache=given)
+    tiny.train(recipe, out, teacher, console=said, machine=machine, **options)
+    assert isinstance(said.file, StringIO)
+    return said.file.getvalue()
+
+
+def same(a: Path, b: Path, stage: int = 1) -> bool:
+    first, second = (load_file(out / f"stage{stage}.safetensors") for out in (a, b))
+    return list(first) == list(second) and all(torch.equal(first[k], second[k]) for k in first)
+
+
+@pytest.fixture
+def no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Building one fails."""
+
+    def fail(_: LateBackbone) -> None:
+        raise AssertionError("the teacher was built")
+
+    monkeypatch.setattr(LateBackbone, "build", fail)
+
+
+@pytest.mark.parametrize("size", [None, 48])
+@pytest.mark.parametrize("method", ["burn", "burn crossed", "s2bnn", "supervised_kl"])
+def test_the_same_bits_without_a_cache_filling_it_and_from_it(
+    method: str, size: int | None, teacher: Path, labelled_teacher: Path, tmp_path: Path,
+    request: pytest.FixtureRequest,
+):  # fmt: skip
+    name = method.partition(" ")[0]
+    recipe = recipe_of(name, size)
+    recipe = crossed(recipe) if method == "burn crossed" else recipe
+    given = labelled_teacher if name == "supervised_kl" else teacher
+    cache = tmp_path / "cache"
+    run(recipe, tmp_path / "without", given, None, max_steps=3)
+    said = run(recipe, tmp_path / "filling", given, cache, max_steps=3)
+    assert "none there" in said
+    request.getfixturevalue("no_teacher")
+    run(recipe, tmp_path / "from", given, cache, max_steps=3)
+    assert same(tmp_path / "without", tmp_path / "filling")
+    assert same(tmp_path / "without", tmp_path / "from")
+
+
+@pytest.mark.usefixtures("no_teacher")
+def test_the_fixture_notices_a_teacher(teacher: Path, tmp_path: Path):
+    with pytest.raises(AssertionError, match="the teacher was built"):
+        run(recipe_of("burn"), tmp_path / "run", teacher, tmp_path / "cache", max_steps=1)
+
+
+def test_both_stages_and_workers_share_it(teacher: Path, tmp_path: Path):
+    recipe = replace(recipe_of("burn"), stages=2)
+    cache = tmp_path / "cache"
+    run(recipe, tmp_path / "a", teacher, None, max_steps=2)
+    run(recipe, tmp_path / "b", teacher, cache, max_steps=2, workers=2)
+    run(recipe, tmp_path / "c", teacher, cache, max_steps=2, workers=2)
+    for stage in (1, 2):
+        assert same(tmp_path / "a", tmp_path / "b", stage)
+        assert same(tmp_path / "a", tmp_path / "c", stage)
+    # Each stage has a seed of its own.
+    assert len(list(cache.glob("*/seed*-view0"))) == 2
+
+
+def test_a_variant_of_the_loss_finds_the_features(
+    teacher: Path, tmp_path: Path, request: pytest.FixtureRequest
+):  # fmt: skip
+    recipe = recipe_of("burn")
+    run(recipe, tmp_path / "a", teacher, tmp_path / "cache", max_steps=2)
+    request.getfixturevalue("no_teacher")
+    other = replace(recipe, burn=replace(recipe.burn, similarity="l2", lam_end=0.5))
+    run(other, tmp_path / "b", teacher, tmp_path / "cache", max_steps=2)
+
+
+@pytest.mark.parametrize("what", ["seed", "size", "view", "teacher"])
+def test_other_features_are_not_taken_for_it(
+    what: str, teacher: Path, labelled_teacher: Path, tmp_path: Path,
+    request: pytest.FixtureRequest,
+):  # fmt: skip
+    recipe = recipe_of("burn")
+    run(recipe, tmp_path / "a", teacher, tmp_path / "cache", max_steps=1)
+    options: dict[str, Any] = {"max_steps": 1}
+    if what == "seed":
+        options["seed"] = 5
+    elif what == "size":
+        recipe = replace(recipe, teacher_size=40)
+    elif what == "view":
+        recipe = replace(recipe, views=replace(recipe.views, flip=0.25))
+    else:
+        teacher = labelled_teacher
+    said = run(recipe, tmp_path / "b", teacher, tmp_path / "cache", **options)
+    assert "none there" in said
+    run(recipe, tmp_path / "c", teacher, None, **options)
+    assert same(tmp_path / "b", tmp_path / "c")
+
+
+def test_torn_records_are_made_once_more(teacher: Path, tmp_path: Path):
+    recipe = recipe_of("burn", 48)
+    cache = tmp_path / "cache"
+    run(recipe, tmp_path / "a", teacher, cache, max_steps=3)
+    (file,) = cache.glob("*/seed*-view0/epoch00000.f16")
+    whole = file.read_bytes()
+    torn = bytearray(whole)
+    for place in range(0, len(torn), 5000):
+        torn[place] ^= 255
+    file.write_bytes(torn)
+    run(recipe, tmp_path / "b", teacher, cache, max_steps=3)
+    first, second = (load_file(tmp_path / n / "stage1.safetensors") for n in ("a", "b"))
+    for name, tensor in first.items():  # other batches for the teacher: up to rounding
+        torch.testing.assert_close(second[name], tensor, rtol=1e-3, atol=1e-3)
+    run(recipe, tmp_path / "c", teacher, cache, max_steps=3)
+
+
+def test_a_full_disk_ends_the_keeping_and_not_the_run(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    recipe = recipe_of("burn")
+    run(recipe, tmp_path / "a", teacher, None, max_steps=3)
+    calls: list[int] = []
+
+    def full(self: FeatureCache, epoch: int, *_: Any) -> None:
+        calls.append(epoch)
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.file(epoch, 0)))
+
+    monkeypatch.setattr(FeatureCache, "write", full)
+    said = run(recipe, tmp_path / "b", teacher, tmp_path / "cache", max_steps=3)
+    assert said.count("not kept from here on") == 1
+    assert "No space left on device" in said
+    assert len(calls) == 1
+    assert same(tmp_path / "a", tmp_path / "b")
+
+
+def test_what_cannot_be_kept_is_named(teacher: Path, tmp_path: Path):
+    recipe = recipe_of("burn")
+    batch = replace(recipe, burn=replace(recipe.burn, teacher_batch_norm="batch"))
+    with pytest.raises(UserError, match=r"--teacher-cache: with burn.teacher_batch_norm batch"):
+        run(batch, tmp_path / "run", teacher, tmp_path / "cache")
+    with pytest.raises(UserError, match="--teacher-cache: method byol has no teacher"):
+        run(recipe_of("byol"), tmp_path / "run", None, tmp_path / "cache")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--teacher-cache .*file cannot be written"):
+        run(recipe, tmp_path / "run", teacher, tmp_path / "file")
+    assert not (tmp_path / "cache").exists()
+    assert not list((tmp_path / "run").glob("stage1*"))
