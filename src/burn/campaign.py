@@ -354,8 +354,8 @@ def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:
         and isinstance(settings["compute"], str)
     )
     if result.protocol == "linear":
-        numbers = (settings["lr"], settings["epochs"])
-        whole &= all(0 <= number < 1e9 for number in numbers)
+        rate = settings["chosen_lr"] if settings["lr"] == "auto" else settings["lr"]
+        whole &= all(0 <= number < 1e9 for number in (rate, settings["epochs"]))
         whole &= isinstance(settings["augment"], str)
     if trained:
         about = settings["pretraining"]

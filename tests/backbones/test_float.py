@@ -140,11 +140,30 @@ def test_every_parameter_gets_a_gradient():
         ("resnet10t", {"stem_stride": 1}, "resnet10t.*stem"),  # its stem is three convolutions
         ("resnet18", {"stage_strides": (1, 2, 2, 2)}, "stage_strides.*resnet18"),
         ("resnet18", {"feature_layer": True}, "feature_layer.*resnet18"),
+        ("resnet18", {"resnet_strides": (1, 1, 2, 3)}, "resnet_strides.*each must be 1 or 2"),
+        ("resnet18", {"resnet_strides": (2, 1, 2, 2)}, "stage 1 of resnet18 has the stride 1"),
+        ("resnet10t", {"resnet_strides": (1, 1, 2, 2)}, "stage 2 of resnet10t has the stride 2"),
+        ("test_vit", {"resnet_strides": (1, 1, 2, 2)}, "test_vit is no ResNet"),
+        ("reactnet_a", {"resnet_strides": (1, 1, 2, 2)}, "reactnet_a has stage_strides"),
     ],
 )
 def test_what_cannot_be_built_is_named(name: str, settings: dict[str, object], words: str):
     with pytest.raises(UserError, match=words):
         build(name, **settings)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_strides_of_the_stages(name: str):
+    """The same weights on larger maps: a network whose strides stand elsewhere has other sides."""
+    images = torch.rand(1, 3, 32, 32)
+    sides = []
+    for strides in (None, (1, 2, 2, 2), (1, 1, 2, 2), (1, 1, 1, 1)):
+        network = build(name, width=0.25, stem_stride=2, resnet_strides=strides).eval()
+        sides.append(network.forward_features(images).shape[-1])
+        folded = network.folded(torch.float32)
+        assert folded is not None
+        torch.testing.assert_close(folded(images), network(images), rtol=1e-3, atol=1e-4)
+    assert sides == [2, 2, 4, 16]
 
 
 @pytest.mark.parametrize("precision", [Precision.BINARY_ACTIVATIONS, Precision.BINARY])

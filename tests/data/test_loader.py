@@ -186,8 +186,12 @@ def test_views_are_those_of_seed_epoch_index_and_view():
 
 def test_light_views_are_one_crop():
     image = Pictures(1).read(0)
-    (view,) = light_views(VIEWS, SEED)(image, 3, 7)
-    assert torch.equal(view, crop_and_flip(image, VIEWS, generator(SEED, 3, 7, 0)))
+    drawn = light_views(16, SEED)(image, 3, 7)
+    (view,) = drawn.views
+    protocols = ViewConfig(size=16)  # 8 to 100 % of the image, whatever pretraining drew
+    assert protocols.crop_scale == (0.08, 1.0)
+    assert torch.equal(view, crop_and_flip(image, protocols, generator(SEED, 3, 7, 0)))
+    assert not drawn.teacher_views
 
 
 def test_the_seed_decides_order_and_pixels():

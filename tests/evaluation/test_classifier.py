@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,19 +12,20 @@ from torch import Tensor, nn
 
 from burn.backbones import Backbone, BackboneConfig
 from burn.data.loader import light_views
-from burn.data.views import ViewConfig
 from burn.errors import UserError
 from burn.evaluation.classifier import (
+    LINEAR_RATES,
     LinearConfig,
     augmented_batches,
     cached_batches,
     top_k,
     train_linear,
+    train_linear_at_best_rate,
 )
 from burn.types import Features
 from networks import randomize, tiny_reactnet
 
-VIEWS = ViewConfig(size=32, resize=32)
+TENTH = 6  # of the toy's sixty rows
 
 
 # --- The schedule. ---
@@ -33,7 +35,10 @@ VIEWS = ViewConfig(size=32, resize=32)
     ("epoch", "rate"), [(0, 30.0), (59, 30.0), (60, 3.0), (79, 3.0), (80, 0.3), (99, 0.3)]
 )
 def test_learning_rate_of_the_paper(epoch: int, rate: float):
-    assert LinearConfig().learning_rate(epoch) == pytest.approx(rate, rel=1e-12)  # 0.1² in float64
+    config = LinearConfig(lr=30.0)
+    first = config.first_rate
+    assert first is not None
+    assert first * config.factor(epoch) == pytest.approx(rate, rel=1e-12)  # 0.1² in float64
 
 
 @pytest.mark.parametrize(
@@ -46,19 +51,19 @@ def test_learning_rate_of_the_paper(epoch: int, rate: float):
     ],
 )
 def test_learning_rate_of_other_lengths(epochs: int, rates: list[float]):
-    config = LinearConfig(epochs=epochs, lr=1.0)
-    found = [config.learning_rate(epoch) for epoch in range(epochs)]
+    config = LinearConfig(epochs=epochs)
+    found = [config.factor(epoch) for epoch in range(epochs)]
     assert found == pytest.approx(rates, rel=1e-12)
 
 
 # --- Training. ---
 
 
-def toy(seed: int = 0) -> Features:
-    """Three classes that a line each can part."""
+def toy(seed: int = 0, apart: float = 4.0) -> Features:
+    """Three classes that a line each can part, where they lie so far apart."""
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(60) % 3
-    centres = torch.tensor([[4.0, 0, 0, 0], [0, 4.0, 0, 0], [0, 0, 4.0, 0]])
+    centres = apart * torch.eye(3, 4)
     values = centres[labels] + torch.randn(60, 4, generator=random)
     return Features(values, labels, ("a", "b", "c"), torch.arange(60))
 
@@ -84,7 +89,7 @@ def test_training_is_sgd_with_momentum_and_no_decay_by_hand():
     weight = 0.01 * torch.randn(3, 4, generator=generator).double().numpy()
     bias, weight_speed, bias_speed = np.zeros(3), np.zeros((3, 4)), np.zeros(3)
     for epoch, rate in enumerate([0.5, 0.5, 0.5, 0.05, 0.005]):
-        for values, labels in batches(epoch):
+        for values, labels, _ in batches(epoch):
             x, y = values.double().numpy(), np.eye(3)[labels.numpy()]
             scores = x @ weight.T + bias
             powers = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -112,27 +117,95 @@ def test_training_depends_on_its_seed_alone():
 def test_every_epoch_is_asked_for_and_told():
     asked, told = [], []
 
-    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         asked.append(epoch)
-        yield torch.ones(2, 4), torch.tensor([0, 1])
+        yield torch.ones(2, 4), torch.tensor([0, 1]), torch.tensor([0, 1])
 
-    train_linear(batches, 4, 2, LinearConfig(epochs=4), 0, told.append)
+    train_linear(batches, 4, 2, LinearConfig(epochs=4, lr=30.0), 0, told.append)
     assert asked == told == [0, 1, 2, 3]
 
 
 def test_cached_batches_give_every_row_with_its_label_once_an_epoch():
     values, labels = torch.arange(10.0)[:, None], torch.arange(10) + 100
-    batches = cached_batches(Features(values, labels, (), torch.arange(10)), 4, seed=2)
+    batches = cached_batches(Features(values, labels, (), torch.arange(10) + 50), 4, seed=2)
     orders = []
     for epoch in (0, 1, 0):
         parts = list(batches(epoch))
-        assert [len(rows) for rows, _ in parts] == [4, 4, 2]
-        rows = torch.cat([rows for rows, _ in parts])
-        assert torch.equal(rows[:, 0] + 100, torch.cat([labels for _, labels in parts]).float())
+        assert [len(rows) for rows, _, _ in parts] == [4, 4, 2]
+        rows = torch.cat([rows for rows, _, _ in parts])
+        assert torch.equal(rows[:, 0] + 100, torch.cat([labels for _, labels, _ in parts]).float())
+        assert torch.equal(rows[:, 0] + 50, torch.cat([at for _, _, at in parts]).float())
         assert sorted(rows[:, 0].tolist()) == list(range(10))
         orders.append(rows[:, 0].tolist())
     assert orders[0] != orders[1]
     assert orders[0] == orders[2]
+
+
+# --- The rate. ---
+
+
+def held_out_of(features: Features) -> Features:
+    assert features.labels is not None
+    return Features(
+        features.values[:TENTH], features.labels[:TENTH], features.classes,
+        features.positions[:TENTH],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_the_chosen_layer_is_the_one_trained_at_its_rate_on_all_images(weight_decay: float):
+    config = LinearConfig(epochs=5, weight_decay=weight_decay)
+    features = toy()
+    batches = cached_batches(features, 16, 3)
+    chosen = train_linear_at_best_rate(batches, held_out_of(features), 3, config, seed=7)
+    alone = train_linear(batches, 4, 3, replace(config, lr=chosen.lr), seed=7)
+    assert isinstance(alone, nn.Linear)
+    torch.testing.assert_close(chosen.layer.weight, alone.weight, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(chosen.layer.bias, alone.bias, rtol=1e-4, atol=1e-5)
+
+
+def test_each_rate_is_judged_on_images_that_its_layer_did_not_see():
+    """By hand: a layer for each rate on the rows that are not held out, and their accuracy."""
+    config, features = LinearConfig(epochs=3), toy()
+    held_out = held_out_of(features)
+    assert held_out.labels is not None
+    batches = cached_batches(features, 16, 3)
+    chosen = train_linear_at_best_rate(batches, held_out, 3, config, seed=7)
+    assert list(chosen.held_out) == list(LINEAR_RATES)
+
+    def without(epoch: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for values, labels, positions in batches(epoch):
+            kept = positions >= TENTH
+            yield values[kept], labels[kept], positions[kept]
+
+    for rate in (0.001, 0.1, 1.0):
+        layer = train_linear(without, 4, 3, replace(config, lr=rate), seed=7)
+        expected = 100 * top_k(layer(held_out.values), held_out.labels, 1)
+        assert chosen.held_out[rate] == pytest.approx(expected, abs=1e-3)
+    assert chosen.held_out[chosen.lr] == max(chosen.held_out.values())
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
+def test_the_rate_follows_the_scale_of_the_features(scale: float):
+    """The cross-entropy of W·(s·x) has s² times the curvature: its best rate is 1/s² of that."""
+    features = toy(apart=2.0)
+    scaled = Features(features.values * scale, features.labels, (), features.positions)
+    config = LinearConfig(epochs=10)
+    chosen = train_linear_at_best_rate(
+        cached_batches(scaled, 16, 3), held_out_of(scaled), 3, config, seed=7
+    )
+    low, high = {0.05: (1.0, 100.0), 1.0: (0.003, 1.0), 20.0: (3e-4, 0.003)}[scale]
+    assert low <= chosen.lr <= high
+
+
+def test_a_rate_that_diverges_is_not_chosen():
+    features = toy()
+    huge = Features(features.values * 1e18, features.labels, (), features.positions)
+    chosen = train_linear_at_best_rate(
+        cached_batches(huge, 16, 3), held_out_of(huge), 3, LinearConfig(epochs=10), seed=7
+    )
+    assert bool(torch.isfinite(chosen.layer.weight).all())
+    assert chosen.held_out[100.0] == 0.0
 
 
 # --- Augmented batches. ---
@@ -168,9 +241,9 @@ def contents(module: nn.Module) -> dict[str, Tensor]:
 def test_augmented_batches_leave_the_backbone_alone():
     backbone = randomize(tiny_reactnet()).train()
     before = contents(backbone)
-    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0, unreadable=set())
+    batches = augmented_batches(backbone, Shades(), 32, 4, seed=0, workers=0, unreadable=set())
     for epoch in range(2):
-        for features, _ in batches(epoch):
+        for features, _, _ in batches(epoch):
             assert not any(module.training for module in backbone.modules())
             assert not features.requires_grad
             assert features.dtype == torch.float32
@@ -183,7 +256,7 @@ def test_augmented_batches_leave_the_backbone_alone():
 def test_training_on_augmented_batches_leaves_the_backbone_alone():
     backbone = randomize(tiny_reactnet())
     before = contents(backbone)
-    batches = augmented_batches(backbone, Shades(), VIEWS, 4, seed=0, workers=0, unreadable=set())
+    batches = augmented_batches(backbone, Shades(), 32, 4, seed=0, workers=0, unreadable=set())
     layer = train_linear(batches, 256, 3, LinearConfig(epochs=2, lr=0.1), seed=0)
     assert layer.state_dict()["weight"].shape == (3, 256)
     assert all(torch.equal(backbone.state_dict()[name], t) for name, t in before.items())
@@ -209,11 +282,12 @@ class MeanLevel(Backbone):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_augmented_batches_pair_features_with_their_labels(workers: int):
     batches = augmented_batches(
-        MeanLevel(), Shades(), VIEWS, 4, seed=0, workers=workers, unreadable=set()
+        MeanLevel(), Shades(), 32, 4, seed=0, workers=workers, unreadable=set()
     )
     for epoch in range(2):
         counts = np.zeros(3, dtype=int)
-        for features, labels in batches(epoch):
+        for features, labels, positions in batches(epoch):
+            assert torch.equal(positions % 3, labels)
             # Levels 50, 125 and 200 with noise of ±20 and the bicubic kernel's overshoot.
             assert torch.equal(((features[:, 0] * 255 - 50) / 75).round().long(), labels)
             counts += np.bincount(labels.numpy(), minlength=3)
@@ -223,12 +297,14 @@ def test_augmented_batches_pair_features_with_their_labels(workers: int):
 def test_augmented_batches_are_light_views_of_the_epoch():
     """Crops and flips, others in every epoch; no colour, no blur, whatever the recipe's views."""
     backbone, source = MeanLevel(), Shades()
-    batches = augmented_batches(backbone, source, VIEWS, 10, seed=4, workers=0, unreadable=set())
-    transform, seen = light_views(VIEWS, 4), []
+    batches = augmented_batches(backbone, source, 32, 10, seed=4, workers=0, unreadable=set())
+    transform, seen = light_views(32, 4), []
     for epoch in range(2):
-        ((features, _),) = batches(epoch)
+        ((features, _, _),) = batches(epoch)
         views = backbone.seen[-1]
-        expected = {transform(source.read(i), epoch, i)[0].numpy().tobytes() for i in range(10)}
+        expected = {
+            transform(source.read(i), epoch, i).views[0].numpy().tobytes() for i in range(10)
+        }
         seen.append({view.numpy().tobytes() for view in views})
         assert seen[-1] == expected
         assert torch.equal(features, backbone.pool(views.float() / 255))

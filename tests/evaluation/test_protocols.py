@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import tiny  # noqa: F401 - one thread
 from burn.data.sources import open_source
+from burn.data.splits import Subset
 from burn.errors import UserError
 from burn.evaluation.cache import plain_features
 from burn.evaluation.classifier import LinearConfig
@@ -61,9 +62,31 @@ def test_uniform_grey_levels_are_told_apart(subject: Subject):
     assert given.items() <= top1.settings.items()
 
 
+def test_the_rate_is_chosen_and_told(subject: Subject):
+    top1, _ = run_linear(subject, LinearConfig(epochs=3, augment="none"), CONSOLE)
+    assert top1.settings["lr"] == "auto"
+    rates = top1.settings["rates"]
+    assert f"{top1.settings['chosen_lr']:g}" in rates
+    assert rates[f"{top1.settings['chosen_lr']:g}"] == max(rates.values())
+    assert any("was the best of 12 on 3 held-out" in note for note in subject.notes)
+
+
+def test_of_one_image_a_class_no_rate_can_be_chosen(subject: Subject):
+    single = replace(subject, train=Subset(subject.train, [0, 6, 12]))
+    with pytest.raises(UserError, match=r"lr auto holds training images out: .*; give --lr"):
+        run_linear(single, LinearConfig(epochs=1, augment="none"), CONSOLE)
+
+
+def test_the_mlp_probe_keeps_the_papers_rate(subject: Subject):
+    config = LinearConfig(probe="mlp", epochs=1, augment="none")
+    assert config.first_rate == 30
+    top1, _ = run_linear(subject, replace(config, lr=0.01), CONSOLE)
+    assert top1.settings["lr"] == 0.01
+
+
 def test_the_papers_linear_augments_and_leaves_the_backbone_as_it_was(subject: Subject):
     before = {k: v.clone() for k, v in subject.backbone.state_dict().items()}
-    top1, _ = run_linear(subject, LinearConfig(epochs=2), CONSOLE)
+    top1, _ = run_linear(subject, LinearConfig(epochs=2, lr=30.0), CONSOLE)
     assert top1.settings["augment"] == "crop"
     after = subject.backbone.state_dict()
     assert all((after[k] == before[k]).all() for k in before)
@@ -149,9 +172,9 @@ def test_images_that_could_not_be_read_are_tried_again(subject: Subject, tmp_pat
 
 def test_transfer_brings_the_settings_of_the_data_set_and_options_overrule_them():
     papers = TransferConfig("places205").linear()
-    assert (papers.epochs, papers.lr, papers.weight_decay) == (28, 0.01, 1e-5)
-    rates = [papers.learning_rate(epoch) for epoch in (0, 6, 7, 13, 14, 20, 21, 27)]
-    assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5], rel=1e-9)
+    assert (papers.epochs, papers.lr, papers.weight_decay) == (28, "auto", 1e-5)
+    rates = [papers.factor(epoch) for epoch in (0, 6, 7, 13, 14, 20, 21, 27)]
+    assert rates == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rel=1e-9)
     assert TransferConfig("cub200").linear() == LinearConfig()
     assert TransferConfig("places205", lr=1.0, weight_decay=0.0).linear() == LinearConfig(
         epochs=28, lr=1.0, drops=(0.25, 0.5, 0.75)

@@ -72,14 +72,14 @@ def test_fine_tuning_is_sgd_by_hand(subject: Subject):
     rates = [(p, 1e-4) for p in twin.parameters()] + [(p, 1e-3) for p in twin_head.parameters()]
     speed = {id(p): torch.zeros_like(p) for p, _ in rates}
     sampler = EpochSampler(len(source), 20, 0, drop_last=False)
-    transform = light_views(subject.views, 0)
+    transform = light_views(subject.views.size, 0)
     twin.train()
     assert source.labels is not None
     for epoch in range(5):
         drop = 0.2 ** ((epoch >= 3) + (epoch >= 4))
         sampler.epoch = epoch
         for batch in sampler:
-            images = torch.stack([transform(source.read(i), e, i)[0] for e, i in batch])
+            images = torch.stack([transform(source.read(i), e, i).views[0] for e, i in batch])
             labels = torch.tensor([source.labels[i] for _, i in batch])
             loss = F.cross_entropy(twin_head(twin(images)), labels)
             grads = torch.autograd.grad(loss, [p for p, _ in rates])

@@ -172,6 +172,7 @@ def test_other_weights_are_heeded():
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(1.1)
+    assert target.backbone is not None
     target.backbone.load_state_dict(other.state_dict())
     second = target(images(0))
     assert not torch.allclose(first, second, rtol=0.01)

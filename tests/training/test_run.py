@@ -330,6 +330,8 @@ def test_teacher_does_not_move(teacher: Path, tmp_path: Path, monkeypatch: pytes
     tiny.train(tiny.student_recipe(), tmp_path / "run", teacher)
     original = backbone_from(load_checkpoint(teacher)).state_dict()
     for method in kept:
+        if method.teacher.backbone is None:  # of an instance that no image came to
+            continue
         assert same(dict(method.teacher.backbone.state_dict()), dict(original))
 
 

@@ -92,10 +92,14 @@ def check_backbone(config: BackboneConfig) -> None:
         raise UserError(f"width {config.width} is not in (0, 16]")
     if config.stem_stride not in (None, 1, 2):
         raise UserError(f"stem_stride {config.stem_stride} is not 1 or 2")
-    if any(stride not in (1, 2) for stride in config.stage_strides):
-        raise UserError(f"stage_strides {list(config.stage_strides)}: each must be 1 or 2")
+    for name in ("stage_strides", "resnet_strides"):
+        strides = getattr(config, name) or ()
+        if any(stride not in (1, 2) for stride in strides):
+            raise UserError(f"{name} {list(strides)}: each must be 1 or 2")
     if min(config.std) <= 0:
         raise UserError(f"std {list(config.std)}: each must be above 0")
+    if is_binary(config.name) and config.resnet_strides:
+        raise UserError("resnet_strides belong to float ResNets; reactnet_a has stage_strides")
     if not is_binary(config.name):
         if config.stage_strides != BackboneConfig().stage_strides:
             raise UserError(f"stage_strides belong to reactnet_a, not to {config.name}")

@@ -20,6 +20,8 @@ class BackboneConfig:
         stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
             3×3 convolution without max-pooling, for small images. Default: the architecture's own.
         stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels.
+        resnet_strides: strides of a float ResNet's four stages. Default: its own, 1, 2, 2, 2. With
+            1, 1, 2, 2 behind a stem of stride 2 the maps of 32-pixel images stay larger.
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
         activation_gradient: gradient of the sign of activations.
         weight_gradient: gradient of the sign of weights.
@@ -31,6 +33,7 @@ class BackboneConfig:
     width: float = 1.0
     stem_stride: int | None = None
     stage_strides: tuple[int, int, int, int] = (2, 2, 2, 2)
+    resnet_strides: tuple[int, int, int, int] | None = None
     feature_layer: bool = False
     activation_gradient: ActivationGradient = "poly"
     weight_gradient: WeightGradient = "clip"

@@ -52,6 +52,8 @@ class FloatBackbone(Backbone):
             ) from error
         if config.stem_stride is not None:
             _shrink_stem(model, config)
+        if config.resnet_strides is not None:
+            _set_strides(model, config)
         # The pooled features' width, which in some networks is not the last map's.
         width = getattr(model, "head_hidden_size", None) or model.num_features
         super().__init__(config, num_features=cast(int, width))
@@ -128,6 +130,28 @@ def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
     stem = nn.Conv2d(3, model.conv1.out_channels, 3, config.stem_stride or 1, 1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     model.conv1, model.maxpool = stem, nn.Identity()
+
+
+def _set_strides(model: nn.Module, config: BackboneConfig) -> None:
+    """Have the stages of a plain ResNet shrink the maps where the configuration says."""
+    assert config.resnet_strides is not None
+    if type(model) is not ResNet:
+        raise UserError(f"backbone {config.name} is no ResNet: leave resnet_strides unset")
+    for number, stride in enumerate(config.resnet_strides, start=1):
+        first = cast(Any, getattr(model, f"layer{number}")[0])
+        shrinking = first.conv1 if isinstance(first, BasicBlock) else first.conv2
+        branch: list[Any] = [] if first.downsample is None else [*first.downsample]
+        kernels = [layer for layer in branch if isinstance(layer, nn.Conv2d)]
+        changed = shrinking.stride != (stride, stride)
+        pools = [*branch, first.aa]  # a network that shrinks by pooling
+        simple = len(kernels) == 1 and not any(isinstance(x, nn.AvgPool2d) for x in pools)
+        if changed and not simple:
+            raise UserError(
+                f"resnet_strides {list(config.resnet_strides)}: stage {number} of {config.name} "
+                f"has the stride {shrinking.stride[0]}, which cannot be changed"
+            )
+        if changed:
+            shrinking.stride = kernels[0].stride = (stride, stride)
 
 
 class _UnknownLayer(Exception):

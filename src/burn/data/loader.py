@@ -129,8 +129,12 @@ def random_views(
     return transform
 
 
-def light_views(config: ViewConfig, seed: int) -> Transform:
-    """Linear evaluation's transform: one random resized crop, flipped or not."""
+def light_views(size: int, seed: int) -> Transform:
+    """The protocols' transform: one random resized crop, flipped or not.
+
+    The crops are torchvision's, 8 to 100 % of the image, whatever a network was pretrained with.
+    """
+    config = ViewConfig(size=size, crop_scale=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3), flip=0.5)
 
     def transform(image: Tensor, epoch: int, index: int) -> Drawn:
         return Drawn((crop_and_flip(image, config, generator(seed, epoch, index, 0)),))

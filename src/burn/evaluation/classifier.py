@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,9 +14,8 @@ from torch.nn import functional as F
 from burn.backbones import Backbone
 from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.sources import Source
-from burn.data.views import ViewConfig
 from burn.errors import UserError
-from burn.evaluation.configs import LinearConfig
+from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 from burn.types import Features
 
 
@@ -28,15 +29,22 @@ def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
     return layer
 
 
+# Features (batch, dimension), labels, and positions of the images in their source.
+Rows = tuple[Tensor, Tensor, Tensor]
+Batches = Callable[[int], Iterator[Rows]]  # of an epoch
+
+
 def train_linear(
-    batches: Callable[[int], Iterator[tuple[Tensor, Tensor]]], dimension: int, num_classes: int,
-    config: LinearConfig, seed: int, on_epoch: Callable[[int], None] = lambda _: None,
+    batches: Batches, dimension: int, num_classes: int, config: LinearConfig, seed: int,
+    on_epoch: Callable[[int], None] = lambda _: None,
 ) -> nn.Module:  # fmt: skip
     """Fit the probe with cross-entropy: features (batch, dimension) -> scores.
 
-    `batches(epoch)` gives features and labels. A hidden layer starts uniform in ±1/√dimension.
-    Raises UserError where it diverges.
+    config: with a learning rate, not auto. A hidden layer starts uniform in ±1/√dimension. Raises
+    UserError where it diverges.
     """
+    rate = config.first_rate
+    assert rate is not None
     layer = probe = new_head(dimension, num_classes, seed)
     if config.probe == "mlp":
         hidden = nn.Linear(dimension, dimension)
@@ -46,51 +54,136 @@ def train_linear(
                 parameter.uniform_(-(dimension**-0.5), dimension**-0.5, generator=generator)
         probe = nn.Sequential(hidden, nn.ReLU(), layer)
     optimizer = torch.optim.SGD(
-        probe.parameters(), lr=config.lr, momentum=0.9, weight_decay=config.weight_decay
+        probe.parameters(), lr=rate, momentum=0.9, weight_decay=config.weight_decay
     )
     for epoch in range(config.epochs):
-        optimizer.param_groups[0]["lr"] = config.learning_rate(epoch)
-        for features, labels in batches(epoch):
+        optimizer.param_groups[0]["lr"] = rate * config.factor(epoch)
+        for features, labels, _ in batches(epoch):
             optimizer.zero_grad()
             F.cross_entropy(probe(features), labels).backward()
             optimizer.step()
         on_epoch(epoch)
     if not bool(torch.isfinite(layer.weight).all()):
-        raise UserError(f"linear diverged at lr {config.lr}: lower --lr")
+        raise UserError(f"linear diverged at lr {rate:g}: lower --lr")
     return probe
 
 
-def cached_batches(
-    features: Features, batch_size: int, seed: int
-) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
+@dataclass(frozen=True)
+class ChosenLinear:
+    """A linear layer, and the learning rate that it was trained at.
+
+    held_out: top-1 in percent on the held-out images of each rate that was tried.
+    """
+
+    layer: nn.Linear
+    lr: float
+    held_out: dict[float, float]
+
+
+def train_linear_at_best_rate(
+    batches: Batches, held_out: Features, num_classes: int, config: LinearConfig, seed: int,
+    on_epoch: Callable[[int], None] = lambda _: None,
+) -> ChosenLinear:  # fmt: skip
+    """Fit a linear layer at that of LINEAR_RATES which is best on held-out images.
+
+    Two layers for each rate are trained at once on the same batches: one on all but the held-out
+    images, which is judged on these, and one on all. So the features are computed once, and the
+    layer of the best rate is the one that `train_linear` gives at it, up to rounding. held_out:
+    plain features of some of the training images. Of equally good rates that with the least
+    cross-entropy on them is taken.
+    """
+    assert held_out.labels is not None
+    assert len(held_out.values)
+    rates = torch.tensor(LINEAR_RATES)
+    dimension = held_out.values.shape[1]
+    first = new_head(dimension, num_classes, seed)
+    judged, complete = (_Layers(first, rates, config.weight_decay) for _ in range(2))
+    for epoch in range(config.epochs):
+        factor = config.factor(epoch)
+        for features, labels, positions in batches(epoch):
+            complete.step(features, labels, factor)
+            kept = ~torch.isin(positions, held_out.positions)
+            if bool(kept.any()):
+                judged.step(features[kept], labels[kept], factor)
+        on_epoch(epoch)
+    scores = judged.scores(held_out.values)
+    finite = scores.isfinite().all(dim=(1, 2)).tolist()
+    accuracies = [
+        100 * top_k(own, held_out.labels, 1) if valid else 0.0
+        for own, valid in zip(scores, finite, strict=True)
+    ]
+    losses = [
+        float(F.cross_entropy(own, held_out.labels)) if valid else math.inf
+        for own, valid in zip(scores, finite, strict=True)
+    ]
+    best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -losses[i]))
+    with torch.no_grad():
+        first.weight.copy_(complete.weight[best].T)
+        first.bias.copy_(complete.bias[best, 0])
+    if not bool(torch.isfinite(first.weight).all()):
+        raise UserError(f"linear diverged at lr {LINEAR_RATES[best]:g}: give a lower --lr")
+    tried = {rate: round(value, 4) for rate, value in zip(LINEAR_RATES, accuracies, strict=True)}
+    return ChosenLinear(first, LINEAR_RATES[best], tried)
+
+
+class _Layers:
+    """Linear layers at several learning rates, trained by SGD with momentum 0.9 side by side."""
+
+    def __init__(self, first: nn.Linear, rates: Tensor, weight_decay: float) -> None:
+        self.weight = first.weight.detach().T.repeat(len(rates), 1, 1)
+        self.bias = first.bias.detach().repeat(len(rates), 1, 1)
+        self._rates, self._decay = rates[:, None, None], weight_decay
+        self._speed = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Features (batch, dimension) -> (rates, batch, classes)."""
+        return features @ self.weight + self.bias
+
+    def step(self, features: Tensor, labels: Tensor, factor: float) -> None:
+        """One step of each on the cross-entropy of a batch, at `factor` of its rate."""
+        error = self.scores(features).softmax(dim=2)
+        error[:, torch.arange(len(labels)), labels] -= 1
+        error /= len(labels)
+        gradients = features.T @ error, error.sum(dim=1, keepdim=True)
+        for parameter, speed, gradient in zip(
+            (self.weight, self.bias), self._speed, gradients, strict=True
+        ):
+            if self._decay:
+                gradient = gradient + self._decay * parameter
+            speed.mul_(0.9).add_(gradient)
+            parameter -= factor * self._rates * speed
+
+
+def cached_batches(features: Features, batch_size: int, seed: int) -> Batches:
     """Batches of features that were extracted once, in a seeded order for each epoch."""
-    values, labels = features.values, features.labels
+    values, labels, positions = features.values, features.labels, features.positions
     assert labels is not None
 
-    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(epoch: int) -> Iterator[Rows]:
         order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(values)))
         for chosen in order.split(batch_size):
-            yield values[chosen], labels[chosen]
+            yield values[chosen], labels[chosen], positions[chosen]
 
     return batches
 
 
 def augmented_batches(
-    backbone: Backbone, source: Source, views: ViewConfig, batch_size: int, seed: int, workers: int,
+    backbone: Backbone, source: Source, size: int, batch_size: int, seed: int, workers: int,
     unreadable: set[int], *, bfloat16: bool = False,
-) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:  # fmt: skip
+) -> Batches:  # fmt: skip
     """Batches of features of augmented views, through the backbone in eval mode every time.
 
-    unreadable: to which the positions of images that cannot be decoded are added.
+    size: side of a view in pixels. unreadable: to which the positions of images that cannot be
+    decoded are added.
     """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
     device = next(backbone.parameters()).device
     sampler = EpochSampler(len(source), batch_size, seed, drop_last=False)
-    loader = TrainLoader(source, light_views(views, seed), sampler, workers)
+    loader = TrainLoader(source, light_views(size, seed), sampler, workers)
     backbone.eval()
 
-    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:  # the loader counts
+    def batches(epoch: int) -> Iterator[Rows]:  # the loader counts
         if len(unreadable) == len(source):
             raise UserError(f"{source.name}: none of its images can be read")
         for batch in loader:
@@ -99,7 +192,7 @@ def augmented_batches(
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
                 with torch.no_grad(), autocast:
                     features = backbone(batch.views[0].to(device)).float().cpu()
-                yield features, labels[batch.indices]
+                yield features, labels[batch.indices], batch.indices
 
     return batches
 

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 from burn.classifier_file import NAME as CLASSIFIER_NAME
 from burn.classifier_file import Classifier, save_classifier
 from burn.data.sources import Source
+from burn.data.splits import Subset, hold_out
 from burn.errors import UserError
 from burn.evaluation.cache import plain_features
 from burn.evaluation.classifier import (
+    ChosenLinear,
     augmented_batches,
     cached_batches,
     top_k,
     train_linear,
+    train_linear_at_best_rate,
 )
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
 from burn.evaluation.confusion import keep_confusion
@@ -28,6 +31,9 @@ from burn.evaluation.progress import progress_bar
 from burn.evaluation.subject import Subject, are_numbers
 from burn.knn import knn_predict
 from burn.results import Result
+from burn.types import Features
+
+_HELD_OUT = 0.1  # of the training images, to choose the learning rate by
 
 
 def check_sources(train: Source, test: Source) -> None:
@@ -141,15 +147,28 @@ def _probe(subject: Subject, config: LinearConfig, console: Console) -> _Judged:
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
     else:
         batches = augmented_batches(
-            s.backbone, s.train, s.views, config.batch_size, s.seed, s.workers, unreadable,
+            s.backbone, s.train, s.views.size, config.batch_size, s.seed, s.workers, unreadable,
             bfloat16=s.bfloat16,
         )  # fmt: skip
+    num_classes, settings = len(s.train.classes), asdict(config)
+    held_out = _held_out(s, console) if config.first_rate is None else None
     with progress_bar(console) as progress:
         bar = progress.add_task("linear", total=config.epochs)
-        probe = train_linear(
-            batches, s.backbone.num_features, len(s.train.classes), config, s.seed,
-            lambda _: progress.advance(bar),
-        )  # fmt: skip
+
+        def advance(_: int) -> None:
+            progress.advance(bar)
+
+        if held_out is None:
+            width = s.backbone.num_features
+            probe = train_linear(batches, width, num_classes, config, s.seed, advance)
+            settings["lr"] = config.first_rate
+        else:
+            chosen = train_linear_at_best_rate(
+                batches, held_out, num_classes, config, s.seed, advance
+            )
+            probe = chosen.layer
+            settings |= {"chosen_lr": chosen.lr, "rates": _shown_rates(chosen)}
+            s.notes.append(_about_rate(chosen, len(held_out.values)))
     s.note_unreadable(s.train, unreadable)
     test = plain_features(s, "test", console)
     assert test.labels is not None
@@ -157,4 +176,34 @@ def _probe(subject: Subject, config: LinearConfig, console: Console) -> _Judged:
         scores = probe(test.values)
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
-    return _Judged(probe, scores, test.labels, numbers, asdict(config), began)
+    return _Judged(probe, scores, test.labels, numbers, settings, began)
+
+
+def _held_out(subject: Subject, console: Console) -> Features:
+    """Plain features of a tenth of the training images, the same share of every class."""
+    train = subject.train
+    try:
+        _, part = hold_out(Subset(train, range(len(train))), _HELD_OUT, subject.seed)
+    except UserError as error:
+        raise UserError(f"lr auto holds training images out: {error}; give --lr, 30 say") from error
+    features = plain_features(subject, "train", console)
+    rows = torch.isin(features.positions, torch.from_numpy(part.indices))
+    if not bool(rows.any()):
+        raise UserError("lr auto: none of the held-out images can be read; give --lr, 30 say")
+    labels = None if features.labels is None else features.labels[rows]
+    return Features(features.values[rows], labels, features.classes, features.positions[rows])
+
+
+def _shown_rates(chosen: ChosenLinear) -> dict[str, float]:
+    return {f"{rate:g}": value for rate, value in chosen.held_out.items()}
+
+
+def _about_rate(chosen: ChosenLinear, count: int) -> str:
+    """A line on the choice for the user."""
+    text = (
+        f"linear: learning rate {chosen.lr:g} was the best of {len(chosen.held_out)} on {count:,} "
+        f"held-out training images, {chosen.held_out[chosen.lr]:.1f} %"
+    )
+    if chosen.lr in (min(chosen.held_out), max(chosen.held_out)):
+        text += "; it is the last of the range: --lr may do better beyond it"
+    return text

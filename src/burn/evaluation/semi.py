@@ -57,7 +57,7 @@ def fine_tune(
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
     sampler = EpochSampler(len(source), config.batch_size, subject.seed, drop_last=False)
-    transform = light_views(subject.views, subject.seed)
+    transform = light_views(subject.views.size, subject.seed)
     loader = TrainLoader(source, transform, sampler, subject.workers)
     unreadable: set[int] = set()
     backbone.train()

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 
 from burn.report.paper import ablation_figure
-from burn.report.tables import mean_and_spread
+from burn.report.tables import mean_and_spread, rate_text
 from burn.results import Result
 
 
@@ -213,7 +213,7 @@ def ablation_markdown(results: Sequence[Result]) -> str:
     linear = next(r.settings for r in results if r.protocol == "linear")
     about = (
         f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, "
-        f"evaluated on {results[0].test}. Linear: learning rate {linear['lr']:g}, "
+        f"evaluated on {results[0].test}. Linear: {rate_text(linear)}, "
         f"{linear['epochs']} epochs, augmentation {linear['augment']}."
     )
     return "\n".join([*lines, "", about, ""])

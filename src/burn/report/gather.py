@@ -581,7 +581,7 @@ def _row(header: list[str], cells: list[str], texts: tuple[str, ...]) -> dict[st
 
 
 # What `Result.settings` holds beside settings.
-_OUTCOMES = {"sweep", "classes", "pretraining"}
+_OUTCOMES = {"sweep", "classes", "pretraining", "chosen_lr", "rates"}
 
 
 def settings_of(result: Result) -> dict[str, Any]:

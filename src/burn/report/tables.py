@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -137,10 +138,17 @@ def comparison_markdown(results: Sequence[Result]) -> str:
     spread = ", ± the standard deviation over seeds" if several else ""
     about = (
         f"Top-1 in %{spread}. Learned on {results[0].train}, evaluated "
-        f"on {results[0].test}. Linear: learning rate {linear['lr']:g}, {linear['epochs']} epochs, "
+        f"on {results[0].test}. Linear: {rate_text(linear)}, {linear['epochs']} epochs, "
         f"augmentation {linear['augment']}. Epochs are of all stages together."
     )
     return "\n".join([*lines, "", about, ""])
+
+
+def rate_text(linear: Mapping[str, Any]) -> str:
+    """The learning rate in the settings of a linear evaluation."""
+    if linear["lr"] == "auto":
+        return "learning rate chosen for each network on held-out training images"
+    return f"learning rate {linear['lr']:g}"
 
 
 def number_name(protocol: str, metric: str) -> str:

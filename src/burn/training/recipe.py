@@ -114,10 +114,13 @@ class Recipe:
     def freed_of(self, before: Recipe) -> Recipe:
         """Without the strides that `before` gave its own network, if this is another's."""
         mine, old = self.backbone, before.backbone
-        if mine.name == old.name or mine.stage_strides != old.stage_strides:
+        if mine.name == old.name:
             return self
-        strides = BackboneConfig().stage_strides
-        return replace(self, backbone=replace(mine, stage_strides=strides))
+        if mine.stage_strides == old.stage_strides:
+            mine = replace(mine, stage_strides=BackboneConfig().stage_strides)
+        if mine.resnet_strides == old.resnet_strides:
+            mine = replace(mine, resnet_strides=None)
+        return replace(self, backbone=mine)
 
     def method_config(self) -> Any:
         """The settings of its own method, or None for the supervised ones, which have none."""
