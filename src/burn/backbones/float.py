@@ -140,7 +140,7 @@ def _set_strides(model: nn.Module, config: BackboneConfig) -> None:
     for number, stride in enumerate(config.resnet_strides, start=1):
         first = cast(Any, getattr(model, f"layer{number}")[0])
         shrinking = first.conv1 if isinstance(first, BasicBlock) else first.conv2
-        branch: list[Any] = [] if first.downsample is None else [*first.downsample]
+        branch = list(first.downsample.children()) if first.downsample is not None else []
         kernels = [layer for layer in branch if isinstance(layer, nn.Conv2d)]
         changed = shrinking.stride != (stride, stride)
         pools = [*branch, first.aa]  # a network that shrinks by pooling
