@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # read before torch is imported.
 ActivationGradient = Literal["poly", "clip"]
 WeightGradient = Literal["clip", "identity"]
+WeightInit = Literal["fan_in", "small"]
 TeacherBatchNorm = Literal["running", "batch"]
 
 

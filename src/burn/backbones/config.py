@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.types import ActivationGradient, WeightGradient
+from burn.types import ActivationGradient, WeightGradient, WeightInit
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -25,6 +25,8 @@ class BackboneConfig:
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
         activation_gradient: gradient of the sign of activations.
         weight_gradient: gradient of the sign of weights.
+        weight_init: how binary weights start: fan_in is uniform in ±1/√(inputs of an output),
+            PyTorch's default; small is uniform in 0 … 0.001, as in the code of ReActNet's authors.
         mean: mean of each colour channel on the scale 0 to 1, subtracted from the images.
         std: standard deviation of each colour channel, by which they are divided.
     """
@@ -37,6 +39,7 @@ class BackboneConfig:
     feature_layer: bool = False
     activation_gradient: ActivationGradient = "poly"
     weight_gradient: WeightGradient = "clip"
+    weight_init: WeightInit = "fan_in"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 

@@ -36,7 +36,7 @@ class Block(nn.Module):
         def convolution(plan: BinaryConvolutionPlan) -> BinaryConv2d:
             return BinaryConv2d(
                 plan.in_channels, plan.out_channels, plan.kernel, plan.stride, precision,
-                config.activation_gradient, config.weight_gradient,
+                config.activation_gradient, config.weight_gradient, config.weight_init,
             )  # fmt: skip
 
         self.stride, self.repeat = spatial.stride, pointwise.out_channels // pointwise.in_channels

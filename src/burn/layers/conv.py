@@ -16,7 +16,9 @@ from burn.layers.sign import (
     hard_sign,
     sign_derivative,
 )
-from burn.types import Precision
+from burn.types import Precision, WeightInit
+
+_SMALL = 0.001
 
 
 class _SignConv2d(torch.autograd.Function):
@@ -82,8 +84,8 @@ class BinaryConv2d(nn.Module):
     W; BINARY convolves it with sign(W) · mean|W|. The parameters are the same in all three, so a
     state dict of one loads into another.
 
-    W starts uniform in ±1/sqrt(in_channels · kernel_size²) (PyTorch's default for convolutions),
-    the shift at 0.
+    weight_init: W starts uniform in ±1/sqrt(in_channels · kernel_size²) (fan_in, PyTorch's default
+    for convolutions), or in 0 … 0.001 (small, where every sign begins as +1); the shift at 0.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class BinaryConv2d(nn.Module):
         precision: Precision = Precision.BINARY,
         activation_gradient: ActivationGradient = "poly",
         weight_gradient: WeightGradient = "clip",
+        weight_init: WeightInit = "fan_in",
     ) -> None:
         super().__init__()
         self.stride, self.padding = stride, kernel_size // 2
@@ -103,7 +106,8 @@ class BinaryConv2d(nn.Module):
         self.sign = RSign(in_channels, activation_gradient)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels, kernel_size, kernel_size))
         bound = (in_channels * kernel_size**2) ** -0.5
-        nn.init.uniform_(self.weight, -bound, bound)
+        low, high = (-bound, bound) if weight_init == "fan_in" else (0.0, _SMALL)
+        nn.init.uniform_(self.weight, low, high)
 
     def effective_weight(self) -> Tensor:
         """The weight that the convolution uses at this precision."""

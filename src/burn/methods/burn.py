@@ -44,6 +44,44 @@ def feature_similarity(v1: Tensor, v2: Tensor, kind: Similarity = "cosine") -> T
     return cosine if kind == "cosine" else 2 * cosine
 
 
+class Standardize(nn.Module):
+    """Features less their mean, divided by their standard deviation, (batch, dimension) each way.
+
+    Both are of all batches so far, so that they move less and less. A feature that is the same for
+    all images stays 0.
+    """
+
+    count: Tensor
+    mean: Tensor
+    square: Tensor
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(dimension))
+        self.register_buffer("square", torch.zeros(dimension))  # of the distance from the mean
+
+    @torch.no_grad()
+    def forward(self, features: Tensor) -> Tensor:
+        features = features.float()
+        if self.training:
+            self._add(features)
+        variance = self.square / self.count.clamp_min(1)
+        scale = torch.where(variance > 0, variance, 1.0).rsqrt()
+        return (features - self.mean) * scale
+
+    def _add(self, features: Tensor) -> None:
+        """Chan, Golub and LeVeque's update of mean and squared distance by a batch."""
+        number = len(features)
+        mean = features.mean(dim=0)
+        total = self.count + number
+        apart = mean - self.mean
+        self.square += (features - mean).square().sum(dim=0)
+        self.square += apart.square() * (self.count * number / total)
+        self.mean += apart * (number / total)
+        self.count.copy_(total)
+
+
 class Burn(Method):
     """The paper's method, and its ablations by `config`.
 
@@ -63,7 +101,10 @@ class Burn(Method):
         self.teacher = FrozenTarget(teacher, config.teacher_batch_norm)
         wide, narrow = teacher.num_features, backbone.num_features
         self.projection: nn.Module | None = None
-        if config.similarity_of == "features" and wide != narrow:
+        self.standardize = Standardize(wide) if config.standardize else None
+        if config.projection == "mlp":
+            self.projection = mlp(narrow, config.projection_hidden, wide)
+        elif config.similarity_of == "features" and wide != narrow:
             self.projection = nn.Linear(narrow, wide)
         self.classifier: nn.Module | None = None
         self.teacher_classifier: nn.Module | None = None
@@ -118,7 +159,8 @@ class Burn(Method):
         lam = self.lam(progress)
         kl = v2.new_zeros(())
         probabilities = None
-        compared = (v1, v2 if self.projection is None else self.projection(v2))
+        target = v1 if self.standardize is None else self.standardize(v1)
+        compared = (target, v2 if self.projection is None else self.projection(v2))
         if self.classifier is not None and self.teacher_classifier is not None:
             logits1, logits2 = self.teacher_classifier(v1), self.classifier(v2)
             kl = kl_divergence(logits1, logits2, c.temperature, c.kl_direction)

@@ -68,6 +68,11 @@ class BurnConfig:
         kl_direction: KL(teacher || student), or KL(student || teacher) as the paper's algorithm.
         similarity: distance between features; normalized_mse is 2·cosine, the release's.
         similarity_of: what FS compares; the release compares the classifiers' outputs.
+        standardize: FS compares the teacher's features with their mean over the images so far
+            subtracted, each divided by its standard deviation, so that all of them count.
+        projection: what leads from the student's features to the teacher's, in training alone:
+            linear where their widths differ, or mlp, a hidden layer of `projection_hidden` with BN.
+        projection_hidden: width of the mlp's hidden layer.
         lam: shape of λ(t).
         lam_start: λ at the start of a stage.
         lam_end: λ at its end (and throughout, if constant).
@@ -83,6 +88,9 @@ class BurnConfig:
     kl_direction: KlDirection = "target_first"
     similarity: Similarity = "cosine"
     similarity_of: Literal["features", "logits"] = "features"
+    standardize: bool = False
+    projection: Literal["linear", "mlp"] = "linear"
+    projection_hidden: int = 1024
     lam: LambdaShape = "cosine"
     lam_start: float = 0.9
     lam_end: float = 0.7
@@ -97,6 +105,9 @@ class BurnConfig:
         if not 1e-3 <= self.temperature <= 1e3:
             raise UserError(f"burn.temperature {self.temperature} is not in 0.001 … 1000")
         require_within(2, 2**16, "burn.", num_classes=self.num_classes, hidden=self.hidden)
+        require_within(1, 2**16, "burn.", projection_hidden=self.projection_hidden)
+        if self.similarity_of == "logits" and (self.standardize or self.projection != "linear"):
+            raise UserError("burn.standardize and burn.projection need burn.similarity_of features")
         if self.classifier_lr <= 0:
             raise UserError(f"burn.classifier_lr {self.classifier_lr}: use burn.classifier frozen")
         if self.classifier_lr != 1 and self.classifier != "joint":
