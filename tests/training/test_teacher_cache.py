@@ -76,6 +76,22 @@ def test_the_same_bits_without_a_cache_filling_it_and_from_it(
     assert same(tmp_path / "without", tmp_path / "from")
 
 
+def test_the_same_bits_in_bfloat16(
+    teacher: Path, tmp_path: Path, request: pytest.FixtureRequest
+):  # fmt: skip
+    recipe = recipe_of("burn", 48, compute="bfloat16")
+    run(recipe, tmp_path / "a", teacher, None, max_steps=3)
+    run(recipe, tmp_path / "b", teacher, tmp_path / "cache", max_steps=3)
+    said = run(
+        recipe_of("burn", 48), tmp_path / "float32", teacher, tmp_path / "cache", max_steps=1
+    )
+    assert "none there" in said  # of other arithmetic
+    request.getfixturevalue("no_teacher")
+    run(recipe, tmp_path / "c", teacher, tmp_path / "cache", max_steps=3)
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert same(tmp_path / "a", tmp_path / "c")
+
+
 @pytest.mark.usefixtures("no_teacher")
 def test_the_fixture_notices_a_teacher(teacher: Path, tmp_path: Path):
     with pytest.raises(AssertionError, match="the teacher was built"):

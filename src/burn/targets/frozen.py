@@ -105,7 +105,8 @@ class FrozenTarget(nn.Module):
             if not own and len(unknown) < len(images):
                 images = images[unknown]
             fresh = _rounded(self(images, with_head=False))
-            values = values.index_copy(0, unknown, fresh)
+            values = values.clone()
+            values[unknown] = fresh
             if self.keep is not None:
                 indices = batch.indices[unknown.cpu()].tolist()
                 self.keep(batch.epoch, view, indices, fresh.cpu().numpy())
