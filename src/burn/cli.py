@@ -870,7 +870,9 @@ def _settings(options: Any, kind: type[T]) -> T:
 def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:
     if as_json:
         for result in results:
-            print(json.dumps(asdict(result)))
+            line = asdict(result)
+            del line["right"]  # it is for comparisons, and long
+            print(json.dumps(line))
     else:
         Console(markup=False, highlight=False, emoji=False).print(table(results))
     sys.stdout.flush()  # the numbers are out before anything else may fail

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from burn.errors import UserError
 from burn.files import append_lines
@@ -27,6 +31,9 @@ class Result:
     has. training says how long the stage that gave the checkpoint was trained: stage, steps,
     images_seen; and teacher_labels, the data whose labels its teacher was trained with, where that
     is known. Both are None in results of burn 0.1.0 and where there is nothing to say.
+
+    right says of a top-1 which test images were answered rightly: base64 of a bit for each position
+    in test, packed from the highest bit of a byte down; 0 for one that could not be read.
     """
 
     protocol: str
@@ -42,6 +49,27 @@ class Result:
     spread: float | None = None
     data: Mapping[str, Any] | None = None
     training: Mapping[str, Any] | None = None
+    right: str | None = None
+
+
+def packed_answers(right: NDArray[np.bool_]) -> str:
+    """Which test images were answered rightly, bool (images,), as `Result.right` keeps it."""
+    return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
+
+
+def answers_of(result: Result) -> NDArray[np.bool_] | None:
+    """Bool (test images,); None where the result does not tell, or not of as many images."""
+    data = result.data if isinstance(result.data, Mapping) else {}
+    number = data.get("test_images")
+    if not isinstance(result.right, str) or not isinstance(number, int) or number < 1:
+        return None
+    try:
+        packed = np.frombuffer(base64.b64decode(result.right, validate=True), dtype=np.uint8)
+    except ValueError:
+        return None
+    if len(packed) != (number + 7) // 8:
+        return None
+    return np.unpackbits(packed, count=number).astype(bool)
 
 
 ACCURACIES = ("knn", "linear", "semi", "transfer")  # protocols that answer with one class

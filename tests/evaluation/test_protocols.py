@@ -1,3 +1,4 @@
+import base64
 import io
 import json
 import os
@@ -19,7 +20,7 @@ from burn.data.sources import open_source
 from burn.data.splits import Subset
 from burn.errors import UserError
 from burn.evaluation.cache import plain_features
-from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.classifier import LinearConfig, right_answers
 from burn.evaluation.protocols import (
     KnnConfig,
     TransferConfig,
@@ -30,7 +31,7 @@ from burn.evaluation.protocols import (
 )
 from burn.evaluation.run import Request, evaluate
 from burn.evaluation.subject import Subject, load_model
-from burn.results import read_results
+from burn.results import answers_of, read_results
 
 CONSOLE = Console(file=io.StringIO())
 
@@ -60,6 +61,30 @@ def test_uniform_grey_levels_are_told_apart(subject: Subject):
     assert 0 <= top1.value <= 100
     given = {"probe": "strict", "epochs": 3, "lr": 0.1, "augment": "none", "compute": "float32"}
     assert given.items() <= top1.settings.items()
+
+
+def test_every_top1_tells_which_images_were_answered_rightly(subject: Subject):
+    results = [
+        *run_knn(subject, KnnConfig(k=3), CONSOLE),
+        *run_linear(subject, LinearConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
+        *run_transfer(subject, TransferConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
+    ]
+    for result in results:
+        answers = answers_of(result)
+        if result.metric != "top1":
+            assert answers is None
+            continue
+        assert answers is not None
+        assert len(answers) == len(subject.test)
+        assert 100 * answers.mean() == pytest.approx(result.value, abs=1e-3)
+
+
+def test_an_image_that_cannot_be_read_is_not_answered():
+    scores, labels = torch.eye(3), torch.tensor([0, 1, 0])
+    right = right_answers(scores, labels, torch.tensor([0, 2, 4]), 5)
+    assert np.unpackbits(np.frombuffer(base64.b64decode(right), np.uint8)).tolist()[:5] == [
+        1, 0, 1, 0, 0
+    ]  # fmt: skip
 
 
 def test_the_rate_is_chosen_and_told(subject: Subject):

@@ -22,6 +22,7 @@ from burn.evaluation import semi
 from burn.evaluation.semi import SemiConfig, fine_tune, run_semi
 from burn.evaluation.subject import Subject
 from burn.layers import BinaryConv2d
+from burn.results import answers_of
 from burn.types import Precision
 from networks import tiny_reactnet
 
@@ -171,6 +172,10 @@ def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(subject: Subject):
     assert first["top1"] is None
     assert second["top1"] is not None
     assert results[0].settings["lr"] == 0.01
+    assert all("right" not in run for run in results[0].settings["sweep"])
+    answers = answers_of(results[0])
+    assert answers is not None
+    assert 100 * answers.mean() == pytest.approx(results[0].value, abs=1e-3)
     assert "1e+06 × 1: diverged" in subject.notes[-1]
     with pytest.raises(UserError, match="every run diverged"):
         run_semi(subject, replace(TINY, lrs=(1e6,), head_factors=(1.0,)), CONSOLE)

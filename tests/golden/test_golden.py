@@ -1,4 +1,5 @@
 import json
+
 import pytest
 from record import CURVES, EXACT, FOLDER, SCHEDULES, STEPS, curves
 

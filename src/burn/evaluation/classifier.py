@@ -16,6 +16,7 @@ from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.sources import Source
 from burn.errors import UserError
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
+from burn.results import packed_answers
 from burn.types import Features
 
 
@@ -145,13 +146,10 @@ class _Layers:
         error[:, torch.arange(len(labels)), labels] -= 1
         error /= len(labels)
         gradients = features.T @ error, error.sum(dim=1, keepdim=True)
-        for parameter, speed, gradient in zip(
-            (self.weight, self.bias), self._speed, gradients, strict=True
-        ):
-            if self._decay:
-                gradient = gradient + self._decay * parameter
-            speed.mul_(0.9).add_(gradient)
-            parameter -= factor * self._rates * speed
+        parameters = (self.weight, self.bias)
+        for parameter, speed, gradient in zip(parameters, self._speed, gradients, strict=True):
+            speed.mul_(0.9).add_(gradient).add_(parameter, alpha=self._decay)
+            parameter.sub_(factor * self._rates * speed)
 
 
 def cached_batches(features: Features, batch_size: int, seed: int) -> Batches:
@@ -195,6 +193,16 @@ def augmented_batches(
                 yield features, labels[batch.indices], batch.indices
 
     return batches
+
+
+def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int) -> str:
+    """Of `number` test images, those that the best score is right of, as `Result.right`.
+
+    positions: int64, which of them the rows are.
+    """
+    right = torch.zeros(number, dtype=torch.bool)
+    right[positions] = scores.topk(1, dim=1).indices[:, 0] == labels
+    return packed_answers(right.numpy())
 
 
 def top_k(scores: Tensor, labels: Tensor, k: int) -> float:

@@ -20,6 +20,7 @@ from burn.evaluation.classifier import (
     ChosenLinear,
     augmented_batches,
     cached_batches,
+    right_answers,
     top_k,
     train_linear,
     train_linear_at_best_rate,
@@ -86,7 +87,8 @@ def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Resul
         bank.values, bank.labels, queries.values, len(bank.classes), config.k, config.temperature
     )
     numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
-    results = subject.results("knn", numbers, asdict(config), began)
+    right = right_answers(scores, queries.labels, queries.positions, len(subject.test))
+    results = subject.results("knn", numbers, asdict(config), began, right=right)
     subject.announce(results)
     keep_confusion(subject, "knn", "top1", scores, queries.labels, subject.class_names)
     keep_neighbours(subject, bank, queries, subject.class_names)
@@ -100,7 +102,9 @@ def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list
     """
     judged = _probe(subject, config, console)
     probe, settings = judged.probe, judged.settings
-    results = subject.results("linear", judged.numbers, settings, judged.began)
+    results = subject.results(
+        "linear", judged.numbers, settings, judged.began, right=judged.right
+    )  # fmt: skip
     subject.announce(results)
     keep_confusion(
         subject, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
@@ -121,20 +125,24 @@ def run_transfer(subject: Subject, config: TransferConfig, console: Console) -> 
     """Linear evaluation on another data set than the one pretrained on, by that set's settings."""
     judged = _probe(subject, config.linear(), console)
     settings = judged.settings | {"settings": config.settings}
-    return subject.results("transfer", judged.numbers, settings, judged.began)
+    return subject.results(
+        "transfer", judged.numbers, settings, judged.began, right=judged.right
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Judged:
     """A trained probe and how it did; numbers are in percent, the top-1 first.
 
-    scores: (images, classes) of the test images; labels: int64 (images,). began: when its work did.
+    scores: (images, classes) of the test images; labels: int64 (images,).
+    right: as `Result.right`. began: when its work did.
     """
 
     probe: nn.Module
     scores: Tensor
     labels: Tensor
     numbers: dict[str, float]
+    right: str
     settings: dict[str, Any]
     began: float
 
@@ -176,7 +184,8 @@ def _probe(subject: Subject, config: LinearConfig, console: Console) -> _Judged:
         scores = probe(test.values)
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
-    return _Judged(probe, scores, test.labels, numbers, settings, began)
+    right = right_answers(scores, test.labels, test.positions, len(s.test))
+    return _Judged(probe, scores, test.labels, numbers, right, settings, began)
 
 
 def _held_out(subject: Subject, console: Console) -> Features:

@@ -21,7 +21,7 @@ from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.sources import Source
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.errors import UserError
-from burn.evaluation.classifier import new_head, top_k
+from burn.evaluation.classifier import new_head, right_answers, top_k
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.kept import KeptParts
 from burn.evaluation.progress import progress_bar
@@ -36,6 +36,9 @@ _RUN = {
     "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
 }  # fmt: skip
+
+
+_DIVERGED = (None, None, None)
 
 
 def fine_tune(
@@ -126,7 +129,9 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
             head = fine_tune(
                 backbone, learn, subject, config, lr, factor, lambda: progress.advance(bar)
             )
-            top1, top5 = (None, None) if head is None else _judge(backbone, head, judge, subject)
+            top1, top5, right = _DIVERGED
+            if head is not None:
+                top1, top5, right = _judge(backbone, head, judge, subject)
             seconds = round(time.perf_counter() - started, 3)
             if not console.is_terminal:  # a log instead of a bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
@@ -135,6 +140,8 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
                 "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
                 "seconds": seconds, "notes": subject.notes[told:],
             }  # fmt: skip
+            if judge is subject.test:
+                done["right"] = right
             subject.keep(lambda: sweep.add(done))
             return done
 
@@ -163,19 +170,21 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
     )
     judged_by = "the test images" if config.select == "test" else "held-out labelled images"
     subject.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {judged_by}: {told}")
-    chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": runs}
+    sweep_of = [{name: value for name, value in r.items() if name != "right"} for r in runs]
+    chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": sweep_of}
     return subject.results(
         "semi",
         {f"{config.labels:g}% {metric}": final[metric] for metric in ("top1", "top5")},
         asdict(config) | chosen,
         began - earlier,
+        right=final.get("right"),  # not of a sweep that an earlier version kept
     )
 
 
 def _judge(
     backbone: Backbone, head: nn.Linear, source: Source, subject: Subject
-) -> tuple[float, float] | tuple[None, None]:
-    """Top-1 and top-5 in percent; None where the scores left the numbers."""
+) -> tuple[float, float, str] | tuple[None, None, None]:
+    """Top-1 and top-5 in percent and the right answers; None where the scores left the numbers."""
     features = extract_features(
         backbone, source, subject.views, workers=subject.workers, bfloat16=subject.bfloat16
     )
@@ -184,9 +193,10 @@ def _judge(
     with torch.inference_mode():
         scores = head.cpu()(features.values)
     if not bool(torch.isfinite(scores).all()):
-        return None, None
+        return _DIVERGED
     top1, top5 = (100 * top_k(scores, features.labels, k) for k in (1, 5))
-    return round(top1, 4), round(top5, 4)
+    right = right_answers(scores, features.labels, features.positions, len(source))
+    return round(top1, 4), round(top5, 4), right
 
 
 def _key(subject: Subject, labelled: Subset, config: SemiConfig) -> str:

@@ -150,9 +150,12 @@ class Subject:
 
     def results(
         self, protocol: str, numbers: Mapping[str, float], settings: Mapping[str, Any],
-        began: float, spread: Mapping[str, float] | None = None,
+        began: float, spread: Mapping[str, float] | None = None, right: str | None = None,
     ) -> list[Result]:  # fmt: skip
-        """A Result for each number; `began` is when its work did, by `time.perf_counter`."""
+        """A Result for each number; `began` is when its work did, by `time.perf_counter`.
+
+        right: of the top-1, as `Result.right`.
+        """
         seconds = round(time.perf_counter() - began, 3)
         compute = "bfloat16" if self.bfloat16 else "float32"
         return [
@@ -166,6 +169,7 @@ class Subject:
                 spread=round(spread[metric], 4) if spread and metric in spread else None,
                 data=self.data,
                 training=self.training,
+                right=right if metric.endswith("top1") else None,
                 **self.about(),
             )
             for metric, value in numbers.items()

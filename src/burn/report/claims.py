@@ -1,8 +1,8 @@
 """The paper's claims, each with what was measured here and whether it holds.
 
-A comparison of accuracies is decided by its margin: two standard errors of the difference, of which
-the spread of seeds and the finite number of test images both make part; where no run had a second
-seed it is not decided. Linear evaluation decides, as in the paper; kNN stands beside it.
+A comparison of accuracies is decided by the difference, paired over test images and seeds, at a
+level of 5 % for the whole table (Holm's correction); a network of one seed decides nothing, and a
+tie refutes nothing. Linear evaluation decides, as in the paper; kNN stands beside it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from burn.report.paired import Difference, Scores, holm
 from burn.report.paper import ablation_figure, figures
 from burn.results import Result
 
-Verdict = Literal["holds", "does not hold", "cannot be told"]
+Verdict = Literal["holds", "does not hold", "inconclusive"]
 Row = Mapping[str, Any]
 
 
@@ -51,113 +52,72 @@ def claims(evidence: Evidence) -> list[Claim]:
     """A row for every claim of which the evidence tells anything, in the paper's order."""
     compared = Scores(evidence.compared, evidence.test_images, evidence.ablated)
     ablated = Scores(evidence.ablated, evidence.test_images, evidence.compared)
-    return [
-        *_order(compared),
-        *_ablations(ablated),
-        *_joint(ablated),
-        *_gradients(evidence.gradients),
-        *_drift(evidence.ema_toy),
-        *_negatives(evidence),
-    ]
+    return _decided(
+        [
+            *_order(compared),
+            *_ablations(ablated),
+            *_joint(ablated),
+            *_gradients(evidence.gradients),
+            *_drift(evidence.ema_toy),
+            *_negatives(evidence),
+        ]
+    )
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Of two models' means, in points; margin: two standard errors, infinite where unknown."""
+class _Finding:
+    """A claim before it is decided together with all others.
 
-    points: float
-    margin: float
+    differences: of each pair of networks that it speaks of; all are to be above zero.
+    """
+
+    text: str
+    where: str
+    paper: str
+    here: str
+    differences: Sequence[Difference]
 
     @property
     def verdict(self) -> Verdict:
-        """Of the claim that the first is ahead."""
-        if abs(self.points) <= self.margin:
-            return "cannot be told"
-        return "holds" if self.points > 0 else "does not hold"
+        """What the claim becomes if its finding stands."""
+        return "holds" if all(d.points > 0 for d in self.differences) else "does not hold"
+
+    @property
+    def p(self) -> float:
+        """That it is only chance: of all differences where all are above zero; else of a reversal.
+
+        A claim on several pairs holds where each does, and falls with any: Bonferroni's correction
+        is for the choice of that one.
+        """
+        if self.verdict == "holds":
+            return max(d.p for d in self.differences)
+        return min(1.0, len(self.differences) * min(d.p for d in self.differences if d.points <= 0))
+
+    def claim(self, *, stands: bool) -> Claim:
+        """With its verdict, or with what it would take."""
+        if stands:
+            return Claim(self.text, self.where, self.paper, self.here, self.verdict)
+        here = f"{self.here}. {self._needs()}"
+        return Claim(self.text, self.where, self.paper, here, "inconclusive")
+
+    def _needs(self) -> str:
+        if any(d.runs < 2 for d in self.differences):
+            return "A second seed is needed"
+        weakest = max(self.differences, key=lambda d: d.p)
+        if any(d.points <= 0 for d in self.differences):
+            weakest = min((d for d in self.differences if d.points <= 0), key=lambda d: d.p)
+        needed = weakest.seeds_needed()
+        if needed is None:
+            return "Differences as small as this one need more test images"
+        if needed <= weakest.runs:
+            return "A seed or two more would decide it"
+        return f"A difference of this size needs about {needed:,} seeds"
 
 
-class Scores:
-    """Top-1 of models over seeds.
-
-    others: results of other campaigns at the same budget, from which the spread of seeds is learned
-    too: a model of one seed has none of its own.
-    """
-
-    def __init__(
-        self, results: Sequence[Result], test_images: int, others: Sequence[Result] = ()
-    ) -> None:
-        self._test_images = test_images
-        self._results = results
-        self._values = _by_model(results)
-        self._runs = _by_model(_each_run_once([*results, *others]))
-
-    def has(self, *models: str) -> bool:
-        """Whether all were judged."""
-        return all(("linear", model) in self._values for model in models)
-
-    def mean(self, model: str, protocol: str = "linear") -> float:
-        """In %."""
-        return statistics.mean(self._values[protocol, model])
-
-    def spread(self, protocol: str = "linear") -> float:
-        """Standard deviation of a seed, pooled over all models of several; infinite without any."""
-        squares, freedom = 0.0, 0
-        for (name, _), values in self._runs.items():
-            if name == protocol and len(values) > 1:
-                mean = statistics.mean(values)
-                squares += sum((value - mean) ** 2 for value in values)
-                freedom += len(values) - 1
-        return math.sqrt(squares / freedom) if freedom else math.inf
-
-    def difference(self, ahead: str, behind: str, protocol: str = "linear") -> Difference:
-        """How far the first is ahead of the second."""
-        points = self.mean(ahead, protocol) - self.mean(behind, protocol)
-        variance = sum(self._variance(model, protocol) for model in (ahead, behind))
-        return Difference(points, 2 * math.sqrt(variance))
-
-    def _variance(self, model: str, protocol: str) -> float:
-        """Of a model's mean: by the seeds and by the test images, which all seeds share."""
-        p = self.mean(model, protocol) / 100
-        images = 100**2 * p * (1 - p) / self._test_images
-        return self.spread(protocol) ** 2 / len(self._values[protocol, model]) + images
-
-    def collapsed(self, model: str) -> tuple[int, int]:
-        """In how many of its runs the target collapsed, and how many there are."""
-        stages = [
-            r.settings.get("pretraining", {}).get("collapsed_stages", [])
-            for r in self._results
-            if (r.protocol, r.metric, r.model) == ("linear", "top1", model)
-        ]
-        return sum(map(bool, stages)), len(stages)
-
-    def told(self, *models: str) -> str:
-        """ "burn 46.5 (44.3), s2bnn 46.7 (42.5)": linear accuracy, and kNN behind it."""
-        return ", ".join(f"{m} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})" for m in models)
-
-
-def _each_run_once(results: Sequence[Result]) -> list[Result]:
-    """An ablation gives one run for every variant that it stands for."""
-    first: dict[tuple[Any, ...], Result] = {}
-    for r in results:
-        first.setdefault((r.protocol, r.metric, r.checkpoint, r.seed, r.value), r)
-    return list(first.values())
-
-
-def _by_model(results: Sequence[Result]) -> dict[tuple[str, str], list[float]]:
-    """Protocol and model to top-1 of each seed."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for r in results:
-        if r.metric == "top1":
-            found.setdefault((r.protocol, r.model), []).append(r.value)
-    return found
-
-
-def _all_of(differences: Sequence[Difference]) -> Verdict:
-    """Of a claim that all are ahead: one clear reversal refutes it, one tie leaves it open."""
-    verdicts = {difference.verdict for difference in differences}
-    if "does not hold" in verdicts:
-        return "does not hold"
-    return "cannot be told" if "cannot be told" in verdicts else "holds"
+def _decided(findings: Sequence[_Finding | Claim]) -> list[Claim]:
+    """All claims, those on accuracies after Holm's correction over all of them."""
+    stands = iter(holm([f.p for f in findings if isinstance(f, _Finding)]))
+    return [f.claim(stands=next(stands)) if isinstance(f, _Finding) else f for f in findings]
 
 
 def _by(difference: Difference) -> str:
@@ -169,8 +129,8 @@ def _by(difference: Difference) -> str:
 # --- methods -------------------------------------------------------------------------------------
 
 
-def _order(scores: Scores) -> list[Claim]:
-    found = []
+def _order(scores: Scores) -> list[_Finding]:
+    found: list[_Finding] = []
     linear = {
         (f.pretrained_on, f.method): f.value for f in figures()
         if (f.task, f.metric) == ("linear", "top1") and f.setting == "full"
@@ -205,7 +165,7 @@ def _order(scores: Scores) -> list[Claim]:
         points = "; ".join(_by(difference) for difference in differences)
         where = "Table 8" if "ImageNet100" in cited else "Table 2"
         here = f"{scores.told(ahead, *behind)}: {points}"
-        found.append(Claim(text, where, cited, here, _all_of(differences)))
+        found.append(_Finding(text, where, cited, here, differences))
     return found
 
 
@@ -248,8 +208,8 @@ _ABLATED: tuple[tuple[str, str, tuple[str, tuple[str, str]], tuple[Any, ...]], .
 )  # fmt: skip
 
 
-def _ablations(scores: Scores) -> list[Claim]:
-    found = []
+def _ablations(scores: Scores) -> list[_Finding]:
+    found: list[_Finding] = []
     for text, where, ahead, behind in _ABLATED:
         if not scores.has(ahead[0], *(variant for variant, _ in behind)):
             continue
@@ -261,13 +221,13 @@ def _ablations(scores: Scores) -> list[Claim]:
             cited.append(f"{figure.value:.1f}")
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{scores.told(ahead[0], *(v for v, _ in behind))}: {points}"
-        found.append(Claim(text, where, " against ".join(cited), here, _all_of(differences)))
+        found.append(_Finding(text, where, " against ".join(cited), here, differences))
     return found
 
 
-def _joint(scores: Scores) -> list[Claim]:
+def _joint(scores: Scores) -> list[_Finding]:
     """The paper's first component: a random classifier, trained jointly."""
-    found = []
+    found: list[_Finding] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
     if scores.has("joint-kl", "random weights", "kl"):
@@ -279,13 +239,12 @@ def _joint(scores: Scores) -> list[Claim]:
             f"{scores.mean('kl'):.1f}"
         )
         found.append(
-            Claim(
+            _Finding(
                 "① KL with a jointly trained classifier teaches by itself",
                 "Table 5",
                 f"{first.value:.1f}",
                 here,
-                # What learned stands above random weights: a tie refutes.
-                "holds" if against_nothing.verdict == "holds" else "does not hold",
+                [against_nothing],
             )
         )
     if scores.has("joint", "frozen"):
@@ -301,12 +260,12 @@ def _joint(scores: Scores) -> list[Claim]:
                 f"{scores.mean('no-classifier'):.1f}"
             )
         found.append(
-            Claim(
+            _Finding(
                 "training the classifier jointly is better than a fixed one",
                 "Section 3.1",
                 "no number",
                 text,
-                difference.verdict,
+                [difference],
             )
         )
     return found
@@ -379,7 +338,7 @@ def _gradients(rows: Sequence[Row]) -> list[Claim]:
     raw = found.first("cosine", "classifier") / found.first("none", "classifier")
     weighed = found.first("cosine", name) / found.first("none", name)
     later = [found.late("cosine", name, s) / found.late("none", name, s) for s in found.seeds]
-    calms: Verdict = "cannot be told"
+    calms: Verdict = "inconclusive"
     if len(later) > 1 and all(ratio < 0.8 for ratio in later):
         calms = "holds"
     elif len(later) > 1 and all(ratio > 1.25 for ratio in later):
@@ -387,7 +346,7 @@ def _gradients(rows: Sequence[Row]) -> list[Claim]:
     told = ", ".join("–" if math.isnan(ratio) else f"× {ratio:.2f}" for ratio in later)
     growth = {similarity: found.growth(similarity) for similarity in _SIMILARITIES}
     exploded = {similarity: factor > 10 for similarity, factor in growth.items()}
-    explodes: Verdict = "cannot be told"
+    explodes: Verdict = "inconclusive"
     if exploded["cosine"]:
         explodes = "does not hold"
     elif exploded["l1"] and exploded["l2"]:
@@ -431,7 +390,7 @@ def _drift(rows: Sequence[Row]) -> list[Claim]:
         f"float after {literal['step']} steps; binarised is larger in {len(larger)} of "
         f"{len(ends)} readings" + (f" ({'; '.join(larger)})" if larger else "")
     )
-    verdict: Verdict = "cannot be told"
+    verdict: Verdict = "inconclusive"
     if len(larger) in (0, len(ends)):
         verdict = "holds" if larger else "does not hold"
     return [
@@ -445,13 +404,8 @@ def _drift(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-_OPPOSITE: dict[Verdict, Verdict] = {
-    "holds": "does not hold", "does not hold": "holds", "cannot be told": "cannot be told",
-}  # fmt: skip
-
-
-def _negatives(evidence: Evidence) -> list[Claim]:
-    """Figures 7 and 8. The spread of seeds is that of the other campaigns."""
+def _negatives(evidence: Evidence) -> list[_Finding]:
+    """Figures 7 and 8."""
     rows = evidence.negatives
     if not rows:
         return []
@@ -459,12 +413,12 @@ def _negatives(evidence: Evidence) -> list[Claim]:
         Result(
             protocol, "top1", row[protocol],
             model := f"{row['network']} {row['augmentation']} {row['negatives']}", model, "", "",
-            int(row["seed"]), 0.0, {},
+            int(row["seed"]), 0.0, {"pretraining": {}},
         )
         for row in rows for protocol in ("linear", "knn")
     ]  # fmt: skip
     scores = Scores(results, evidence.test_images, [*evidence.compared, *evidence.ablated])
-    found = []
+    found: list[_Finding] = []
     counts = sorted({row["negatives"] for row in rows})
     fewest, most = counts[0], counts[-1]
     for network, text in (
@@ -474,19 +428,17 @@ def _negatives(evidence: Evidence) -> list[Claim]:
         few, many = (f"{network} InfoMin's {count}" for count in (fewest, most))
         if not scores.has(few, many):
             continue
-        difference = scores.difference(few, many)
-        verdict = difference.verdict
-        if network == "float":  # said to be worse or no better
-            verdict = _OPPOSITE[verdict]
+        ahead, behind = (few, many) if network == "binary" else (many, few)
+        difference = scores.difference(ahead, behind)
         here = (
             f"{scores.mean(few):.1f} with {fewest:,}, {scores.mean(many):.1f} with {most:,}: "
             f"{_by(difference)}"
         )
-        found.append(Claim(text, "Figure 8", "a figure", here, verdict))
+        found.append(_Finding(text, "Figure 8", "a figure", here, [difference]))
     weak, strong = f"binary weak {most}", f"binary InfoMin's {most}"
     if scores.has(weak, strong):
         difference = scores.difference(strong, weak)
         here = f"{scores.mean(weak):.1f} against {scores.mean(strong):.1f}: {_by(difference)}"
         text = "weaker augmentation makes InfoMin worse on a binary network"
-        found.append(Claim(text, "Figure 7", "a figure", here, difference.verdict))
+        found.append(_Finding(text, "Figure 7", "a figure", here, [difference]))
     return found

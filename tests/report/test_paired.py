@@ -1,0 +1,189 @@
+"""Differences with their errors: against formulas by hand and repeated experiments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from burn.report.paired import Difference, Scores, holm
+from burn.results import Result, answers_of, packed_answers
+
+IMAGES = 500
+
+
+def judged(
+    model: str, *values: float, seeds: tuple[int, ...] | None = None, trained: bool = True
+) -> list[Result]:
+    """Without the answers."""
+    settings = {"pretraining": {}} if trained else {}
+    return [
+        Result("linear", "top1", value, model, f"{model}-{seed}", "", "", seed, 1.0, settings)
+        for seed, value in zip(seeds or range(len(values)), values, strict=True)
+    ]
+
+
+def answered(model: str, seed: int, right: np.ndarray) -> Result:
+    (result,) = judged(model, 100 * float(right.mean()), seeds=(seed,))
+    return replace(result, data={"test_images": len(right)}, right=packed_answers(right))
+
+
+@pytest.mark.parametrize("number", [1, 7, 8, 9, 500])
+def test_answers_come_back(number: int):
+    right = np.random.default_rng(number).random(number) < 0.5
+    assert np.array_equal(answers_of(answered("a", 0, right)), right)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"right": None}, {"right": "!"}, {"right": "AA=="}, {"data": None},
+        {"data": {"test_images": 12}}, {"data": {"test_images": "500"}},
+    ],
+)  # fmt: skip
+def test_answers_that_cannot_be_are_none(changes: dict):
+    result = answered("a", 0, np.ones(IMAGES, dtype=bool))
+    assert answers_of(replace(result, **changes)) is None
+
+
+def test_training_again_is_what_remains_of_a_table_of_models_and_seeds():
+    table = {"a": (50.0, 52.0, 51.0), "b": (40.0, 44.0, 41.0), "c": (30.0, 33.0, 36.0)}
+    scores = Scores([r for name, values in table.items() for r in judged(name, *values)], IMAGES)
+    block = np.array(list(table.values()))
+    fitted = (
+        block.mean(axis=1, keepdims=True) + block.mean(axis=0, keepdims=True) - block.mean()
+    )  # fmt: skip
+    variance, freedom = scores.retraining()
+    assert freedom == 4
+    assert variance == pytest.approx(float(np.square(block - fitted).sum()) / 4)
+
+
+def test_models_of_other_seeds_add_what_they_know():
+    scores = Scores(
+        [*judged("a", 50, 52), *judged("b", 40, 45), *judged("c", 30, 31, 32, seeds=(5, 6, 7))],
+        IMAGES, judged("elsewhere", 10, 14),
+    )  # fmt: skip
+    # a and b: residuals of ±0.75; c: its own spread of three; elsewhere: of two.
+    variance, freedom = scores.retraining()
+    assert freedom == 1 + 2 + 1
+    assert variance == pytest.approx((4 * 0.75**2 + 2 + 8) / 4)
+
+
+def test_a_run_that_stands_for_several_names_counts_once():
+    first = judged("frozen", 50, 52)
+    twice = [replace(r, model="poly") for r in first]
+    scores = Scores([*first, *twice, *judged("b", 40, 44)], IMAGES)
+    assert scores.retraining()[1] == 1
+    same = scores.difference("frozen", "poly")
+    assert (same.points, same.p) == (0, 1)
+
+
+def test_the_error_is_that_of_seeds_and_of_images():
+    scores = Scores([*judged("a", 50, 52), *judged("b", 40, 44)], IMAGES)
+    difference = scores.difference("a", "b")
+    variance, freedom = scores.retraining()
+    assert difference.points == pytest.approx(9)
+    assert difference.seeds == pytest.approx(variance)  # 2 · σ² / 2 seeds
+    assert difference.images == pytest.approx((51 * 49 + 42 * 58) / IMAGES)
+    assert difference.error == pytest.approx(math.sqrt(difference.images + variance))
+    total = difference.images + difference.seeds
+    welch = freedom * (total / difference.seeds) ** 2
+    expected = 2 * stats.t.sf(9 / difference.error, welch)
+    assert difference.p == pytest.approx(expected)
+    assert difference.margin == pytest.approx(stats.t.ppf(0.975, welch) * difference.error)
+
+
+def test_answers_pair_the_images():
+    """Two networks that are right of nearly the same images differ surely by little."""
+    random = np.random.default_rng(0)
+    right = random.random(IMAGES) < 0.5
+    better = right.copy()
+    better[np.flatnonzero(~right)[:15]] = True
+    both = [answered("a", s, better) for s in (0, 1)] + [answered("b", s, right) for s in (0, 1)]
+    paired = Scores(both, IMAGES).difference("a", "b")
+    unpaired = Scores([replace(r, right=None) for r in both], IMAGES).difference("a", "b")
+    assert paired.points == unpaired.points == pytest.approx(3)
+    apart = 100 * (better.astype(float) - right)
+    assert paired.images == pytest.approx(apart.var(ddof=1) / IMAGES)
+    assert paired.images < 0.2 * unpaired.images
+
+
+def test_only_seeds_that_both_have_are_compared():
+    results = [*judged("a", 50, 52, 90), *judged("b", 40, 44)]
+    assert Scores(results, IMAGES).difference("a", "b").points == pytest.approx(9)
+
+
+def test_one_seed_of_a_trained_network_leaves_the_error_unknown():
+    scores = Scores([*judged("a", 50), *judged("b", 40, 44), *judged("c", 40, 43)], IMAGES)
+    difference = scores.difference("a", "b")
+    assert difference.p == 1
+    assert math.isinf(difference.margin)
+    assert difference.seeds_needed() is None
+
+
+def test_a_network_that_was_not_trained_here_has_no_seeds():
+    results = [*judged("a", 50, 52), *judged("b", 40, 43), *judged("floor", 20, trained=False)]
+    scores = Scores(results, IMAGES)
+    difference = scores.difference("a", "floor")
+    assert difference.points == pytest.approx(31)
+    assert difference.seeds == pytest.approx(scores.retraining()[0] / 2)
+    assert difference.p < 0.01
+
+
+def test_of_equal_networks_one_experiment_in_twenty_errs_at_most():
+    """Networks with an accuracy of their own for each image, and noise of training again."""
+    random = np.random.default_rng(1)
+    false, experiments = 0, 400
+    for _ in range(experiments):
+        chance = random.beta(2, 2, IMAGES)
+        results = [
+            answered(
+                model, seed, random.random(IMAGES) < np.clip(chance + random.normal() / 50, 0, 1)
+            )
+            for model in ("a", "b", "c", "d")
+            for seed in (0, 1, 2)
+        ]
+        false += Scores(results, IMAGES).difference("a", "b").p < 0.05
+    assert false / experiments < 0.07
+
+
+def test_a_real_difference_is_found():
+    random = np.random.default_rng(2)
+    found, experiments = 0, 50
+    for _ in range(experiments):
+        chance = random.beta(2, 2, 5000)
+        results = [
+            answered(model, seed, random.random(5000) < np.clip(chance + shift, 0, 1))
+            for model, shift in (("a", 0.03), ("b", 0.0), ("c", 0.0))
+            for seed in (0, 1, 2)
+        ]
+        found += Scores(results, 5000).difference("a", "b").p < 0.05
+    assert found > 0.9 * experiments
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "expected"),
+    [
+        ([0.01, 0.04, 0.03, 0.005], [True, False, False, True]),  # of a textbook
+        ([0.06], [False]),
+        ([0.04], [True]),
+        ([0.03, 0.04], [False, False]),
+        ([0.02, 0.04], [True, True]),
+        ([], []),
+        ([1.0, 0.0], [False, True]),
+    ],
+)
+def test_holm(probabilities: list[float], expected: list[bool]):
+    assert holm(probabilities) == expected
+
+
+def test_how_many_seeds_would_decide():
+    difference = Difference(2.0, images=0.1, seeds=1.0, freedom=10, runs=2)
+    # 2 runs of variance 1 together: n seeds leave 2 / n, and 2 points are three standard errors
+    # where 0.1 + 2 / n = (2 / 3)².
+    needed = difference.seeds_needed()
+    assert needed == math.ceil(2 / ((2 / 3) ** 2 - 0.1)) == 6
+    assert replace(difference, images=0.5).seeds_needed() is None
