@@ -334,3 +334,38 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):
     with pytest.raises(UserError, match="not empty and holds no comparison"):
         run(tmp_path, ["supervised"])
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_methods_of_one_teacher_share_its_features(teacher: Path, tmp_path: Path):
+    """The second run finds what the first one kept, and its table says that its time is less."""
+    results, said = run(
+        tmp_path / "out", ["burn", "feature_only"], teacher=str(teacher), teacher_size=40
+    )
+    assert said.count("none there") == 1
+    assert said.count(" % there") == 1  # of an epoch, of which four batches are trained on
+    cached = {
+        r.model: r.settings["pretraining"]["teacher_cached"]
+        for r in results
+        if "pretraining" in r.settings
+    }
+    assert cached == {"burn": 0.0, "feature_only": 1.0}
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert "training times are without it, of some seeds at least: feature_only" in table
+    assert (tmp_path / "out" / "teacher-features").is_dir()
+    again, said = run(
+        tmp_path / "out", ["burn", "feature_only"], teacher=str(teacher), teacher_size=40
+    )
+    assert len(again) == len(results)
+    with pytest.raises(UserError, match="begun with --teacher-size 40, not 48"):
+        run(tmp_path / "out", ["burn"], teacher=str(teacher), teacher_size=48)
+
+
+def test_a_folder_from_before_teacher_sizes_goes_on(teacher: Path, tmp_path: Path):
+    run(tmp_path / "out", ["burn"], teacher=str(teacher))
+    file = tmp_path / "out" / "comparison.json"
+    stored = json.loads(file.read_text())
+    del stored["teacher_size"], stored["labelled_teacher_size"]
+    file.write_text(json.dumps(stored))
+    run(tmp_path / "out", ["burn"], teacher=str(teacher))
+    with pytest.raises(UserError, match="begun with --teacher-size None, not 48"):
+        run(tmp_path / "out", ["burn"], teacher=str(teacher), teacher_size=48)

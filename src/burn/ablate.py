@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from burn.bounds import require_within
 from burn.campaign_settings import (
     LABELLED_TEACHER,
     TEACHER,
@@ -40,6 +41,8 @@ class Ablation:
             stage; the views of an image count once.
         teacher: float teacher, as for pretraining.
         labelled_teacher: the other teacher of group teacher.
+        teacher_size: side in pixels of the views that `teacher` sees; default: the recipe's.
+        labelled_teacher_size: the same of `labelled_teacher`.
         recipe: a recipe of method burn, of which each variant changes one choice.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
     """
@@ -49,6 +52,8 @@ class Ablation:
     budget: int
     teacher: str
     labelled_teacher: str | None = None
+    teacher_size: int | None = None
+    labelled_teacher_size: int | None = None
     recipe: str = "burn_small"
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
 
@@ -56,6 +61,10 @@ class Ablation:
         """Raise UserError for values out of range and recipes of other methods."""
         if self.base().method != "burn":
             raise UserError(f"--recipe {self.recipe} is not of method burn: burn_small, say")
+        require_within(
+            8, 4096, teacher_size=self.teacher_size,
+            labelled_teacher_size=self.labelled_teacher_size,
+        )  # fmt: skip
         self.linear.check()
 
     def base(self) -> Recipe:
@@ -66,9 +75,16 @@ class Ablation:
         """What the variant learns from, as `--teacher` takes it."""
         return self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
 
+    def recipe_of(self, variant: str) -> Recipe:
+        """What the variant trains by, before it is cut to the budget."""
+        size = self.labelled_teacher_size if variant == _NEEDS_LABELLED else self.teacher_size
+        recipe = VARIANTS[variant](self.base())
+        return recipe if size is None else replace(recipe, teacher_size=size)
+
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
         """Variant `model`'s run. Raises UserError where the budget does not make a step."""
-        recipe, steps = within_budget(VARIANTS[model](self.base()), self.budget, num_images)
+        recipe = self.recipe_of(model)
+        recipe, steps = within_budget(recipe, self.budget, num_images)
         return RunPlan(self.recipe, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
@@ -133,8 +149,9 @@ def ablate(
 
 def runs_of_variants(ablation: Ablation) -> dict[str, str]:
     """Of each variant the first one with the same recipe and teacher, trained for both."""
-    base = ablation.base()
-    made = {variant: (of(base), ablation.teacher_of(variant)) for variant, of in VARIANTS.items()}
+    made = {
+        variant: (ablation.recipe_of(variant), ablation.teacher_of(variant)) for variant in VARIANTS
+    }
     return {
         variant: next(other for other in made if made[other] == made[variant]) for variant in made
     }

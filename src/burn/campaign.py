@@ -47,6 +47,7 @@ from burn.training.teacher_cache import is_cacheable
 
 _BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits
 _JUDGED_FILE = "compared.jsonl"
+_LATER = {"teacher_size", "labelled_teacher_size"}  # settings that campaigns once did not have
 _FEATURES = "teacher-features"  # folder of the cache that all runs share
 _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
 
@@ -190,6 +191,7 @@ class Job:
             "epochs": round(seen / len(train), 3),
             "seconds": round(sum(summary.seconds for summary in summaries), 1),
             "collapsed_stages": collapsed,
+            "teacher_cached": max((s.teacher_cached or 0.0 for s in summaries), default=0.0),
             "collapsed_features": [
                 s.stage for s in summaries if s.features_collapsed_at is not None
             ],
@@ -284,14 +286,18 @@ def _open(
         content = read_text(file)  # without permission it is not damaged
         try:
             stored = json.loads(content)
-            known = {name: stored[name] for name in shared}
+            known = {name: stored[name] for name in shared if name not in _LATER}
+            known |= {name: stored.get(name) for name in shared if name in _LATER}
             before = dict(stored.get("files", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: remove it to begin anew") from error
         names: dict[str, str] = {}  # of the same file: as given now -> as in the campaign's file
         for name, value in shared.items():
-            was, is_teacher = known[name], "teacher" in name
+            was, is_teacher = known[name], name in ("teacher", "labelled_teacher")
             if was == value or (is_teacher and None in (value, was)):
+                continue
+            if name in _LATER and known[name.removesuffix("_size")] is None:
+                known[name] = value  # of a teacher that is added
                 continue
             same = (is_teacher or name in ("data", "test")) and (
                 same_path(str(was), str(value))

@@ -488,8 +488,7 @@ def _evaluate(arguments: list[str], console: Console) -> None:
 
 
 def _compare(arguments: list[str], console: Console) -> None:
-    from burn.compare import Comparison, compare
-    from burn.methods.configs import METHODS
+    from burn.compare import COMPARED, Comparison, compare
     from burn.report.tables import comparison_table
 
     parser = Parser(
@@ -505,11 +504,11 @@ def _compare(arguments: list[str], console: Console) -> None:
         "      --labelled-teacher runs/teacher-supervised --out runs/compared",
     )
     parser.add_argument(
-        "--methods", type=str, default="all", help=f"all, or some of {', '.join(METHODS)}"
+        "--methods", type=str, default="all", help=f"all, or some of {', '.join(COMPARED)}"
     )
     options, comparison, execution = _read_campaign(parser, arguments, Comparison)
     methods = (
-        METHODS if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
+        COMPARED if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
     )
     compare(
         comparison, methods, execution, console,

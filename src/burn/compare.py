@@ -8,6 +8,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from burn.bounds import require_within
 from burn.campaign_settings import (
     LABELLED_TEACHER,
     TEACHER,
@@ -18,7 +19,7 @@ from burn.campaign_settings import (
 from burn.errors import UserError
 from burn.evaluation.configs import LinearConfig
 from burn.files import write_text
-from burn.methods.configs import METHODS, NEED_TEACHER, MethodName
+from burn.methods.configs import METHODS, NEED_TEACHER
 from burn.ranks import require_alone
 from burn.recipes import find_recipe
 from burn.report.tables import comparison_markdown
@@ -26,6 +27,9 @@ from burn.results import Result
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
+FEATURE_ONLY = "feature_only"  # BURN without classifiers: its feature similarity alone
+COMPARED: tuple[str, ...] = (*METHODS, FEATURE_ONLY)
+_TAUGHT = NEED_TEACHER | {FEATURE_ONLY}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Comparison:
         teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
             s2bnn.
         labelled_teacher: teacher of supervised_kl, with its classifier.
+        teacher_size: side in pixels of the views that `teacher` sees; default: the student's.
+        labelled_teacher_size: the same of `labelled_teacher`.
         family: whose recipes: small images, imagenet or imagenet100.
         stages: of each method; default: its recipe's.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
@@ -50,6 +56,8 @@ class Comparison:
     budget: int
     teacher: str | None = None
     labelled_teacher: str | None = None
+    teacher_size: int | None = None
+    labelled_teacher_size: int | None = None
     family: Family = "small"
     stages: Literal[1, 2] | None = None
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
@@ -57,12 +65,12 @@ class Comparison:
     def check(self, methods: Sequence[str]) -> None:
         """Raise UserError for values out of range, unknown methods and lacking teachers."""
         for method in methods:
-            if method not in METHODS:
-                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(METHODS)}")
+            if method not in COMPARED:
+                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(COMPARED)}")
         if not methods or len(set(methods)) < len(methods):
             raise UserError("--methods: give each once, and at least one")
         for method in methods:
-            if method in NEED_TEACHER and not self.teacher_of(method):
+            if method in _TAUGHT and not self.teacher_of(method):
                 option, recipe = "teacher", "teacher_small"
                 if method == "supervised_kl":
                     option, recipe = "labelled-teacher", "teacher_supervised_small"
@@ -70,13 +78,22 @@ class Comparison:
                     f"method {method} needs --{option}: a run of {recipe}, say, or "
                     f"ARCHITECTURE:FILE; or leave {method} out of --methods"
                 )
+        require_within(
+            8, 4096, teacher_size=self.teacher_size,
+            labelled_teacher_size=self.labelled_teacher_size,
+        )  # fmt: skip
         self.linear.check()
 
     def teacher_of(self, method: str) -> str | None:
         """What the method learns from, as `--teacher` takes it."""
-        if method not in NEED_TEACHER:
+        if method not in _TAUGHT:
             return None
         return self.labelled_teacher if method == "supervised_kl" else self.teacher
+
+    def _size_of(self, method: str) -> int | None:
+        if method not in _TAUGHT:
+            return None
+        return self.labelled_teacher_size if method == "supervised_kl" else self.teacher_size
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
         """Method `model`'s recipe, cut or stretched to the budget; warm-up is a fifth at most.
@@ -87,13 +104,14 @@ class Comparison:
         recipe = find_recipe(name)
         if self.stages is not None:
             recipe = replace(recipe, stages=self.stages)
+        recipe = replace(recipe, teacher_size=self._size_of(model))
         recipe, steps = within_budget(recipe, self.budget, num_images)
         return RunPlan(name, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
 def compare(
     comparison: Comparison,
-    methods: Sequence[MethodName],
+    methods: Sequence[str],
     execution: Execution,
     console: Console,
     show: Callable[[Sequence[Result]], None] = lambda _: None,

@@ -31,13 +31,14 @@ class CostOptions:
 def training_costs(options: CostOptions) -> list[Row]:
     """A row a run: seconds of its training, and of its teacher's where that is a run of burn's."""
     from burn.campaign import read_campaign
+    from burn.compare import FEATURE_ONLY
 
     folder = expand(options.compared)
     try:
         shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         teachers = {
             method: shared["labelled_teacher" if method == "supervised_kl" else "teacher"]
-            for method in NEED_TEACHER
+            for method in (*NEED_TEACHER, FEATURE_ONLY)
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'comparison.json'} is damaged: {error}") from error

@@ -244,9 +244,18 @@ def test_the_teachers_head_may_be_any_module():
     assert not head.training
 
 
+def test_a_labelled_teachers_classes_are_distilled():
+    classifier = nn.Linear(teacher().network.num_features, 13)
+    m = S2bnn(tiny_reactnet(), replace(teacher(), head=None, classifier=classifier), CONFIG)
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        assert m.teacher(images).shape == (4, 13)
+        assert m.head(m.backbone(images)).shape == (4, 13)
+
+
 def test_a_teacher_without_a_head_is_refused():
     headless = replace(teacher(), head=None)
-    with pytest.raises(UserError, match="s2bnn needs a teacher with its projection head: give a"):
+    with pytest.raises(UserError, match="s2bnn needs a teacher with its projection head, or with"):
         S2bnn(tiny_reactnet(), headless, CONFIG)
 
 

@@ -36,24 +36,26 @@ class S2bnn(Method):
     L_contrastive is MoCo v2's. The paper's mix ("+ Guided Learning": 56.0 % on ImageNet, against
     61.5 % for distillation alone) is the plain sum, `contrastive` 1. As in its authors' code,
     teacher and student see the query's view, batch.views[0], and the query is the embedding that
-    is distilled: one head serves both losses, and its width is the teacher's.
+    is distilled: one head serves both losses, and its width is the teacher's. Of a teacher without
+    a projection head, one trained with labels, the classes that its classifier tells are distilled.
     """
 
     def __init__(self, backbone: Backbone, teacher: Teacher, config: S2bnnConfig) -> None:
         super().__init__()
-        if teacher.head is None:
+        head = teacher.head or teacher.classifier
+        if head is None:
             raise UserError(
-                "method s2bnn needs a teacher with its projection head: give a MoCo v2 file or a "
-                "run by mocov2, simclr or byol"
+                "method s2bnn needs a teacher with its projection head, or with its classifier: "
+                "give a MoCo v2 file, a run by mocov2, simclr or byol, or lite0"
             )
         self.config = config
         self.num_views = 2 if config.contrastive else 1
         self.num_taught = 1
         self.backbone = backbone
-        self.teacher = FrozenTarget(teacher.network, head=teacher.head)
+        self.teacher = FrozenTarget(teacher.network, head=head)
         with torch.no_grad():
-            some = next(teacher.head.parameters()).new_zeros(1, teacher.network.num_features)
-            dimension = teacher.head(some).shape[1]
+            some = next(head.parameters()).new_zeros(1, teacher.network.num_features)
+            dimension = head(some).shape[1]
         width = backbone.num_features
         self.head = MoCoProjectionHead(width, config.hidden or width, dimension)
         self.contrast: MomentumContrast | None = None

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 
 from burn.report.paper import ablation_figure
-from burn.report.tables import mean_and_spread, rate_text
+from burn.report.tables import mean_and_spread, rate_text, taught_text
 from burn.results import Result
 
 
@@ -214,7 +214,7 @@ def ablation_markdown(results: Sequence[Result]) -> str:
     about = (
         f"Top-1 in %, ± the standard deviation over seeds. Learned on {results[0].train}, "
         f"evaluated on {results[0].test}. Linear: {rate_text(linear)}, "
-        f"{linear['epochs']} epochs, augmentation {linear['augment']}."
+        f"{linear['epochs']} epochs, augmentation {linear['augment']}.{taught_text(results)}"
     )
     return "\n".join([*lines, "", about, ""])
 

@@ -140,6 +140,7 @@ def comparison_markdown(results: Sequence[Result]) -> str:
         f"Top-1 in %{spread}. Learned on {results[0].train}, evaluated "
         f"on {results[0].test}. Linear: {rate_text(linear)}, {linear['epochs']} epochs, "
         f"augmentation {linear['augment']}. Epochs are of all stages together."
+        + taught_text(results)
     )
     return "\n".join([*lines, "", about, ""])
 
@@ -149,6 +150,29 @@ def rate_text(linear: Mapping[str, Any]) -> str:
     if linear["lr"] == "auto":
         return "learning rate chosen for each network on held-out training images"
     return f"learning rate {linear['lr']:g}"
+
+
+def taught_text(results: Sequence[Result]) -> str:
+    """Sentences on teachers trained with labels, and on times without the teacher; "" for none."""
+    taught: dict[str, list[str]] = {}
+    cached = []
+    for r in results:
+        labels = (r.training or {}).get("teacher_labels")
+        if isinstance(labels, str) and r.model not in taught.setdefault(labels, []):
+            taught[labels].append(r.model)
+        about = r.settings.get("pretraining")
+        if isinstance(about, Mapping) and about.get("teacher_cached") and r.model not in cached:
+            cached.append(r.model)
+    text = "".join(
+        f" Taught by a teacher that was trained with {labels} labels: {', '.join(models)}."
+        for labels, models in taught.items()
+    )
+    if cached:
+        text += (
+            " The teacher's features were kept by an earlier run, so that training times are "
+            f"without it, of some seeds at least: {', '.join(cached)}."
+        )
+    return text
 
 
 def number_name(protocol: str, metric: str) -> str:

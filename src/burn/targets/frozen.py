@@ -44,6 +44,7 @@ class FrozenTarget(nn.Module):
         self.head = head
         self.num_features = backbone.num_features
         self.keep: Keep | None = None  # is told of features that the cache did not know
+        self.asked = self.made = 0  # features: how many were asked for, how many the network made
         self._batch_norm = batch_norm
         self._compiles = False
         self._folded: tuple[object, Callable[[Tensor], Tensor] | None] = (None, None)
@@ -97,6 +98,8 @@ class FrozenTarget(nn.Module):
         """
         own = batch.teacher_views
         known = batch.known
+        self.asked += len(batch.indices)
+        self.made += len(batch.indices if known is None else known.unknown)
         if known is None:
             return self(own[view] if own else batch.views[view])
         values, unknown = known.values[view], known.unknown

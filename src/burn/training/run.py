@@ -94,7 +94,8 @@ class StageSummary:
     """How a stage ended; `numbers` are the last ones the monitor wrote.
 
     collapsed_at: the step at which its target was called collapsed, or None;
-    features_collapsed_at: its backbone's features.
+    features_collapsed_at: its backbone's features. teacher_cached: of the teacher's features, the
+    share that a cache knew, in [0, 1]; None without a teacher.
     """
 
     stage: int
@@ -107,6 +108,7 @@ class StageSummary:
     knn: float | None
     collapsed_at: int | None
     features_collapsed_at: int | None
+    teacher_cached: float | None
     numbers: Mapping[str, float]
 
 
@@ -566,7 +568,8 @@ def _summary(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
         images_per_second=monitor["images_per_second"],
         knn=monitor["knn"],
         collapsed_at=monitor["collapsed_at"],
-        features_collapsed_at=monitor.get("features_collapsed_at"),  # not of an earlier burn
+        features_collapsed_at=monitor.get("features_collapsed_at"),  # not of an earlier version
+        teacher_cached=monitor.get("teacher_cached"),
         numbers=monitor["last"],
     )
 
@@ -707,6 +710,7 @@ class _Stage:
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
+                "teacher_cached": _cached_share(module.method),
                 "last": monitor.last,
             },
         }
@@ -730,6 +734,14 @@ class _Stage:
                 f"be written: {error.strerror or error}; make room, then go on with: "
                 f"{self._run.resume_command}"
             ) from error
+
+
+def _cached_share(method: Method) -> float | None:
+    """Of the teacher's features, the share that a cache knew; None without a teacher."""
+    target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
+    if target is None or not target.asked:
+        return None
+    return round(1 - target.made / target.asked, 4)
 
 
 def _seed(seed: int, stage: int) -> int:
