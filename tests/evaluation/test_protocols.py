@@ -93,7 +93,7 @@ def test_the_rate_is_chosen_and_told(subject: Subject):
     rates = top1.settings["rates"]
     assert f"{top1.settings['chosen_lr']:g}" in rates
     assert rates[f"{top1.settings['chosen_lr']:g}"] == max(rates.values())
-    assert any("was the best of 12 on 3 held-out" in note for note in subject.notes)
+    assert any("was the best of 15 on 3 held-out" in note for note in subject.notes)
 
 
 def test_of_one_image_a_class_no_rate_can_be_chosen(subject: Subject):

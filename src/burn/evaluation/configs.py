@@ -14,9 +14,11 @@ _MOST_EPOCHS = 10**6
 _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
 
 
-# What `lr auto` chooses among. The best rate goes with the inverse square of the features' scale,
-# in which the networks here differ 4.5 times.
-LINEAR_RATES = (3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+# What `lr auto` chooses among. The best rate goes with the inverse square of the features' length,
+# which is a hundred for some networks here and 1 for others.
+LINEAR_RATES = (
+    1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0,
+)  # fmt: skip
 _PAPERS_RATE = 30.0
 
 
@@ -31,7 +33,7 @@ class LinearConfig:
             it, as the released code does: no linear evaluation, and reported as what it is.
         epochs: passes over the training images.
         lr: first learning rate of SGD with momentum 0.9. auto chooses it for each network, from
-            0.0003 to 100 in steps of about 3, on a tenth of the training images that are held out,
+            0.00001 to 100 in steps of about 3, on a tenth of the training images that are held out,
             and then trains on all of them; with the mlp probe it is the paper's 30.
         drops: shares of the epochs after each of which the learning rate falls to a tenth.
         weight_decay: L2 penalty of the layer.

@@ -16,6 +16,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     for recipe in (
         burn_recipes.burn_small,
         burn_recipes.paper_small,
+        burn_recipes.paper_small_lars,
         burn_recipes.feature_only_small,
         baselines.supervised_small,
         baselines.supervised_kl_small,
