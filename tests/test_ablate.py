@@ -70,6 +70,8 @@ def test_every_variant_is_in_one_group_and_differs_from_the_recipe_in_what_it_na
         ("two-stages", {}, 2),
         ("l2", {"similarity": "l2"}, 2),
         ("lambda-heaviside", {"lam": "heaviside"}, 2),
+        ("mlp-projection", {"projection": "mlp"}, 2),
+        ("standardized-targets", {"standardize": True}, 2),
         ("joint-kl", {"classifier": "joint", "lam": "constant", "lam_start": 0, "lam_end": 0}, 1),
     ],
 )
@@ -83,7 +85,7 @@ def test_a_variant_is_the_recipe_but_for_its_choice(
 
 def test_what_the_recipe_does_anyway_is_trained_once():
     runs = runs_of_variants(DIGITS)
-    assert len(set(runs.values())) == len(VARIANTS) - 7  # eight groups, one run
+    assert len(set(runs.values())) == len(VARIANTS) - 10  # eleven groups, one run
     for group in GROUPS:
         assert "two-stages" in {runs[variant] for variant in group.variants}
     paper = runs_of_variants(replace(DIGITS, recipe="demo", labelled_teacher="teacher"))

@@ -27,6 +27,10 @@ def _sign(gradient: Any) -> Callable[[Recipe], Recipe]:
     )
 
 
+def _weights(init: Any) -> Callable[[Recipe], Recipe]:
+    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, weight_init=init))
+
+
 def _unchanged(recipe: Recipe) -> Recipe:
     return recipe
 
@@ -56,6 +60,12 @@ VARIANTS: Mapping[str, Callable[[Recipe], Recipe]] = {
     "crossed-views": _burn(views="cross"),
     "poly": _sign("poly"),
     "clip": _sign("clip"),
+    "linear-projection": _burn(projection="linear"),
+    "mlp-projection": _burn(projection="mlp"),
+    "plain-targets": _burn(standardize=False),
+    "standardized-targets": _burn(standardize=True),
+    "fan-in-weights": _weights("fan_in"),
+    "small-weights": _weights("small"),
     "unlabelled-teacher": _unchanged,
     "labelled-teacher": _unchanged,
 }

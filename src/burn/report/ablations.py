@@ -110,6 +110,21 @@ GROUPS: tuple[Group, ...] = (
         (Row("piecewise polynomial", "poly"), Row("clipped identity", "clip")),
     ),
     Group(
+        "projection",
+        "From the student's features to the teacher's",
+        (Row("linear", "linear-projection"), Row("two layers", "mlp-projection")),
+    ),
+    Group(
+        "targets",
+        "The teacher's features",
+        (Row("as they are", "plain-targets"), Row("standardised", "standardized-targets")),
+    ),
+    Group(
+        "weights",
+        "How binary weights start",
+        (Row("uniform in ±1/√fan-in", "fan-in-weights"), Row("0.001·rand", "small-weights")),
+    ),
+    Group(
         "teacher",
         "The teacher",
         (
