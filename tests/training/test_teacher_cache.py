@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
@@ -167,14 +168,15 @@ def test_a_full_disk_ends_the_keeping_and_not_the_run(
     run(recipe, tmp_path / "a", teacher, None, max_steps=3)
     calls: list[int] = []
 
-    def full(self: FeatureCache, epoch: int, *_: Any) -> None:
+    def full(_: FeatureCache, epoch: int, *__: Any) -> None:
         calls.append(epoch)
-        raise OSError(errno.ENOSPC, "No space left on device", str(self.file(epoch, 0)))
+        raise OSError(errno.ENOSPC, "No space left on device")  # without a name, as `write` does
 
     monkeypatch.setattr(FeatureCache, "write", full)
     said = run(recipe, tmp_path / "b", teacher, tmp_path / "cache", max_steps=3)
     assert said.count("not kept from here on") == 1
     assert "No space left on device" in said
+    assert "epoch00000.f16 cannot be written" in said
     assert len(calls) == 1
     assert same(tmp_path / "a", tmp_path / "b")
 
@@ -190,4 +192,14 @@ def test_what_cannot_be_kept_is_named(teacher: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"--teacher-cache .*file cannot be written"):
         run(recipe, tmp_path / "run", teacher, tmp_path / "file")
     assert not (tmp_path / "cache").exists()
-    assert not list((tmp_path / "run").glob("stage1*"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_that_cannot_take_its_views_leaves_no_cache(tmp_path: Path):
+    """Else the next run would take the size for one that had been tried."""
+    vit = tmp_path / "vit.pth"
+    torch.save(timm.create_model("test_maxvit").state_dict(), vit)
+    for _ in range(2):
+        with pytest.raises(UserError, match="cannot take views of 32 pixels"):
+            run(recipe_of("burn"), tmp_path / "run", Path(f"test_maxvit:{vit}"), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()

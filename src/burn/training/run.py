@@ -185,6 +185,8 @@ class _Run:
         self.cache = self._open_cache()
         if self.teacher is not None and not (self.cache and self.cache.is_known):
             _check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
+        if self.cache is not None:  # now that the teacher can take its views
+            self.processes.on_first(self.cache.make)
         self.described = _describe(plan, self.source, self.teacher)
         self.machine_described = _describe_machine(processes)
 
@@ -278,7 +280,8 @@ class _Run:
         method = self.make_method(recipe.precisions()[0])
         known = 0.0
         if self.cache is not None:
-            known, line = cache_line(self.cache, _seed(self.plan.seed, 1), method, recipe)
+            seed = _seed(self.plan.seed, 1)
+            known, line = cache_line(self.cache, seed, method, recipe, steps)
             console.print(line, markup=False, highlight=False)
         begun = any(out.glob("stage?"))  # the time would be that of the part that is done, too
         if not begun and self.processes.device.type == "cpu" and self.processes.count == 1:
@@ -652,7 +655,7 @@ class _Stage:
             except OSError as error:
                 target.keep = None
                 console.print(
-                    f"the teacher's features are not kept from here on: {error.filename or cache} "
+                    f"the teacher's features are not kept from here on: {cache.file(epoch, view)} "
                     f"cannot be written: {error.strerror or error}; the run goes on",
                     style="yellow", markup=False, highlight=False,
                 )  # fmt: skip

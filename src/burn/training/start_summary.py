@@ -142,11 +142,14 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
     )
 
 
-def cache_line(cache: TeacherCache, seed: int, method: Method, recipe: Recipe) -> tuple[float, str]:
+def cache_line(
+    cache: TeacherCache, seed: int, method: Method, recipe: Recipe, steps: StageSteps
+) -> tuple[float, str]:
     """The share of the first stage's features that is known, and the summary's line on it."""
-    known = cache.share_known(seed, method.num_taught)
+    epochs = math.ceil(steps.total / steps.per_epoch)
+    known = cache.share_known(seed, method.num_taught, epochs)
     stages = len(recipe.precisions())
-    size = cache.open(seed, method.num_taught).num_bytes(recipe.epochs) * stages / 1e6
+    size = cache.open(seed, method.num_taught).num_bytes(epochs) * stages / 1e6
     size_text = f"{size / 1000:,.1f} GB" if size >= 1000 else f"{math.ceil(size):,} MB"
     there = "all" if known == 1 else "none" if known == 0 else f"about {100 * known:.0f} %"
     stage = " for stage 1" if stages > 1 else ""

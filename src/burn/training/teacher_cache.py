@@ -41,27 +41,29 @@ class TeacherCache:
                 "features depend on the batch and cannot be kept: leave it out"
             )
         self.path = cache
-        self._recipe, self._source = recipe, source
+        self._source = source
         self._about = _about(recipe, teacher, source, compute)
         dimension = CacheFolder.known_dimension(cache, self._about)
         self.is_known = dimension is not None
         self._dimension = dimension or teacher.network.num_features
 
+    def make(self) -> CacheFolder:
+        """The folder, made if it is not there. Raises UserError where it cannot be written."""
+        return CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
+
     def open(self, seed: int, num_taught: int) -> FeatureCache:
-        """For a stage's seed and the views that its teacher sees.
+        """For a stage's seed and the views that its teacher sees."""
+        return FeatureCache(self.make(), seed, num_taught)
 
-        Raises UserError where the folder cannot be written.
-        """
-        folder = CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
-        return FeatureCache(folder, seed, num_taught)
-
-    def share_known(self, seed: int, num_taught: int) -> float:
+    def share_known(self, seed: int, num_taught: int, epochs: int) -> float:
         """Of a stage's views, the share whose features are known: of a few that are looked at."""
         random = np.random.default_rng(0)
-        epochs = random.integers(self._recipe.epochs, size=_LOOKED_AT).tolist()
-        indices = random.integers(len(self._source), size=_LOOKED_AT).tolist()
-        cache = self.open(seed, num_taught)
-        return cache.share_known(list(zip(epochs, indices, strict=True)))
+        looked_at = zip(
+            random.integers(epochs, size=_LOOKED_AT).tolist(),
+            random.integers(len(self._source), size=_LOOKED_AT).tolist(),
+            strict=True,
+        )
+        return self.open(seed, num_taught).share_known(list(looked_at))
 
 
 def _about(recipe: Recipe, teacher: Teacher, source: Source, compute: str) -> dict[str, Any]:
