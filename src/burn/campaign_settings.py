@@ -14,6 +14,7 @@ from burn.training.recipe import Recipe
 
 # Not trained here, but judged beside what is: the floor and what was learned from.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
+FEATURE_ONLY = "feature_only"  # a model: BURN's feature similarity without its classifiers
 
 
 def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from burn.bounds import require_within
 from burn.campaign_settings import (
+    FEATURE_ONLY,
     LABELLED_TEACHER,
     TEACHER,
     Execution,
@@ -27,7 +28,6 @@ from burn.results import Result
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
-FEATURE_ONLY = "feature_only"  # BURN without classifiers: its feature similarity alone
 COMPARED: tuple[str, ...] = (*METHODS, FEATURE_ONLY)
 _TAUGHT = NEED_TEACHER | {FEATURE_ONLY}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.analysis.rows import Row
+from burn.campaign_settings import FEATURE_ONLY
 from burn.errors import UserError
 from burn.methods.configs import NEED_TEACHER
 from burn.paths import expand
@@ -31,7 +32,6 @@ class CostOptions:
 def training_costs(options: CostOptions) -> list[Row]:
     """A row a run: seconds of its training, and of its teacher's where that is a run of burn's."""
     from burn.campaign import read_campaign
-    from burn.compare import FEATURE_ONLY
 
     folder = expand(options.compared)
     try:

@@ -45,7 +45,12 @@ class TeacherCache:
         self._about = _about(recipe, teacher, source, compute)
         dimension = CacheFolder.known_dimension(cache, self._about)
         self.is_known = dimension is not None
-        self._dimension = dimension or teacher.network.num_features
+        self._dimension = teacher.network.num_features
+        if dimension not in (None, self._dimension):
+            raise UserError(
+                f"--teacher-cache {cache} holds {dimension} features a view of a teacher that has "
+                f"{self._dimension}: remove it"
+            )
 
     def make(self) -> CacheFolder:
         """The folder, made if it is not there. Raises UserError where it cannot be written."""
