@@ -288,8 +288,7 @@ def _pretrain(arguments: list[str], console: Console) -> None:
     )
     parser.add_argument(
         "--teacher_cache", type=str | None, default=None,
-        help="folder that keeps the teacher's features of the views, for all runs of the same "
-        "teacher, images, views and seed: later ones do without the teacher",
+        help="folder that keeps the teacher's features of the views for later runs",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print how stages ended as JSON lines")
     parser.add_configuration()

@@ -87,11 +87,12 @@ def test_train_mode_leaves_every_module_in_eval_mode():
 def test_running_statistics_give_what_the_backbone_gives_in_eval_mode():
     expected = float_teacher().eval()(images(1)).detach()
     found = FrozenTarget(float_teacher()).train()(images(1))
-    # Folded, the weights are rounded once more.
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    # Folded, the weights are rounded once more; features have float16's eleven bits.
+    torch.testing.assert_close(found, expected, rtol=6e-4, atol=1e-5)
+    assert torch.equal(found, found.half().float())
     # Each image by itself is the same image: float32 kernels for other batch sizes may round else.
     alone = FrozenTarget(float_teacher())(images(1)[:1])
-    torch.testing.assert_close(alone, expected[:1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(alone, expected[:1], rtol=6e-4, atol=1e-5)
 
 
 def test_batch_statistics_give_what_the_backbone_gives_in_train_mode():
@@ -176,7 +177,7 @@ def test_other_weights_are_heeded():
     target.backbone.load_state_dict(other.state_dict())
     second = target(images(0))
     assert not torch.allclose(first, second, rtol=0.01)
-    torch.testing.assert_close(second, features_of(other, 0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(second, features_of(other, 0), rtol=6e-4, atol=1e-4)
 
 
 def test_autocast_decides_its_number_format():

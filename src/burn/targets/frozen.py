@@ -58,7 +58,7 @@ class FrozenTarget(nn.Module):
     def _take(self, backbone: Backbone) -> None:
         self.backbone = backbone
         if self._batch_norm == "batch":
-            for module in backbone.modules():
+            for module in self.modules():  # the head, too
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.track_running_stats = False
                     module.running_mean = module.running_var = None
