@@ -154,7 +154,7 @@ def _remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Remove what `write_beside` leaves in a folder when its process is killed.
 
-    The folder must belong to the caller (`locked`): files of an earlier burn go too.
+    The folder must belong to the caller (`locked`): files of an earlier version go too.
     """
     _remove_abandoned(folder, without_locks=True)
     for file in folder.glob(f"{_BESIDE}*"):

@@ -79,7 +79,7 @@ def _features(
 def read_features(path: Path, source: Source, dimension: int) -> Features | None:
     """Features of all images of `source` that `_write` kept, float32 (images, dimension).
 
-    None where there is no file, one of an earlier burn, without a checksum, or one that lacks
+    None where there is no file, one of an earlier version, without a checksum, or one that lacks
     images: those are tried again, for what kept them from being read may have passed.
     Raises UserError for a file that does not hold what was written.
     """

@@ -29,7 +29,7 @@ _HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks"
 def first_difference(old: Any, new: Any, name: str) -> str | None:
     """Where two descriptions of plain JSON values differ first, as `NAME was OLD, is NEW`.
 
-    What `old` lacks, as an earlier burn did not write it yet, is no difference.
+    What `old` lacks, as an earlier version did not write it yet, is no difference.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
@@ -126,7 +126,7 @@ def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str, settings:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
         whole = all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
-        written_with = json.loads(content.get("settings", "{}"))  # an earlier burn had none
+        written_with = json.loads(content.get("settings", "{}"))  # an earlier version had none
     except MemoryError:
         raise
     except Exception:  # whatever a damaged file makes of the readers

@@ -548,7 +548,7 @@ def _check_stage(
         "teacher": described["teacher"],
     }
     expected = json.loads(json.dumps(expected))
-    meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # an earlier burn did not write it
+    meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # an earlier version did not write it
     difference = difference_of_runs({key: meta.get(key) for key in expected}, expected)
     if not difference and not isinstance(checkpoint.meta.get("monitor"), dict):
         difference = "its description is damaged"
