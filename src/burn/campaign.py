@@ -32,7 +32,7 @@ from burn.data.sources import open_source, require_outside
 from burn.errors import Interrupted, UserError
 from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.protocols import check_sources, run_knn, run_linear
-from burn.evaluation.subject import Subject, load_model
+from burn.evaluation.subject import Subject, open_model
 from burn.files import Busy, locked, remove_unfinished, write_text
 from burn.inputs import read_text
 from burn.methods.registry import build_method
@@ -129,12 +129,13 @@ class Judging:
     def judge(self, model: str, spec: str, seed: int, console: Console) -> list[Result]:
         """Results under the name `model`; the network's weights stay random if that is RANDOM."""
         train, test = open_source(self.train, "train"), open_source(self.test, "test")
-        _, backbone, views = load_model(spec, fresh=model == RANDOM, seed=seed)
+        network = open_model(spec, fresh=model == RANDOM, seed=seed)
         machine = self.machine
         workers = default_workers(machine.device) if machine.workers is None else machine.workers
         subject = Subject(
-            model, spec, backbone.to(torch_device(machine.device)), views, train, test, seed,
-            workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
+            model, spec, network.backbone.to(torch_device(machine.device)), network.views, train,
+            test, seed, workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
+            training=network.training,
         )  # fmt: skip
         knn = run_knn(subject, KnnConfig(), console)
         return [*knn, *run_linear(subject, self.linear, console)]
