@@ -22,6 +22,8 @@ from burn.campaign import Execution
 from burn.compare import Comparison, compare
 from burn.errors import Interrupted, UserError
 from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.protocols import run_knn
+from burn.evaluation.subject import Subject
 from burn.files import locked
 from burn.methods.configs import METHODS, MethodName
 from burn.results import Result, read_results
@@ -334,6 +336,20 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):
     with pytest.raises(UserError, match="not empty and holds no comparison"):
         run(tmp_path, ["supervised"])
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_teacher_is_judged_at_the_size_that_it_taught_at(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: dict[str, int] = {}
+
+    def remember(subject: Subject, *arguments: object) -> list[Result]:
+        seen[subject.model] = subject.views.size
+        return run_knn(subject, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("burn.campaign.run_knn", remember)
+    run(tmp_path / "out", ["burn"], teacher=str(teacher), teacher_size=40)
+    assert seen == {"burn": 32, "random weights": 32, "teacher": 40}
 
 
 def test_methods_of_one_teacher_share_its_features(teacher: Path, tmp_path: Path):

@@ -138,6 +138,7 @@ def ablate(
         # Every group has the recipe as it is: its network with random weights is the floor.
         floor={runs["unlabelled-teacher"]},
         references={TEACHER: ablation.teacher, LABELLED_TEACHER: ablation.labelled_teacher},
+        sizes={TEACHER: ablation.teacher_size, LABELLED_TEACHER: ablation.labelled_teacher_size},
     )  # fmt: skip
     results = read_ablation(execution.out, runs)
     if results:

@@ -82,14 +82,16 @@ def run_campaign(
     *,
     settings: Mapping[str, Any],
     references: Mapping[str, str | None] = MappingProxyType({}),
+    sizes: Mapping[str, int | None] = MappingProxyType({}),
     floor: Collection[str] = (),
     **told: Any,
 ) -> list[str]:
     """Train and judge every model with every seed, each in a run folder MODEL-seedN.
 
     settings: those that every later call must share, kept in NAME.json with `told`. references:
-    networks judged besides, by name; they are the teachers. floor: models whose network with
-    random weights, of the first that is done, is judged too. Returns what failed, in a line each,
+    networks judged besides, by name; they are the teachers. sizes: side in pixels of the views that
+    they are judged on, by the same names, where it is not their own. floor: models whose network
+    with random weights, of the first that is done, is judged too. Returns what failed, in a line each,
     which stops no other run. Raises UserError for what cannot be begun, Interrupted after a
     signal: the same call goes on.
     """
@@ -113,7 +115,7 @@ def run_campaign(
         _open(out, name, settings, teachers | data, told)
     failed = _run_jobs(jobs, processes, console)
     random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
-    _judge_references(out, judging, {RANDOM: random, **references}, console)
+    _judge_references(out, judging, {RANDOM: random, **references}, sizes, console)
     return failed
 
 
@@ -126,15 +128,21 @@ class Judging:
     linear: LinearConfig
     machine: Machine
 
-    def judge(self, model: str, spec: str, seed: int, console: Console) -> list[Result]:
-        """Results under the name `model`; the network's weights stay random if that is RANDOM."""
+    def judge(
+        self, model: str, spec: str, seed: int, console: Console, size: int | None = None
+    ) -> list[Result]:
+        """Results under the name `model`; the network's weights stay random if that is RANDOM.
+
+        size: side of the views in pixels; default: what the network is used to.
+        """
         train, test = open_source(self.train, "train"), open_source(self.test, "test")
         network = open_model(spec, fresh=model == RANDOM, seed=seed)
+        views = network.views if size is None else replace(network.views, size=size, resize=None)
         machine = self.machine
         workers = default_workers(machine.device) if machine.workers is None else machine.workers
         subject = Subject(
-            model, spec, network.backbone.to(torch_device(machine.device)), network.views, train,
-            test, seed, workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
+            model, spec, network.backbone.to(torch_device(machine.device)), views, train, test,
+            seed, workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
             training=network.training,
         )  # fmt: skip
         knn = run_knn(subject, KnnConfig(), console)
@@ -214,14 +222,15 @@ def _run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str
 
 
 def _judge_references(
-    out: Path, judging: Judging, specs: Mapping[str, str | None], console: Console
-) -> None:
+    out: Path, judging: Judging, specs: Mapping[str, str | None], sizes: Mapping[str, int | None],
+    console: Console,
+) -> None:  # fmt: skip
     """Judge what was not trained here, by name, where it is given and not judged yet."""
     for name, spec in specs.items():
         file = out / _reference_file(name)
         if spec and _read_judged(file, name, trained=False) is None:
             console.rule(name)
-            _write_results(file, judging.judge(name, spec, 0, console))
+            _write_results(file, judging.judge(name, spec, 0, console, sizes.get(name)))
 
 
 def read_campaign(out: Path) -> list[Result]:

@@ -132,6 +132,10 @@ def compare(
         "comparison", comparison, methods, execution, console,
         settings=asdict(comparison), floor=methods,
         references={TEACHER: comparison.teacher, LABELLED_TEACHER: comparison.labelled_teacher},
+        sizes={
+            TEACHER: comparison.teacher_size,
+            LABELLED_TEACHER: comparison.labelled_teacher_size,
+        },
     )  # fmt: skip
     results = read_campaign(execution.out)
     if results:

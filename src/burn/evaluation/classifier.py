@@ -141,8 +141,12 @@ class _Layers:
 
     def scores(self, features: Tensor) -> Tensor:
         """Features (batch, dimension) -> (rates, batch, classes)."""
+        return self._scores(features).transpose(0, 1)
+
+    def _scores(self, features: Tensor) -> Tensor:
+        """(batch, rates, classes)."""
         scores = torch.addmm(self._bias, features, self._weight)
-        return scores.view(len(features), self._count, -1).transpose(0, 1)
+        return scores.view(len(features), self._count, -1)
 
     def copy(self, number: int, to: nn.Linear) -> None:
         """Give a layer the numbers of that of a rate."""
@@ -153,8 +157,7 @@ class _Layers:
 
     def step(self, features: Tensor, labels: Tensor, factor: float) -> None:
         """One step of each on the cross-entropy of a batch, at `factor` of its rate."""
-        scores = torch.addmm(self._bias, features, self._weight)
-        scores = scores.view(len(features), self._count, -1)
+        scores = self._scores(features)
         # e^-60 is as good as 0, and no denormal number, with which a step takes four times as long.
         error = (scores - scores.amax(dim=2, keepdim=True)).clamp_min_(-60).softmax(dim=2)
         error[torch.arange(len(labels)), :, labels] -= 1
