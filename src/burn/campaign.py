@@ -91,8 +91,8 @@ def run_campaign(
     settings: those that every later call must share, kept in NAME.json with `told`. references:
     networks judged besides, by name; they are the teachers. sizes: side in pixels of the views that
     they are judged on, by the same names, where it is not their own. floor: models whose network
-    with random weights, of the first that is done, is judged too. Returns what failed, in a line each,
-    which stops no other run. Raises UserError for what cannot be begun, Interrupted after a
+    with random weights, of the first that is done, is judged too. Returns what failed, in a line
+    each, which stops no other run. Raises UserError for what cannot be begun, Interrupted after a
     signal: the same call goes on.
     """
     out, machine = execution.out, execution.machine
