@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import signal
 from collections.abc import Sequence
@@ -19,9 +20,10 @@ import burn.compare
 import threads
 import tiny
 from burn.campaign import Execution
+from burn.campaign_settings import More
 from burn.compare import Comparison, compare
 from burn.errors import Interrupted, UserError
-from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.configs import LinearConfig, SemiConfig
 from burn.evaluation.protocols import run_knn
 from burn.evaluation.subject import Subject
 from burn.files import locked
@@ -54,12 +56,12 @@ def use_tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(
     out: Path, methods: Sequence[str], seeds: Sequence[int] = (0,), processes: int = 1,
-    **settings: object,
+    more: More | None = None, **settings: object,
 ) -> tuple[list[Result], str]:  # fmt: skip
     console = Console(file=io.StringIO(), width=200)
     comparison = replace(DIGITS, **settings)  # type: ignore[arg-type]
     machine = Machine(device="cpu", workers=0, monitor_every=2)
-    execution = Execution(out, seeds, machine, processes)
+    execution = Execution(out, seeds, machine, processes, more or More())
     results = compare(comparison, methods, execution, console)  # type: ignore[arg-type]
     assert isinstance(console.file, io.StringIO)
     return results, console.file.getvalue()
@@ -288,6 +290,61 @@ def test_what_is_not_whole_is_judged_again(damage: str, compared: Path):
     _, said = run(compared, ["supervised"])
     assert "is done already" in said
     assert [r.value for r in read_results(file)] == [r.value for r in first]
+
+
+FAST = SemiConfig(epochs=1, lrs=(0.01,), head_factors=(1.0,))
+
+
+def test_protocols_may_be_added_to_what_is_trained(compared: Path):
+    run_folder = compared / "supervised-seed0"
+    before = (run_folder / "compared.jsonl").read_bytes()
+    more = More("semi10,transfer", "digits", "digits", FAST)
+    results, said = run(compared, ["supervised"], more=more)
+    assert "stage 1 is done already" not in said  # nothing is trained or evaluated anew
+    assert (run_folder / "compared.jsonl").read_bytes() == before
+    found = {(r.model, r.protocol, r.metric) for r in results}
+    for model in ("supervised", "random weights"):
+        assert {(model, "semi", "10% top1"), (model, "transfer", "top1")} <= found
+    trained = [r for r in results if r.model == "supervised"]
+    assert len({json.dumps(r.settings["pretraining"]) for r in trained}) == 1
+    assert all(r.right for r in trained if r.metric.endswith("top1"))
+    kept = run_folder / "compared-semi10.jsonl"
+    stamp = kept.stat().st_mtime_ns
+    again, said = run(compared, ["supervised"], more=more)
+    assert again == results
+    assert kept.stat().st_mtime_ns == stamp
+    kept.write_text(kept.read_text()[:-20])
+    torn, _ = run(compared, ["supervised"])  # what is not asked for is not made anew
+    assert not any(r.protocol == "semi" and r.model == "supervised" for r in torn)
+    mended, _ = run(compared, ["supervised"], more=more)
+    assert [r.value for r in mended] == [r.value for r in results]
+
+
+def test_few_shots_are_evaluated_for_teachers_too(compared: Path):
+    results, _ = run(compared, ["supervised"], more=More("svm"))
+    shots = {(r.model, r.metric) for r in results if r.protocol == "svm"}
+    assert {("supervised", "k=16 mAP cv"), ("random weights", "k=16 mAP cv")} <= shots
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (More("semi5"), "--more: unknown 'semi5'; there are semi1, semi10, svm, transfer"),
+        (More("svm, svm"), "--more: svm is given twice"),
+        (More("transfer"), "--more transfer needs --transfer-train"),
+        (More("transfer", "digits"), "--more transfer needs --transfer-test"),
+        (More("svm", "digits"), "--transfer-train is given, but transfer is not among --more"),
+        (More("transfer", "digits", "nowhere"), "nowhere"),
+        (More("semi1", semi=SemiConfig(labels=5.0)), "--semi.labels: give --more semi1"),
+        (More("semi1", semi=SemiConfig(epochs=0)), "epochs 0"),
+    ],
+)
+def test_protocols_that_cannot_be_are_said_before_anything_is_written(
+    more: More, words: str, tmp_path: Path
+):
+    with pytest.raises(UserError, match=re.escape(words)):
+        run(tmp_path / "compared", ["supervised"], more=more)
+    assert not (tmp_path / "compared").exists()
 
 
 def test_other_results_in_the_folder_are_left_alone(compared: Path):

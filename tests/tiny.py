@@ -26,14 +26,24 @@ def teacher_recipe() -> Recipe:
 
 def student_recipe(**burn: object) -> Recipe:
     """BURN on the tiny student; keywords change its loss."""
-    recipe = find_recipe("demo")
+    recipe = _old_demo()
     loss = replace(BurnConfig(num_classes=64, hidden=64), **burn)  # type: ignore[arg-type]
-    return replace(recipe, epochs=1, batch_size=64, compute="float32", backbone=STUDENT, burn=loss)
+    return replace(
+        recipe, epochs=1, batch_size=64, stages=2, compute="float32", backbone=STUDENT, burn=loss
+    )
+
+
+def _old_demo() -> Recipe:
+    """The demo with the views and the learning rate that the golden curves were recorded with."""
+    recipe = find_recipe("demo")
+    return replace(
+        recipe, views=replace(recipe.views, jitter=0.6), optim=replace(recipe.optim, lr=2e-3)
+    )
 
 
 def baseline_recipe(method: str) -> Recipe:
     """One of the paper's baselines on the tiny student, with queues for hundreds of images."""
-    digits = find_recipe("demo")
+    digits = _old_demo()
     recipe = find_recipe(f"{method}_small")
     views = digits.views
     if method == "infomin":
@@ -42,6 +52,7 @@ def baseline_recipe(method: str) -> Recipe:
         recipe,
         epochs=1,
         batch_size=64,
+        stages=2,
         compute="float32",
         backbone=STUDENT,
         views=views,

@@ -21,7 +21,7 @@ from burn.evaluation.configs import LinearConfig
 from burn.files import write_text
 from burn.ranks import require_alone
 from burn.recipes import find_recipe
-from burn.recipes.ablations import VARIANTS
+from burn.recipes.ablations import BUDGETS, VARIANTS
 from burn.report.ablations import GROUPS, Group, ablation_markdown, find_group
 from burn.results import Result
 from burn.training.plan import RunPlan
@@ -38,7 +38,7 @@ class Ablation:
         data: images to learn from, as for pretraining; with labels, which judging needs.
         test: images with labels to judge on.
         budget: images that each variant sees in all of its stages together, to less than a batch a
-            stage; the views of an image count once.
+            stage; the views of an image count once. Variants named double see twice as many.
         teacher: float teacher, as for pretraining.
         labelled_teacher: the other teacher of group teacher.
         teacher_size: side in pixels of the views that `teacher` sees; default: the recipe's.
@@ -84,7 +84,7 @@ class Ablation:
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
         """Variant `model`'s run. Raises UserError where the budget does not make a step."""
         recipe = self.recipe_of(model)
-        recipe, steps = within_budget(recipe, self.budget, num_images)
+        recipe, steps = within_budget(recipe, self.budget * BUDGETS.get(model, 1), num_images)
         return RunPlan(self.recipe, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
@@ -120,8 +120,8 @@ def ablate(
 ) -> list[Result]:
     """Train and judge every variant of the groups with every seed; what the folder holds is kept.
 
-    Variants that are the same run, as what the recipe does anyway is in every group, are trained
-    once, under the first one's name; ablation.json says which. Each leaves a run folder
+    Variants that are the same run, such as what the recipe does anyway in several groups, are
+    trained once, under the first one's name; ablation.json says which. Each leaves a run folder
     VARIANT-seedN in `out`; ablation.md shows all that `out` holds, which is returned: the results
     of a run for every variant that it stands for; `show` receives them before ablation.md is
     written. Raises what `compare` does.
@@ -135,8 +135,7 @@ def ablate(
     failed = run_campaign(
         "ablation", ablation, list(wanted), execution, console,
         settings=asdict(ablation), runs=runs,
-        # Every group has the recipe as it is: its network with random weights is the floor.
-        floor={runs["unlabelled-teacher"]},
+        floor=set(wanted),
         references={TEACHER: ablation.teacher, LABELLED_TEACHER: ablation.labelled_teacher},
         sizes={TEACHER: ablation.teacher_size, LABELLED_TEACHER: ablation.labelled_teacher_size},
     )  # fmt: skip
@@ -151,8 +150,11 @@ def ablate(
 def runs_of_variants(ablation: Ablation) -> dict[str, str]:
     """Of each variant the first one with the same recipe and teacher, trained for both."""
     made = {
-        variant: (ablation.recipe_of(variant), ablation.teacher_of(variant)) for variant in VARIANTS
-    }
+        variant: (
+            ablation.recipe_of(variant), ablation.teacher_of(variant), BUDGETS.get(variant, 1)
+        )
+        for variant in VARIANTS
+    }  # fmt: skip
     return {
         variant: next(other for other in made if made[other] == made[variant]) for variant in made
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, Protocol, TextIO, cast, get_args
 
 import torch
 from rich.console import Console
@@ -26,13 +27,17 @@ from burn.campaign_settings import (
     RANDOM,
     TEACHER,
     Execution,
+    More,
+    MoreProtocol,
 )
 from burn.compute import Device, torch_device, uses_bfloat16
 from burn.data.sources import open_source, require_outside
 from burn.errors import Interrupted, UserError
-from burn.evaluation.configs import KnnConfig, LinearConfig
-from burn.evaluation.protocols import check_sources, run_knn, run_linear
+from burn.evaluation.configs import KnnConfig, LinearConfig, SvmConfig, TransferConfig
+from burn.evaluation.protocols import check_sources, run_knn, run_linear, run_transfer
+from burn.evaluation.semi import run_semi
 from burn.evaluation.subject import Subject, open_model
+from burn.evaluation.svm_protocol import run_svm
 from burn.files import Busy, locked, remove_unfinished, write_text
 from burn.inputs import read_text
 from burn.methods.registry import build_method
@@ -46,7 +51,8 @@ from burn.training.run import StageSummary, default_workers, pretrain
 from burn.training.teacher_cache import is_cacheable
 
 _BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits
-_JUDGED_FILE = "compared.jsonl"
+_JUDGED_FILE = "compared.jsonl"  # kNN and linear; other protocols have a file each beside it
+_KEPT = "evaluation"  # folder of what protocols resume from
 _LATER = {"teacher_size", "labelled_teacher_size"}  # settings that campaigns once did not have
 _FEATURES = "teacher-features"  # folder of the cache that all runs share
 _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
@@ -101,7 +107,12 @@ def run_campaign(
     train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
     check_sources(train, test)
     require_outside(out, train, test)
-    judging = Judging(shared.data, shared.test, shared.linear, machine)
+    more = execution.more
+    if more.transfer_train is not None and more.transfer_test is not None:
+        check_sources(
+            open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
+        )
+    judging = Judging(shared.data, shared.test, shared.linear, machine, more)
     jobs = [
         Job(model, shared.plan(model, seed, len(train)), out, judging)
         for seed in execution.seeds
@@ -121,32 +132,57 @@ def run_campaign(
 
 @dataclass(frozen=True)
 class Judging:
-    """Where and on what: kNN, and linear evaluation by `linear`'s settings."""
+    """The images and protocols of evaluation: kNN, `linear`, and what `more` asks for."""
 
     train: str
     test: str
     linear: LinearConfig
     machine: Machine
+    more: More
 
     def judge(
         self, model: str, spec: str, seed: int, console: Console, size: int | None = None
     ) -> list[Result]:
-        """Results under the name `model`; the network's weights stay random if that is RANDOM.
+        """Results by kNN and linear evaluation, under the name `model`.
 
-        size: side of the views in pixels; default: what the network is used to.
+        The network's weights stay random if that is RANDOM. size: side of the views in pixels;
+        default: what the network is used to.
         """
-        train, test = open_source(self.train, "train"), open_source(self.test, "test")
+        subject = self._subject(model, spec, seed, size, self.train, self.test)
+        knn = run_knn(subject, KnnConfig(), console)
+        return [*knn, *run_linear(subject, self.linear, console)]
+
+    def judge_more(
+        self, protocol: MoreProtocol, model: str, spec: str, seed: int, console: Console,
+        kept: Path, size: int | None = None,
+    ) -> list[Result]:  # fmt: skip
+        """Results by another protocol; what it goes on from when interrupted is in `kept`."""
+        train, test = self.train, self.test
+        if protocol == "transfer":
+            assert self.more.transfer_train is not None
+            assert self.more.transfer_test is not None
+            train, test = self.more.transfer_train, self.more.transfer_test
+        subject = self._subject(model, spec, seed, size, train, test)
+        if protocol == "transfer":
+            return run_transfer(subject, TransferConfig(augment="none"), console)
+        subject = replace(subject, out=kept)
+        if protocol == "svm":
+            return run_svm(subject, SvmConfig(full=False), console)
+        labels = {"semi1": 1.0, "semi10": 10.0}[protocol]
+        return run_semi(subject, replace(self.more.semi, labels=labels), console)
+
+    def _subject(
+        self, model: str, spec: str, seed: int, size: int | None, train: str, test: str
+    ) -> Subject:
         network = open_model(spec, fresh=model == RANDOM, seed=seed)
         views = network.views if size is None else replace(network.views, size=size, resize=None)
         machine = self.machine
         workers = default_workers(machine.device) if machine.workers is None else machine.workers
-        subject = Subject(
-            model, spec, network.backbone.to(torch_device(machine.device)), views, train, test,
-            seed, workers=workers, bfloat16=uses_bfloat16("auto", machine.device),
-            training=network.training,
+        return Subject(
+            model, spec, network.backbone.to(torch_device(machine.device)), views,
+            open_source(train, "train"), open_source(test, "test"), seed, workers=workers,
+            bfloat16=uses_bfloat16("auto", machine.device), training=network.training,
         )  # fmt: skip
-        knn = run_knn(subject, KnnConfig(), console)
-        return [*knn, *run_linear(subject, self.linear, console)]
 
 
 @dataclass(frozen=True)
@@ -170,11 +206,37 @@ class Job:
     @property
     def done(self) -> bool:
         """Whether it is trained and judged: its results are written last."""
+        return self._trained and not self._lacking()
+
+    @property
+    def _trained(self) -> bool:
         return _read_judged(self.folder / _JUDGED_FILE, self.model, trained=True) is not None
+
+    def _lacking(self) -> list[MoreProtocol]:
+        """Protocols beside kNN and linear that are asked for and not done."""
+        return [
+            protocol for protocol in self.judging.more.protocols
+            if _read_more(self.folder, protocol, self.model, trained=True) is None
+        ]  # fmt: skip
 
     def run(self, console: Console) -> None:
         """Train, or resume, and judge. Raises Busy where another process is at it."""
         console.rule(self.name)
+        if not self._trained:
+            self._train(console)
+        for protocol in self._lacking():
+            with locked(self.folder):
+                if protocol in self._lacking():  # not done by another command, meanwhile
+                    console.print(f"{self.name}: {protocol}")
+                    results = self.judging.judge_more(
+                        protocol, self.model, str(self.folder), self.plan.seed, console,
+                        self.folder / _KEPT,
+                    )  # fmt: skip
+                    trained = self._about_training()
+                    _write_results(_more_file(self.folder, protocol), _with(results, trained))
+
+    def _train(self, console: Console) -> None:
+        """Train, or resume, and judge by kNN and linear evaluation."""
         cache = None
         if self.plan.teacher and is_cacheable(self.plan.recipe):
             cache = self.judging.machine.teacher_cache or str(self.out / _FEATURES)
@@ -185,8 +247,14 @@ class Job:
             resume=(self.folder / "run.json").is_file(), resume_command="the same command",
         )  # fmt: skip
         with locked(self.folder):
-            if not self.done:  # by another command, since the training has ended
+            if not self._trained:  # by another command, since the training has ended
                 self._judge(summaries, console)
+
+    def _about_training(self) -> Mapping[str, Any]:
+        """What its results say of its training."""
+        results = _read_judged(self.folder / _JUDGED_FILE, self.model, trained=True)
+        assert results is not None
+        return results[0].settings["pretraining"]
 
     def _judge(self, summaries: Sequence[StageSummary], console: Console) -> None:
         """Write the results of a network that is trained."""
@@ -205,8 +273,11 @@ class Job:
                 s.stage for s in summaries if s.features_collapsed_at is not None
             ],
         }
-        results = [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
-        _write_results(self.folder / _JUDGED_FILE, results)
+        _write_results(self.folder / _JUDGED_FILE, _with(results, training))
+
+
+def _with(results: Sequence[Result], training: Mapping[str, Any]) -> list[Result]:
+    return [replace(r, settings={**r.settings, "pretraining": training}) for r in results]
 
 
 def _run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
@@ -231,6 +302,16 @@ def _judge_references(
         if spec and _read_judged(file, name, trained=False) is None:
             console.rule(name)
             _write_results(file, judging.judge(name, spec, 0, console, sizes.get(name)))
+        for protocol in judging.more.protocols if spec else ():
+            if protocol.startswith("semi") and name != RANDOM:
+                continue  # a float network's fine-tuning would take longer than all others
+            if _read_more(out, protocol, name, trained=False) is None:
+                console.rule(f"{name}, {protocol}")
+                kept = out / f"{_reference_file(name).removesuffix('.jsonl')}-{_KEPT}"
+                results = judging.judge_more(
+                    protocol, name, cast(str, spec), 0, console, kept, sizes.get(name)
+                )
+                _write_results(_more_file(out, protocol, name), results)
 
 
 def read_campaign(out: Path) -> list[Result]:
@@ -245,7 +326,11 @@ def read_campaign(out: Path) -> list[Result]:
     return [
         result
         for file, model, trained in sorted(files)
-        for result in _read_judged(file, model, trained=trained) or ()
+        for part in (
+            _read_judged(file, model, trained=trained),
+            *(_read_more(file.parent, p, model, trained=trained) for p in get_args(MoreProtocol)),
+        )
+        for result in part or ()
     ]
 
 
@@ -336,12 +421,38 @@ def _open(
 def _is_ours(path: Path) -> bool:
     """Whether a campaign may have left it. Its runs know themselves what they were begun with."""
     if path.is_dir():
-        return "-seed" in path.name or path.name in ("logs", _FEATURES)
+        return "-seed" in path.name or path.name in ("logs", _FEATURES) or _KEPT in path.name
     return path.suffix in (".jsonl", ".md", ".svg")
 
 
 def _reference_file(name: str) -> str:
     return f"{name.replace(' ', '-')}.jsonl"
+
+
+def _more_file(folder: Path, protocol: MoreProtocol, reference: str | None = None) -> Path:
+    """Of a protocol's results, in a run's folder or, for a reference, in the campaign's."""
+    file = folder / (_reference_file(reference) if reference else _JUDGED_FILE)
+    return file.with_name(f"{file.stem}-{protocol}.jsonl")
+
+
+def _read_more(
+    folder: Path, protocol: MoreProtocol, model: str, *, trained: bool
+) -> list[Result] | None:
+    """The results that were written to `_more_file`, or None where they are not, or not whole."""
+    file = _more_file(folder, protocol, None if trained else model)
+    try:
+        results = read_results(file)
+        seed = int(file.parent.name.rpartition("-seed")[2]) if trained else 0
+        whole = bool(results) and all(
+            (r.model, r.seed, type(r.seed)) == (model, seed, int)
+            and protocol.startswith(r.protocol)
+            and math.isfinite(r.value)
+            and (not trained or 0 <= r.settings["pretraining"]["seconds"] < 1e9)
+            for r in results
+        )
+    except (UserError, TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        return None
+    return results if whole else None
 
 
 def _write_results(file: Path, results: Sequence[Result]) -> None:

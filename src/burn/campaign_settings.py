@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 from burn.bounds import require_processes, require_within
 from burn.errors import UserError
+from burn.evaluation.configs import SemiConfig
 from burn.training.plan import Machine
 from burn.training.recipe import Recipe
 
 # Not trained here, but judged beside what is: the floor and what was learned from.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
-FEATURE_ONLY = "feature_only"  # a model: BURN's feature similarity without its classifiers
+# Models of `burn compare` that are no method: the paper's feature similarity without classifiers,
+# and its whole loss with the jointly trained classifier.
+FEATURE_ONLY, PAPER = "feature_only", "paper"
+VARIANTS_OF_BURN = (FEATURE_ONLY, PAPER)
 
 
 def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:
@@ -42,6 +47,55 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
     return recipe, steps
 
 
+MoreProtocol = Literal["semi1", "semi10", "svm", "transfer"]
+
+
+@dataclass(frozen=True)
+class More:
+    """Protocols by which a campaign's networks are evaluated beside kNN and linear evaluation.
+
+    Attributes:
+        more: some of semi1, semi10 (fine-tuning on a hundredth or a tenth of the labels), svm (of
+            few shots) and transfer (linear evaluation on other images), with commas between. A
+            later call may add some: runs that are trained are then evaluated by these alone.
+        transfer_train: images with labels that transfer learns from.
+        transfer_test: images with labels that transfer is evaluated on.
+        semi: settings of semi1 and semi10, but for labels.
+    """
+
+    more: str = ""
+    transfer_train: str | None = None
+    transfer_test: str | None = None
+    semi: SemiConfig = field(default_factory=SemiConfig)
+
+    @property
+    def protocols(self) -> tuple[MoreProtocol, ...]:
+        """The names in `more`. Raises UserError for unknown ones."""
+        chosen: list[MoreProtocol] = []
+        for word in filter(None, map(str.strip, self.more.split(","))):
+            known = next((name for name in get_args(MoreProtocol) if name == word), None)
+            if known is None:
+                there = ", ".join(get_args(MoreProtocol))
+                raise UserError(f"--more: unknown {word!r}; there are {there}")
+            if known in chosen:
+                raise UserError(f"--more: {word} is given twice")
+            chosen.append(known)
+        return tuple(chosen)
+
+    def check(self) -> None:
+        """Raise UserError for unknown protocols and data that are lacking or not used."""
+        transfers = "transfer" in self.protocols
+        for name in ("transfer_train", "transfer_test"):
+            option = f"--{name.replace('_', '-')}"
+            if transfers and getattr(self, name) is None:
+                raise UserError(f"--more transfer needs {option}: images with labels")
+            if not transfers and getattr(self, name) is not None:
+                raise UserError(f"{option} is given, but transfer is not among --more")
+        self.semi.check()
+        if self.semi.labels != SemiConfig().labels:
+            raise UserError("--semi.labels: give --more semi1 or semi10 instead")
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a campaign's runs are made.
@@ -52,18 +106,21 @@ class Execution:
         machine: on which all are trained and judged.
         processes: how many run at once, each on a GPU of its own or with its share of the cores,
             its output in logs/; default: one for each GPU, or one.
+        more: protocols beside kNN and linear evaluation.
     """
 
     out: Path
     seeds: Sequence[int]
     machine: Machine
     processes: int | None = None
+    more: More = field(default_factory=More)
 
     def check(self) -> None:
         """Raise UserError for values out of range."""
         check_seeds(self.seeds)
         self.machine.check()
         require_processes(1, processes=self.processes)
+        self.more.check()
 
 
 def refuse_failed(failed: Sequence[str], out: Path) -> None:

@@ -544,7 +544,7 @@ def _ablate(arguments: list[str], console: Console) -> None:
 
 def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[Any, T, Any]:
     """The options of compare and ablate: all of them, those of `kind`, and the Execution."""
-    from burn.campaign_settings import Execution, seeds_in
+    from burn.campaign_settings import Execution, More, seeds_in
     from burn.paths import expand
     from burn.training.plan import Machine
 
@@ -561,14 +561,23 @@ def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple
         help="folder that keeps the teachers' features of the views, which other campaigns may "
         "share (default: teacher-features in --out)",
     )  # fmt: skip
+    parser.add_argument(
+        "--compile", action="store_true", help="train the networks through torch.compile"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
+    parser.add_class_arguments(More, as_group=False)
     options = parser.read(arguments)
     if not options.out:
         raise UserError("give --out: a folder for the runs and the table")
     cache = _cache(options.teacher_cache)
-    machine = Machine(_device(options.device), options.workers, teacher_cache=cache)
-    execution = Execution(expand(options.out), seeds_in(options.seeds), machine, options.processes)
+    machine = Machine(
+        _device(options.device), options.workers, compile=options.compile, teacher_cache=cache
+    )
+    execution = Execution(
+        expand(options.out), seeds_in(options.seeds), machine, options.processes,
+        _settings(options, More),
+    )  # fmt: skip
     return options, _settings(options, kind), execution
 
 

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from burn.bounds import require_within
 from burn.campaign_settings import (
-    FEATURE_ONLY,
     LABELLED_TEACHER,
     TEACHER,
+    VARIANTS_OF_BURN,
     Execution,
     refuse_failed,
     within_budget,
@@ -28,8 +28,8 @@ from burn.results import Result
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
-COMPARED: tuple[str, ...] = (*METHODS, FEATURE_ONLY)
-_TAUGHT = NEED_TEACHER | {FEATURE_ONLY}
+COMPARED: tuple[str, ...] = (*METHODS, *VARIANTS_OF_BURN)
+_TAUGHT = NEED_TEACHER | set(VARIANTS_OF_BURN)
 
 
 @dataclass(frozen=True)

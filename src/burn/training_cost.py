@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.analysis.rows import Row
-from burn.campaign_settings import FEATURE_ONLY
+from burn.campaign_settings import VARIANTS_OF_BURN
 from burn.errors import UserError
 from burn.methods.configs import NEED_TEACHER
 from burn.paths import expand
@@ -38,7 +38,7 @@ def training_costs(options: CostOptions) -> list[Row]:
         shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         teachers = {
             method: shared["labelled_teacher" if method == "supervised_kl" else "teacher"]
-            for method in (*NEED_TEACHER, FEATURE_ONLY)
+            for method in (*NEED_TEACHER, *VARIANTS_OF_BURN)
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'comparison.json'} is damaged: {error}") from error

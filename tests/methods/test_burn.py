@@ -430,6 +430,19 @@ def test_weights_hand_over_everything_but_the_teacher(classifier: str):
     assert all(torch.equal(ours[name], tensor) for name, tensor in weights.items())
 
 
+def test_a_stage_may_begin_with_a_fresh_classifier_of_the_teacher():
+    first = method(classifier="joint", carry_classifier=False)
+    weights = {name: tensor + 1 for name, tensor in first.weights().items()}
+    second = method(classifier="joint", carry_classifier=False)
+    fresh = {name: tensor.clone() for name, tensor in second.weights().items()}
+    second.begin_from(weights)
+    for name, tensor in second.weights().items():
+        expected = fresh if name.startswith("teacher_classifier.") else weights
+        assert torch.equal(tensor, expected[name]), name
+    with pytest.raises(UserError, match=r"carry_classifier false needs burn\.classifier joint"):
+        BurnConfig(classifier="frozen", carry_classifier=False).check()
+
+
 def test_hand_over_holds_to_every_name():
     m = method()
     weights = m.weights()

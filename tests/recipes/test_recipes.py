@@ -5,7 +5,7 @@ import pytest
 
 import tiny
 from burn.errors import UserError
-from burn.methods.configs import METHODS
+from burn.methods.configs import METHODS, BurnConfig
 from burn.recipes import RECIPES, find_recipe, recipe_list
 from burn.settings import from_plain
 from burn.training.recipe import Recipe
@@ -63,15 +63,25 @@ def test_the_papers_recipe_is_the_papers():
 
 
 def test_the_small_recipes_share_one_budget():
-    """Network, epochs, batch and optimizer are burn_small's; what a method is may differ."""
-    burn = find_recipe("burn_small")
+    """Network, epochs, batch and stages are burn_small's; what a method is may differ."""
+    burn, strong = find_recipe("burn_small"), find_recipe("paper_small").views
     for method in METHODS:
         recipe = find_recipe(f"{method}_small")
         assert recipe.method == method
-        for name in ("epochs", "batch_size", "accumulate", "stages", "backbone", "optim"):
+        for name in ("epochs", "batch_size", "accumulate", "stages", "backbone"):
             assert getattr(recipe, name) == getattr(burn, name), (method, name)
-        if method != "infomin":  # its augmentation is the method
-            assert recipe.views == burn.views
+        assert replace(recipe.optim, lr=burn.optim.lr) == burn.optim
+        if method not in ("burn", "infomin"):  # its augmentation is the method
+            assert recipe.views == strong
+
+
+def test_the_papers_small_recipe_has_its_loss_and_the_defaults_budget():
+    paper, burn = find_recipe("paper_small"), find_recipe("burn_small")
+    assert paper.burn == find_recipe("paper_imagenet").burn
+    assert abs(paper.epochs * paper.stages - burn.epochs * burn.stages) <= 1
+    assert paper.backbone == replace(burn.backbone, activation_gradient="poly")
+    feature_only = find_recipe("feature_only_small")
+    assert feature_only == replace(paper, burn=BurnConfig(classifier="none"))
 
 
 @pytest.mark.parametrize("family", ["small", "imagenet", "imagenet100"])

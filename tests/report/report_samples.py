@@ -157,8 +157,8 @@ def ablation(folder: Path) -> Path:
     """A folder of `burn ablate`; one run stands for three variants."""
     folder.mkdir(parents=True)
     runs = {
-        "kl": "kl", "kl+fs": "kl+fs", "two-stages": "two-stages", "cosine": "two-stages",
-        "l1": "l1", "frozen": "two-stages", "joint": "joint",
+        "paper-kl": "paper-kl", "paper-kl+fs": "paper-kl+fs", "two-stages": "two-stages",
+        "poly": "two-stages", "clip": "clip", "frozen": "two-stages", "joint": "joint",
     }  # fmt: skip
     about = {"data": DATA["name"], "test": "/data/val", "budget": 102400, "recipe": "burn_small"}
     about["runs"] = runs
@@ -168,7 +168,7 @@ def ablation(folder: Path) -> Path:
             collapsed = 40 if variant == "joint" else None
             out = run(folder / f"{variant}-seed{seed}", collapsed_at=collapsed)
             judged(out / "compared.jsonl", variant, str(out), 40.0 + place + seed / 2, seed)
-    judged(folder / "random-weights.jsonl", "random weights", str(folder / "kl-seed0"), 21.0)
+    judged(folder / "random-weights.jsonl", "random weights", str(folder / "clip-seed0"), 21.0)
     return folder
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from burn.report.claims import Evidence, claims
+from burn.report.claims import Claim, Evidence, claims
 from burn.results import Result
 
 
@@ -23,7 +23,11 @@ def results(
 
 
 def test_a_single_seed_decides_nothing():
-    ablated = [*results("cosine", 60.0), *results("l1", 40.0, 41.0), *results("l2", 40.0, 41.0)]
+    ablated = [
+        *results("paper-kl+fs+schedule", 60.0),
+        *results("paper-l1", 40.0, 41.0),
+        *results("paper-l2", 40.0, 41.0),
+    ]
     (claim,) = claims(Evidence(5000, ablated=ablated))
     assert claim.verdict == "inconclusive"
     assert "one seed" in claim.here
@@ -36,8 +40,8 @@ def test_a_single_seed_decides_nothing():
 )
 def test_a_claim_holds_where_all_are_clearly_behind(cosine: float, verdict: str):
     ablated = [
-        *results("cosine", cosine, cosine + 0.1, cosine + 0.3),
-        *results("l1", 50.0, 50.2, 50.1), *results("l2", 50.0, 50.1, 50.3),
+        *results("paper-kl+fs+schedule", cosine, cosine + 0.1, cosine + 0.3),
+        *results("paper-l1", 50.0, 50.2, 50.1), *results("paper-l2", 50.0, 50.1, 50.3),
     ]  # fmt: skip
     (claim,) = claims(Evidence(5000, ablated=ablated))
     assert claim.text == "cosine before L1 and L2"
@@ -48,8 +52,9 @@ def test_a_claim_holds_where_all_are_clearly_behind(cosine: float, verdict: str)
 def test_one_clear_reversal_refutes_and_one_tie_leaves_open():
     def judged(l1: float, l2: float) -> str:
         ablated = [
-            *results("cosine", 50.0, 50.2, 50.1), *results("l1", l1, l1 + 0.3, l1 + 0.1),
-            *results("l2", l2, l2 + 0.1, l2 + 0.2),
+            *results("paper-kl+fs+schedule", 50.0, 50.2, 50.1),
+            *results("paper-l1", l1, l1 + 0.3, l1 + 0.1),
+            *results("paper-l2", l2, l2 + 0.1, l2 + 0.2),
         ]  # fmt: skip
         (claim,) = claims(Evidence(5000, ablated=ablated))
         return claim.verdict
@@ -60,10 +65,63 @@ def test_one_clear_reversal_refutes_and_one_tie_leaves_open():
 
 def test_the_order_of_methods_names_both_and_the_papers_numbers():
     compared = [*results("burn", 46.0, 46.5), *results("s2bnn", 46.5, 47.0)]
-    (claim,) = claims(Evidence(5000, compared=compared))
+    claim, *others = claims(Evidence(5000, compared=compared))
+    assert claim.text == "BURN before S2-BNN"
+    assert all(c.here.startswith("Not measured") for c in others)
     assert claim.paper == "BURN 62.3, S2-BNN 61.5"
     assert claim.here.startswith("burn 46.2 (30.0), s2bnn 46.8 (30.0): -0.5 ± ")
     assert claim.verdict == "inconclusive"
+
+
+def by_table(compared: list[Result]) -> dict[tuple[str, str], Claim]:
+    return {(c.where, c.text): c for c in claims(Evidence(5000, compared=compared))}
+
+
+def test_the_papers_loss_stands_for_burn_where_it_was_trained():
+    compared = [
+        *results("burn", 60.0, 60.5), *results("s2bnn", 50.0, 50.5), *results("paper", 40.0, 40.5)
+    ]  # fmt: skip
+    assert by_table(compared)["Table 2", "BURN before S2-BNN"].verdict == "does not hold"
+
+
+@pytest.mark.parametrize(
+    ("metric", "protocol", "claim"),
+    [
+        ("1% top1", "semi", ("Table 2", "BURN before S2-BNN, 1% of the labels")),
+        ("10% top1", "semi", ("Table 2", "BURN before S2-BNN, 10% of the labels")),
+        ("k=16 mAP cv", "svm", ("Table 3", "BURN before S2-BNN, SVM of few shots")),
+        ("top1", "transfer", ("Table 4", "BURN before S2-BNN, transfer")),
+    ],
+)
+def test_other_protocols_decide_claims_of_their_own(
+    metric: str, protocol: str, claim: tuple[str, str]
+):
+    linear = [*results("burn", 60.0, 60.5), *results("s2bnn", 50.0, 50.5)]
+    assert by_table(linear)[claim].here.startswith("Not measured: --more ")
+    others = [
+        replace(r, protocol=protocol, metric=metric, value=90 - r.value)
+        for r in linear if r.protocol == "linear"
+    ]  # fmt: skip
+    found = by_table([*linear, *others])
+    assert found["Table 2", "BURN before S2-BNN"].verdict == "holds"
+    assert found[claim].verdict == "does not hold"
+    assert found[claim].here.startswith("burn 29.8, s2bnn 39.8: -10.0 ± ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(100.0, "holds"), (119.0, "holds"), (130.0, "inconclusive")]
+)
+def test_accuracy_at_equal_time_is_not_decided_by_unequal_times(seconds: float, verdict: str):
+    def timed(model: str, seconds: float, *linear: float) -> list[Result]:
+        settings = {"pretraining": {"seconds": seconds}}
+        return [replace(r, settings=settings) for r in results(model, *linear)]
+
+    compared = [*timed("burn", seconds, 60.0, 60.5), *timed("s2bnn", 100.0, 50.0, 50.5)]
+    claim = by_table(compared)[
+        "Figure 4", "BURN is more accurate than S2-BNN at a comparable training time"
+    ]
+    assert claim.verdict == verdict
+    assert f"× {seconds / 100:.2f} of s2bnn's time" in claim.here
 
 
 def test_fewer_negatives_that_hurt_a_float_network_are_as_the_paper_says():
@@ -90,8 +148,7 @@ def test_fewer_negatives_that_hurt_a_float_network_are_as_the_paper_says():
 def test_against_random_weights_a_tie_refutes_nothing(value: float, verdict: str):
     floor = [replace(r, settings={}) for r in results("random weights", 25.0)]
     ablated = [
-        *results("joint-kl", value, value + 0.1, value + 0.3, collapsed=True),
-        *results("kl", 44.0, 44.2, 44.1), *floor,
+        *results("paper-joint-kl", value, value + 0.1, value + 0.3, collapsed=True), *floor,
     ]  # fmt: skip
     (claim,) = claims(Evidence(5000, ablated=ablated))
     assert claim.verdict == verdict

@@ -199,13 +199,6 @@ def test_a_copy_has_none_of_its_own_yet_and_gives_the_same():
     assert not [name for name in target.state_dict() if not name.startswith("backbone.")]
 
 
-def test_a_backbone_whose_forward_somebody_replaced_runs_as_that():
-    """As torch.compile does where the trainer is told to compile."""
-    target = FrozenTarget(float_teacher())
-    target.backbone.forward = lambda images: torch.ones(len(images), 3)  # type: ignore[method-assign]
-    assert torch.equal(target(images(0)), torch.ones(6, 3))
-
-
 def test_its_features_can_be_saved_for_a_backward_pass():
     """g(v1) trains on them where the classifier is joint: they are no inference tensors."""
     features = FrozenTarget(float_teacher())(images(0))

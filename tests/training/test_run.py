@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 import burn.training.run as run_module
 import tiny
+from burn.backbones import build_backbone
 from burn.checkpoint import load_checkpoint
 from burn.errors import Interrupted, UserError
 from burn.methods.base import StepOutput
@@ -23,6 +25,7 @@ from burn.stop import StopRequest
 from burn.targets.weights import backbone_from
 from burn.training.module import PretrainModule
 from burn.training.monitor import GradientFlowError
+from burn.training.plan import Machine
 from burn.training.run import read_plan
 from burn.types import Precision
 
@@ -411,3 +414,36 @@ def test_an_epoch_shorter_than_a_batch_is_watched_and_saved(
     assert summary.steps == len(saved) == 3
     rows = rows_of(tmp_path / "run" / "stage1" / "metrics.csv")
     assert [row["step"] for row in rows if row["loss"]] == ["1", "2", "3"]
+
+
+def test_only_passes_that_train_are_compiled(monkeypatch: pytest.MonkeyPatch):
+    compiled = []
+
+    def record(function: Callable[[torch.Tensor], torch.Tensor]):
+        def run(images: torch.Tensor) -> torch.Tensor:
+            compiled.append(len(images))
+            return function(images)
+
+        return run
+
+    backbone = build_backbone(tiny.STUDENT, Precision.BINARY).train()
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    expected = backbone(images)
+    monkeypatch.setattr(torch, "compile", record)
+    run_module._compile_training(backbone)
+    assert torch.equal(backbone(images), expected)
+    assert compiled == [2]
+    backbone.eval()(images)
+    assert compiled == [2]
+
+
+@pytest.mark.long
+def test_compiled_training_gives_the_same_up_to_rounding(teacher: Path, tmp_path: Path):
+    losses = []
+    for compiles in (False, True):
+        out = tmp_path / str(compiles)
+        machine = Machine("cpu", 0, 1, compile=compiles)
+        tiny.train(replace(tiny.student_recipe(), stages=1), out, teacher, machine=machine)
+        rows = csv.DictReader((out / "stage1/metrics.csv").read_text().splitlines())
+        losses.append([float(row["loss"]) for row in rows])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)  # signs near zero may flip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -142,6 +143,17 @@ def test_other_features_are_not_taken_for_it(
     assert "none there" in said
     run(recipe, tmp_path / "c", teacher, None, **options)
     assert same(tmp_path / "b", tmp_path / "c")
+
+
+def test_views_that_repeat_are_shown_to_the_teacher_once(teacher: Path, tmp_path: Path):
+    recipe = recipe_of("burn", epochs=2, batch_size=256, view_epochs=1)
+    run(recipe, tmp_path / "without", teacher, None, max_steps=None)
+    said = run(recipe, tmp_path / "filling", teacher, tmp_path / "cache", max_steps=None)
+    assert "none there; 1 MB when complete" in said
+    assert len(list((tmp_path / "cache").rglob("epoch*.f16"))) == 1
+    summary = json.loads((tmp_path / "filling/stage1.json").read_text())
+    assert 0.4 < summary["monitor"]["teacher_cached"] < 0.5  # an epoch leaves an incomplete batch
+    assert same(tmp_path / "without", tmp_path / "filling")
 
 
 def test_torn_records_are_made_once_more(teacher: Path, tmp_path: Path):

@@ -60,11 +60,15 @@ class Method(nn.Module, ABC):
         return {k: v for k, v in self.state_dict().items() if not k.startswith("teacher.")}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over what `weights()` gave, name for name (the hand-over between stages)."""
+        """Take over what `weights()` gave, name for name."""
         outcome = self.load_state_dict(dict(weights), strict=False)
         lacking = [name for name in outcome.missing_keys if not name.startswith("teacher.")]
         assert not lacking, lacking
         assert not outcome.unexpected_keys, outcome.unexpected_keys
+
+    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Begin a stage with the `weights()` of the stage before it."""
+        self.load_weights(weights)
 
 
 def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:

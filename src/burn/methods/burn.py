@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -122,6 +124,15 @@ class Burn(Method):
             parts.append(Part("student classifier", self.classifier, trained=True))
             parts.append(Part("teacher classifier", self.teacher_classifier, joint, factor))
         return [*parts, Part("teacher", self.teacher, trained=False)]
+
+    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+        if not self.config.carry_classifier:
+            fresh = self.weights()
+            weights = {
+                name: fresh[name] if name.startswith("teacher_classifier.") else tensor
+                for name, tensor in weights.items()
+            }
+        super().begin_from(weights)
 
     def lam(self, progress: float) -> float:
         """λ(t): the weight of the feature similarity; 1 without classifiers."""

@@ -62,6 +62,8 @@ class BurnConfig:
         classifier: the teacher's classifier is trained with the student (joint, the paper), stays
             random (frozen), or is left out, with the student's, for FS alone (none).
         classifier_lr: factor of the learning rate for a joint teacher's classifier.
+        carry_classifier: stage 2 begins with the joint teacher's classifier of stage 1, as in the
+            paper (section 3.4); false: with random weights again.
         num_classes: outputs of both classifiers.
         hidden: hidden width of both classifiers.
         temperature: of both softmaxes.
@@ -82,6 +84,7 @@ class BurnConfig:
 
     classifier: Literal["joint", "frozen", "none"] = "frozen"
     classifier_lr: float = 1.0
+    carry_classifier: bool = True
     num_classes: int = 2000
     hidden: int = 2000
     temperature: float = 0.2
@@ -112,6 +115,11 @@ class BurnConfig:
             raise UserError(f"burn.classifier_lr {self.classifier_lr}: use burn.classifier frozen")
         if self.classifier_lr != 1 and self.classifier != "joint":
             raise UserError("burn.classifier_lr needs burn.classifier joint: no other one learns")
+        if not self.carry_classifier and self.classifier != "joint":
+            raise UserError(
+                "burn.carry_classifier false needs burn.classifier joint: a frozen one is the same "
+                "in both stages"
+            )
         if self.classifier == "none" and self.similarity_of == "logits":
             raise UserError("burn.similarity_of logits needs a classifier, but it is none")
 

@@ -22,9 +22,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from burn.data.view_config import ViewConfig
-from burn.methods.configs import ByolConfig, InfominConfig, Mocov2Config, SimclrConfig, SwavConfig
+from burn.methods.configs import (
+    BurnConfig,
+    ByolConfig,
+    InfominConfig,
+    Mocov2Config,
+    SimclrConfig,
+    SwavConfig,
+)
 from burn.optim_config import OptimConfig
-from burn.recipes.burn import burn_small, paper_imagenet
+from burn.recipes.burn import burn_small, paper_imagenet, strong_small_views
 from burn.training.recipe import Recipe
 
 
@@ -240,12 +247,21 @@ def infomin_weak_imagenet100() -> Recipe:
     return replace(recipe, views=replace(recipe.views, rand_augment=0))
 
 
+def _small() -> Recipe:
+    """What the `_small` recipes share: burn_small's network and budget, the strong views."""
+    recipe = burn_small()
+    return replace(
+        recipe, view_epochs=None, burn=BurnConfig(), views=strong_small_views(),
+        optim=replace(recipe.optim, lr=2e-3),
+    )  # fmt: skip
+
+
 def supervised_small() -> Recipe:
     """Labels and cross-entropy at burn_small's budget.
 
     burn pretrain --recipe supervised_small --data cifar10/train.parquet --out runs/supervised
     """
-    return replace(burn_small(), method="supervised")
+    return replace(_small(), method="supervised")
 
 
 def supervised_kl_small() -> Recipe:
@@ -254,7 +270,7 @@ def supervised_kl_small() -> Recipe:
     burn pretrain --recipe supervised_kl_small --data cifar10/train.parquet \
         --teacher runs/teacher-supervised --out runs/supervised-kl
     """
-    return replace(burn_small(), method="supervised_kl")
+    return replace(_small(), method="supervised_kl")
 
 
 def byol_small() -> Recipe:
@@ -263,7 +279,7 @@ def byol_small() -> Recipe:
     burn pretrain --recipe byol_small --data cifar10/train.parquet --out runs/byol
     """
     config = ByolConfig(momentum=0.98, hidden=1024, dimension=128)
-    return replace(burn_small(), method="byol", byol=config)
+    return replace(_small(), method="byol", byol=config)
 
 
 def swav_small() -> Recipe:
@@ -275,7 +291,7 @@ def swav_small() -> Recipe:
         small_crops=4, small_size=16, small_scale=(0.08, 0.25), prototypes=256, queue=1024,
         hidden=512,
     )  # fmt: skip
-    return replace(burn_small(), method="swav", swav=config)
+    return replace(_small(), method="swav", swav=config)
 
 
 def mocov2_small() -> Recipe:
@@ -284,7 +300,7 @@ def mocov2_small() -> Recipe:
     burn pretrain --recipe mocov2_small --data cifar10/train.parquet --out runs/mocov2
     """
     config = Mocov2Config(queue=4096, momentum=0.996, shuffle_groups=4)
-    return replace(burn_small(), method="mocov2", mocov2=config)
+    return replace(_small(), method="mocov2", mocov2=config)
 
 
 def s2bnn_small() -> Recipe:
@@ -293,7 +309,7 @@ def s2bnn_small() -> Recipe:
     burn pretrain --recipe s2bnn_small --data cifar10/train.parquet --teacher runs/teacher \
         --out runs/s2bnn
     """
-    return replace(burn_small(), method="s2bnn")
+    return replace(_small(), method="s2bnn")
 
 
 def simclr_small() -> Recipe:
@@ -301,7 +317,7 @@ def simclr_small() -> Recipe:
 
     burn pretrain --recipe simclr_small --data cifar10/train.parquet --out runs/simclr
     """
-    return replace(burn_small(), method="simclr", simclr=SimclrConfig(temperature=0.2))
+    return replace(_small(), method="simclr", simclr=SimclrConfig(temperature=0.2))
 
 
 def infomin_small() -> Recipe:
@@ -309,7 +325,7 @@ def infomin_small() -> Recipe:
 
     burn pretrain --recipe infomin_small --data cifar10/train.parquet --out runs/infomin
     """
-    recipe = burn_small()
+    recipe = _small()
     return replace(
         recipe,
         method="infomin",

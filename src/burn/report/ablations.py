@@ -32,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Variants that answer one question; exactly one of them is what the recipe does anyway."""
+    """Variants that answer one question, of the recipe's own choices or of the paper's."""
 
     name: str
     title: str
@@ -46,68 +46,22 @@ class Group:
 
 GROUPS: tuple[Group, ...] = (
     Group(
-        "components",
-        "What each component adds",
+        "stages",
+        "Stages of binarisation",
         (
-            Row("① random classifier, KL alone", "kl", ("ablation", "components 1")),
-            Row("①② with feature similarity, λ = 0.7", "kl+fs", ("ablation", "components 1+2")),
-            Row(
-                "①②③ with λ(t) from 0.9 to 0.7",
-                "kl+fs+schedule",
-                ("ablation", "components 1+2+3"),
-            ),
-            Row(
-                "①②③④ in two stages",
-                "two-stages",
-                ("ablation", "components 1+2+3+4"),
-            ),
-        ),
-    ),
-    Group(
-        "similarity",
-        "Distance between features",
-        (
-            Row("cosine", "cosine", ("feature_similarity", "cosine")),
-            Row("L1", "l1", ("feature_similarity", "l1")),
-            Row("L2", "l2", ("feature_similarity", "l2")),
-        ),
-    ),
-    Group(
-        "balance",
-        "Shape of λ(t)",
-        (
-            Row("cosine, 0.9 to 0.7", "lambda-cosine", ("lambda_schedule", "cosine")),
-            Row("constant, 0.7", "lambda-constant", ("lambda_schedule", "constant")),
-            Row("Heaviside", "lambda-heaviside", ("lambda_schedule", "heaviside")),
+            Row("one", "one-stage"),
+            Row("two, half of the images each", "two-stages"),
+            Row("two, all of the images each", "two-stages-double"),
         ),
     ),
     Group(
         "classifier",
         "The teacher's classifier",
         (
+            Row("none: feature similarity alone", "no-classifier"),
             Row("frozen, random", "frozen"),
             Row("trained jointly", "joint"),
-            Row("trained jointly, KL alone, one stage", "joint-kl"),
-            Row("none: feature similarity alone", "no-classifier"),
         ),
-    ),
-    Group(
-        "direction",
-        "Direction of the KL divergence",
-        (
-            Row("teacher first, KL(p1 ‖ p2)", "teacher-first"),
-            Row("student first, KL(p2 ‖ p1)", "student-first"),
-        ),
-    ),
-    Group(
-        "views",
-        "What teacher and student see",
-        (Row("the same view", "same-view"), Row("two views, crossed", "crossed-views")),
-    ),
-    Group(
-        "sign",
-        "Gradient of the activations' sign",
-        (Row("piecewise polynomial", "poly"), Row("clipped identity", "clip")),
     ),
     Group(
         "projection",
@@ -120,9 +74,19 @@ GROUPS: tuple[Group, ...] = (
         (Row("as they are", "plain-targets"), Row("standardised", "standardized-targets")),
     ),
     Group(
+        "sign",
+        "Gradient of the activations' sign",
+        (Row("piecewise polynomial", "poly"), Row("clipped identity", "clip")),
+    ),
+    Group(
         "weights",
         "How binary weights start",
         (Row("uniform in ±1/√fan-in", "fan-in-weights"), Row("0.001·rand", "small-weights")),
+    ),
+    Group(
+        "views",
+        "What teacher and student see",
+        (Row("the same view", "same-view"), Row("two views, crossed", "crossed-views")),
     ),
     Group(
         "teacher",
@@ -130,6 +94,67 @@ GROUPS: tuple[Group, ...] = (
         (
             Row("trained without labels", "unlabelled-teacher"),
             Row("trained with labels", "labelled-teacher"),
+        ),
+    ),
+    Group(
+        "components",
+        "The paper's method with a frozen classifier: what each component adds",
+        (
+            Row("① random classifier, KL alone", "paper-kl", ("ablation", "components 1")),
+            Row(
+                "①② with feature similarity, λ = 0.7",
+                "paper-kl+fs",
+                ("ablation", "components 1+2"),
+            ),
+            Row(
+                "①②③ with λ(t) from 0.9 to 0.7",
+                "paper-kl+fs+schedule",
+                ("ablation", "components 1+2+3"),
+            ),
+            Row("①②③④ in two stages, half of the images each", "paper-two-stages"),
+            Row(
+                "①②③④ in two stages, all of the images each",
+                "paper-two-stages-double",
+                ("ablation", "components 1+2+3+4"),
+            ),
+        ),
+    ),
+    Group(
+        "joint-components",
+        "The paper's method with a jointly trained classifier, as published",
+        (
+            Row("① random classifier, KL alone", "paper-joint-kl"),
+            Row("①② with feature similarity, λ = 0.7", "paper-joint-kl+fs"),
+            Row("①②③ with λ(t) from 0.9 to 0.7", "paper-joint-kl+fs+schedule"),
+            Row("①②③④ in two stages, half of the images each", "paper-joint-two-stages"),
+            Row("the same with a fresh classifier in stage 2", "paper-joint-fresh"),
+            Row("② feature similarity alone", "paper-fs"),
+        ),
+    ),
+    Group(
+        "similarity",
+        "The paper's method in one stage: distance between features",
+        (
+            Row("cosine", "paper-kl+fs+schedule", ("feature_similarity", "cosine")),
+            Row("L1", "paper-l1", ("feature_similarity", "l1")),
+            Row("L2", "paper-l2", ("feature_similarity", "l2")),
+        ),
+    ),
+    Group(
+        "balance",
+        "The paper's method in one stage: shape of λ(t)",
+        (
+            Row("cosine, 0.9 to 0.7", "paper-kl+fs+schedule", ("lambda_schedule", "cosine")),
+            Row("constant, 0.7", "paper-kl+fs", ("lambda_schedule", "constant")),
+            Row("Heaviside", "paper-heaviside", ("lambda_schedule", "heaviside")),
+        ),
+    ),
+    Group(
+        "direction",
+        "The paper's method in one stage: direction of the KL divergence",
+        (
+            Row("teacher first, KL(p1 ‖ p2)", "paper-kl+fs+schedule"),
+            Row("student first, KL(p2 ‖ p1)", "paper-student-first"),
         ),
     ),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from burn.report.paired import Difference, Scores, holm
@@ -49,12 +49,15 @@ class Evidence:
 
 
 def claims(evidence: Evidence) -> list[Claim]:
-    """A row for every claim of which the evidence tells anything, in the paper's order."""
+    """A row for every claim on whose part of the paper there is evidence, in the paper's order.
+
+    Where methods were compared, claims on them by protocols that were not run say so.
+    """
     compared = Scores(evidence.compared, evidence.test_images, evidence.ablated)
     ablated = Scores(evidence.ablated, evidence.test_images, evidence.compared)
     return _decided(
         [
-            *_order(compared),
+            *(_order(compared) if evidence.compared else ()),
             *_ablations(ablated),
             *_joint(ablated),
             *_gradients(evidence.gradients),
@@ -128,81 +131,179 @@ def _by(difference: Difference) -> str:
 
 # --- methods -------------------------------------------------------------------------------------
 
-
-def _order(scores: Scores) -> list[_Finding]:
-    found: list[_Finding] = []
-    linear = {
-        (f.pretrained_on, f.method): f.value for f in figures()
-        if (f.task, f.metric) == ("linear", "top1") and f.setting == "full"
-    }  # fmt: skip
-
-    def paper(*methods: str, on: str = "imagenet") -> str:
-        return ", ".join(f"{_PAPER.get(m, m)} {linear[on, m]:.1f}" for m in methods)
-
-    for text, ahead, behind, cited in (
-        ("BURN before S2-BNN", "burn", ("s2bnn",), paper("burn", "s2bnn")),
-        (
-            "BURN before MoCo v2, BYOL and SwAV", "burn", ("mocov2", "byol", "swav"),
-            paper("burn", "mocov2_tuned", "byol", "swav"),
-        ),
-        (
-            "BURN before SimCLR", "burn", ("simclr",),
-            paper("burn", "simclrv2", on="imagenet100") + " (ImageNet100)",
-        ),
-        (
-            "BURN before InfoMin", "burn", ("infomin",),
-            paper("burn", "infomin", on="imagenet100") + " (ImageNet100)",
-        ),
-        ("labels before BURN", "supervised", ("burn",), paper("supervised", "burn")),
-        (
-            "moving targets by momentum (MoCo v2, BYOL) behind S2-BNN's fixed ones", "s2bnn",
-            ("mocov2", "byol"), paper("s2bnn", "mocov2_tuned", "byol"),
-        ),
-    ):  # fmt: skip
-        if not scores.has(ahead, *behind):
-            continue
-        differences = [scores.difference(ahead, other) for other in behind]
-        points = "; ".join(_by(difference) for difference in differences)
-        where = "Table 8" if "ImageNet100" in cited else "Table 2"
-        here = f"{scores.told(ahead, *behind)}: {points}"
-        found.append(_Finding(text, where, cited, here, differences))
-    return found
-
-
 _PAPER = {"burn": "BURN", "s2bnn": "S2-BNN", "mocov2_tuned": "MoCo v2", "byol": "BYOL",
-          "swav": "SwAV", "simclrv2": "SimCLR v2", "infomin": "InfoMin"}  # fmt: skip
+          "swav": "SwAV", "simclrv2": "SimCLR v2", "infomin": "InfoMin",
+          "supervised": "supervised"}  # fmt: skip
+_IN_PAPER = {"mocov2": "mocov2_tuned", "simclr": "simclrv2"}
+_MOMENTUM = ("mocov2", "byol", "swav")
+
+
+@dataclass(frozen=True)
+class _Order:
+    """That one method is ahead of others by a measure of `measure_of`.
+
+    cited: of the paper's numbers, what they were pretrained on, task, data set, setting and metric.
+    needs: the option of `burn compare` that gives the measure, where it is not there.
+    """
+
+    text: str
+    table: str
+    measure: str
+    ahead: str
+    behind: tuple[str, ...]
+    cited: tuple[str, str, str, str, str]
+    needs: str = ""
+
+
+_LINEAR = ("imagenet", "linear", "imagenet", "full", "top1")
+_LINEAR_100 = ("imagenet100", "linear", "imagenet100", "full", "top1")
+_SVM = ("imagenet", "svm", "voc07", "k=16", "mAP")
+_TRANSFER = ("imagenet", "transfer", "cifar10", "full", "top1")
+
+
+def _semi(share: str) -> tuple[_Order, ...]:
+    cited = ("imagenet", "semi", "imagenet", share, "top1")
+    cited_100 = ("imagenet100", "semi", "imagenet100", share, "top1")
+    measure, needs, end = f"semi {share}", f"semi{share[:-1]}", f", {share} of the labels"
+    rows = (
+        ("BURN before S2-BNN", "burn", ("s2bnn",), cited),
+        ("BURN before MoCo v2, BYOL and SwAV", "burn", _MOMENTUM, cited),
+        ("labels before BURN", "supervised", ("burn",), cited),
+        ("BURN before SimCLR and InfoMin", "burn", ("simclr", "infomin"), cited_100),
+    )
+    return tuple(
+        _Order(text + end, "Table 8" if about is cited_100 else "Table 2", measure, ahead, behind,
+               about, needs)
+        for text, ahead, behind, about in rows
+    )  # fmt: skip
+
+
+_ORDERS: tuple[_Order, ...] = (
+    _Order("BURN before S2-BNN", "Table 2", "linear", "burn", ("s2bnn",), _LINEAR),
+    _Order("BURN before MoCo v2, BYOL and SwAV", "Table 2", "linear", "burn", _MOMENTUM, _LINEAR),
+    _Order("labels before BURN", "Table 2", "linear", "supervised", ("burn",), _LINEAR),
+    _Order(
+        "moving targets by momentum (MoCo v2, BYOL) behind S2-BNN's fixed ones", "Table 2",
+        "linear", "s2bnn", ("mocov2", "byol"), _LINEAR,
+    ),
+    _Order("BURN before SimCLR", "Table 8", "linear", "burn", ("simclr",), _LINEAR_100),
+    _Order("BURN before InfoMin", "Table 8", "linear", "burn", ("infomin",), _LINEAR_100),
+    *_semi("1%"),
+    *_semi("10%"),
+    _Order("BURN before S2-BNN, SVM of few shots", "Table 3", "svm k=16", "burn", ("s2bnn",), _SVM,
+           "svm"),
+    _Order("BURN before MoCo v2, BYOL and SwAV, SVM of few shots", "Table 3", "svm k=16", "burn",
+           _MOMENTUM, _SVM, "svm"),
+    _Order("BURN before SimCLR and InfoMin, SVM of few shots", "Table 9", "svm k=16", "burn",
+           ("simclr", "infomin"), ("imagenet100", *_SVM[1:]), "svm"),
+    _Order("BURN before S2-BNN, transfer", "Table 4", "transfer", "burn", ("s2bnn",), _TRANSFER,
+           "transfer"),
+    _Order("BURN before MoCo v2, BYOL and SwAV, transfer", "Table 4", "transfer", "burn",
+           _MOMENTUM, _TRANSFER, "transfer"),
+    _Order("BURN before labels, transfer", "Table 4", "transfer", "burn", ("supervised",),
+           _TRANSFER, "transfer"),
+)  # fmt: skip
+
+
+def _order(scores: Scores) -> list[_Finding | Claim]:
+    """The tables of methods; the paper's loss stands for BURN where it was trained."""
+    found: list[_Finding | Claim] = []
+    ours = "paper" if scores.has("paper") else "burn"
+    for order in _ORDERS:
+        ahead, *behind = (ours if m == "burn" else m for m in (order.ahead, *order.behind))
+        paper = _cited(order)
+        if not scores.has(ahead, *behind, by=order.measure):
+            why = f"Not measured: --more {order.needs}" if order.needs else "Not measured"
+            found.append(Claim(order.text, order.table, paper, why, "inconclusive"))
+            continue
+        differences = [scores.difference(ahead, other, order.measure) for other in behind]
+        points = "; ".join(_by(difference) for difference in differences)
+        here = f"{scores.told(ahead, *behind, by=order.measure)}: {points}"
+        found.append(_Finding(order.text, order.table, paper, here, differences))
+    return [*found, *_time(scores, ours)]
+
+
+def _cited(order: _Order) -> str:
+    there = {
+        f.method: f.value for f in figures()
+        if (f.pretrained_on, f.task, f.dataset, f.setting, f.metric) == order.cited
+    }  # fmt: skip
+    methods = [_IN_PAPER.get(m, m) for m in (order.ahead, *order.behind)]
+    return ", ".join(f"{_PAPER[m]} {there[m]:.1f}" for m in methods if m in there)
+
+
+def _time(scores: Scores, ours: str) -> list[_Finding]:
+    """Figure 4: accuracy at a training time that is about the same."""
+    found: list[_Finding] = []
+    for text, behind in (
+        ("BURN is more accurate than S2-BNN at a comparable training time", ("s2bnn",)),
+        ("BURN is more accurate than MoCo v2, BYOL and SwAV at no more training time", _MOMENTUM),
+    ):
+        if not scores.has(ours, *behind):
+            continue
+        times = {model: scores.seconds(model) for model in (ours, *behind)}
+        known = {model: took for model, took in times.items() if took is not None}
+        if len(known) < len(times):
+            continue
+        differences = [scores.difference(ours, other) for other in behind]
+        points = "; ".join(_by(difference) for difference in differences)
+        ratios = ", ".join(f"× {known[ours] / known[other]:.2f} of {other}'s" for other in behind)
+        here = f"{points} at {ratios} time, without what the teacher took"
+        slower = any(known[ours] > 1.2 * known[other] for other in behind)
+        if slower:  # a difference at a longer time is not what the claim is about
+            here += ". It takes equal times to decide it"
+            differences = [replace(d, seeds=math.inf) for d in differences]
+        found.append(_Finding(text, "Figure 4", "a figure", here, differences))
+    return found
 
 
 # --- ablations -----------------------------------------------------------------------------------
 
-# With the recipe's classifier, frozen in burn_small; the paper's ① to ④ train it jointly.
-# Text, the variant said to be ahead and those behind, each with the paper's table and setting.
-_ABLATED: tuple[tuple[str, str, tuple[str, tuple[str, str]], tuple[Any, ...]], ...] = (
-    (
-        "② feature similarity helps (frozen classifier)", "Table 5",
-        ("kl+fs", ("ablation", "components 1+2")),
-        (("kl", ("ablation", "components 1")),),
+# Text, table, the variant said to be ahead and those behind, each with the table and setting of its
+# number in the paper, or none.
+_Setting = tuple[str, str] | None
+_ABLATED: tuple[tuple[str, str, tuple[str, _Setting], tuple[tuple[str, _Setting], ...]], ...] = (
+    *(
+        row
+        for name, kind in (("frozen", "paper-"), ("jointly trained", "paper-joint-"))
+        for row in (
+            (
+                f"② feature similarity helps ({name} classifier)", "Table 5",
+                (f"{kind}kl+fs", ("ablation", "components 1+2")),
+                ((f"{kind}kl", ("ablation", "components 1")),),
+            ),
+            (
+                f"③ a λ that changes helps ({name} classifier)", "Table 5",
+                (f"{kind}kl+fs+schedule", ("ablation", "components 1+2+3")),
+                ((f"{kind}kl+fs", ("ablation", "components 1+2")),),
+            ),
+            (
+                f"④ two stages before one at equal images ({name} classifier)", "Table 5",
+                (f"{kind}two-stages", ("ablation", "components 1+2+3+4")),
+                ((f"{kind}kl+fs+schedule", ("ablation", "components 1+2+3")),),
+            ),
+        )
     ),
     (
-        "③ a λ that changes helps (frozen classifier)", "Table 5",
-        ("kl+fs+schedule", ("ablation", "components 1+2+3")),
-        (("kl+fs", ("ablation", "components 1+2")),),
+        "④ two stages before one, each with all images (frozen classifier)", "Table 5",
+        ("paper-two-stages-double", ("ablation", "components 1+2+3+4")),
+        (("paper-kl+fs+schedule", ("ablation", "components 1+2+3")),),
     ),
     (
-        "④ two stages before one (frozen classifier)", "Table 5",
-        ("two-stages", ("ablation", "components 1+2+3+4")),
-        (("kl+fs+schedule", ("ablation", "components 1+2+3")),),
+        "carrying the classifier over to stage 2 before a fresh one", "Section 3.4",
+        ("paper-joint-two-stages", None), (("paper-joint-fresh", None),),
     ),
     (
-        "cosine before L1 and L2", "Table 6", ("cosine", ("feature_similarity", "cosine")),
-        (("l1", ("feature_similarity", "l1")), ("l2", ("feature_similarity", "l2"))),
+        "cosine before L1 and L2", "Table 6",
+        ("paper-kl+fs+schedule", ("feature_similarity", "cosine")),
+        (("paper-l1", ("feature_similarity", "l1")), ("paper-l2", ("feature_similarity", "l2"))),
     ),
     (
         "λ(t) by a cosine before constant and Heaviside", "Table 7",
-        ("lambda-cosine", ("lambda_schedule", "cosine")),
+        ("paper-kl+fs+schedule", ("lambda_schedule", "cosine")),
         (
-            ("lambda-constant", ("lambda_schedule", "constant")),
-            ("lambda-heaviside", ("lambda_schedule", "heaviside")),
+            ("paper-kl+fs", ("lambda_schedule", "constant")),
+            ("paper-heaviside", ("lambda_schedule", "heaviside")),
         ),
     ),
 )  # fmt: skip
@@ -214,14 +315,12 @@ def _ablations(scores: Scores) -> list[_Finding]:
         if not scores.has(ahead[0], *(variant for variant, _ in behind)):
             continue
         differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
-        cited = []
-        for _, setting in (ahead, *behind):
-            figure = ablation_figure(*setting)
-            assert figure is not None
-            cited.append(f"{figure.value:.1f}")
+        settings = [setting for _, setting in (ahead, *behind) if setting is not None]
+        values = [figure.value for s in settings if (figure := ablation_figure(*s)) is not None]
+        cited = " against ".join(f"{value:.1f}" for value in values) or "no number"
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{scores.told(ahead[0], *(v for v, _ in behind))}: {points}"
-        found.append(_Finding(text, where, " against ".join(cited), here, differences))
+        found.append(_Finding(text, where, cited, here, differences))
     return found
 
 
@@ -230,44 +329,28 @@ def _joint(scores: Scores) -> list[_Finding]:
     found: list[_Finding] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
-    if scores.has("joint-kl", "random weights", "kl"):
-        against_nothing = scores.difference("joint-kl", "random weights")
-        collapsed, runs = scores.collapsed("joint-kl")
+    for name, variant in (("jointly trained", "paper-joint-kl"), ("frozen", "paper-kl")):
+        if not scores.has(variant, "random weights"):
+            continue
+        difference = scores.difference(variant, "random weights")
+        here = f"{scores.told(variant, 'random weights')}: {_by(difference)}"
+        if name == "jointly trained":
+            collapsed, runs = scores.collapsed(variant)
+            here += f". The classifier collapsed in {collapsed} of {runs} runs"
+        text = f"① KL with a random, {name} classifier teaches by itself"
+        found.append(_Finding(text, "Table 5", f"{first.value:.1f}", here, [difference]))
+    joint, frozen, without = "paper-joint-kl+fs+schedule", "paper-kl+fs+schedule", "paper-fs"
+    if scores.has(joint, frozen):
+        difference = scores.difference(joint, frozen)
+        collapsed, runs = scores.collapsed(joint)
         here = (
-            f"{scores.told('joint-kl', 'random weights')}: {_by(against_nothing)}. The classifier "
-            f"collapsed in {collapsed} of {runs} runs; one that stays random and frozen gives "
-            f"{scores.mean('kl'):.1f}"
+            f"{scores.told(joint, frozen)}: {_by(difference)}. The joint classifier collapsed in "
+            f"{collapsed} of {runs} runs"
         )
-        found.append(
-            _Finding(
-                "① KL with a jointly trained classifier teaches by itself",
-                "Table 5",
-                f"{first.value:.1f}",
-                here,
-                [against_nothing],
-            )
-        )
-    if scores.has("joint", "frozen"):
-        difference = scores.difference("joint", "frozen")
-        collapsed, runs = scores.collapsed("joint")
-        text = (
-            f"{scores.told('joint', 'frozen')}: {_by(difference)}. The joint classifier collapsed "
-            f"in {collapsed} of {runs} runs"
-        )
-        if scores.has("no-classifier"):
-            text += (
-                f". Without classifiers, feature similarity alone gives "
-                f"{scores.mean('no-classifier'):.1f}"
-            )
-        found.append(
-            _Finding(
-                "training the classifier jointly is better than a fixed one",
-                "Section 3.1",
-                "no number",
-                text,
-                [difference],
-            )
-        )
+        if scores.has(without):
+            here += f". Feature similarity alone gives {scores.mean(without):.1f}"
+        text = "training the classifier jointly is better than a fixed one"
+        found.append(_Finding(text, "Section 3.1", "no number", here, [difference]))
     return found
 
 

@@ -14,7 +14,8 @@ from burn.report.analyses import BLUE, INK, ORANGE, SOFT, Report, Row, listed, s
 from burn.report.tables import mean_and_spread
 
 _PALE = "#8fb8de"
-NEED_TEACHER = ("burn", "s2bnn", "supervised_kl")  # burn.methods.registry's, which needs torch
+# burn.compare's, which needs torch
+NEED_TEACHER = ("burn", "s2bnn", "supervised_kl", "feature_only", "paper")
 
 
 def cost(rows: Sequence[Row]) -> Report:

@@ -318,6 +318,12 @@ def _parts(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
 
 
+def _results_of(folder: Path, name: str) -> list[Path]:
+    """A campaign's results by kNN and linear evaluation, and those by other protocols beside it."""
+    stem = name.removesuffix(".jsonl")
+    return [folder / name, *sorted(folder.glob(f"{stem}-*.jsonl"))]
+
+
 @dataclass
 class _Finder:
     """Collects; every folder and file is read once, whichever way it was reached."""
@@ -341,7 +347,8 @@ class _Finder:
                 known = True
         if _there(folder / "run.json"):
             self._run(folder, chosen=True)
-            self._results(folder / "compared.jsonl", None)
+            for file in _results_of(folder, "compared.jsonl"):
+                self._results(file, None)
             known = True
         known |= self._evaluation(folder)
         if known and not _there(folder / "run.json") and not _is_group(folder):
@@ -371,9 +378,11 @@ class _Finder:
             if _there(part / "run.json"):
                 self._run(part, chosen=False)
         for part in _parts(folder):
-            self._results(part / "compared.jsonl", folder)
+            for file in _results_of(part, "compared.jsonl"):
+                self._results(file, folder)
         for name in _REFERENCES:
-            self._results(folder / name, folder)
+            for file in _results_of(folder, name):
+                self._results(file, folder)
 
     def _run(self, folder: Path, *, chosen: bool) -> None:
         key = folder.resolve()

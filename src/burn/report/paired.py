@@ -14,7 +14,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +91,18 @@ def holm(probabilities: Sequence[float], level: float = _FAMILY_ERROR) -> list[b
     return stands
 
 
+def measure_of(result: Result) -> str | None:
+    """What claims compare it by: knn, linear, transfer, semi 1%, svm k=16; None for the rest."""
+    if result.metric == "top1":
+        return result.protocol
+    share, _, metric = result.metric.partition(" ")
+    if (result.protocol, metric) in {("semi", "top1"), ("svm", "mAP cv")}:
+        return f"{result.protocol} {share}"
+    return None
+
+
 class Scores:
-    """Top-1 of models over seeds.
+    """Accuracies of models over seeds, by the measures of `measure_of`.
 
     test_images: how many there are. others: results of other campaigns at the same budget, from
     which it is learned too what training again does.
@@ -105,11 +114,12 @@ class Scores:
         self._test_images = test_images
         self.results = results
         self._by_model = _by_model(results)
+        self._retraining: dict[str, tuple[float, int]] = {}
         self._tables = [_by_model(_each_run_once(part)) for part in (results, others)]
 
-    def has(self, *models: str) -> bool:
+    def has(self, *models: str, by: str = "linear") -> bool:
         """Whether all were evaluated."""
-        return all(self._by_model.get(("linear", model)) for model in models)
+        return all(self._by_model.get((by, model)) for model in models)
 
     def seeds(self, model: str, protocol: str = "linear") -> int:
         """How many runs there are of a model."""
@@ -119,15 +129,13 @@ class Scores:
         """In %."""
         return statistics.mean(r.value for r in self._by_model[protocol, model].values())
 
-    @cached_property
-    def _retraining(self) -> dict[str, tuple[float, int]]:
-        return {protocol: self._of_retraining(protocol) for protocol in ("knn", "linear")}
-
     def retraining(self, protocol: str = "linear") -> tuple[float, int]:
         """Variance of a network's accuracy when it is trained again, and its degrees of freedom.
 
         In points squared; infinite, and 0, where no network has a second seed.
         """
+        if protocol not in self._retraining:
+            self._retraining[protocol] = self._of_retraining(protocol)
         return self._retraining[protocol]
 
     def _of_retraining(self, protocol: str) -> tuple[float, int]:
@@ -173,7 +181,10 @@ class Scores:
         )  # fmt: skip
 
     def _of_images(self, first: Mapping[int, Result], second: Mapping[int, Result]) -> float:
-        """Variance of a difference by the test images: paired where both tell their answers."""
+        """Variance of a difference by the test images: paired where both tell their answers.
+
+        Where they do not, as in a mean average precision, it is that of two accuracies as large.
+        """
         answers = [_mean_answers(run) for run in (first, second)]
         if answers[0] is not None and answers[1] is not None and len(answers[0]) == len(answers[1]):
             apart = 100 * (answers[0] - answers[1])
@@ -189,8 +200,19 @@ class Scores:
         ]
         return sum(map(bool, stages)), len(stages)
 
-    def told(self, *models: str) -> str:
+    def seconds(self, model: str) -> float | None:
+        """Mean time of its training; None where it is not known of every run."""
+        told = [
+            r.settings.get("pretraining", {}).get("seconds")
+            for r in self._by_model["linear", model].values()
+        ]
+        known = [float(s) for s in told if isinstance(s, (int, float)) and s > 0]
+        return statistics.mean(known) if known and len(known) == len(told) else None
+
+    def told(self, *models: str, by: str = "linear") -> str:
         """ "burn 46.5 (44.3), s2bnn 46.7 (42.5)": linear accuracy, and kNN behind it."""
+        if by != "linear":
+            return ", ".join(f"{m} {self.mean(m, by):.1f}" for m in models)
         return ", ".join(f"{m} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})" for m in models)
 
 
@@ -223,9 +245,9 @@ def _each_run_once(results: Sequence[Result]) -> list[Result]:
 
 
 def _by_model(results: Sequence[Result]) -> dict[tuple[str, str], dict[int, Result]]:
-    """Protocol and model to the top-1 of each seed."""
+    """Measure and model to the result of each seed."""
     found: dict[tuple[str, str], dict[int, Result]] = {}
     for r in results:
-        if r.metric == "top1":
-            found.setdefault((r.protocol, r.model), {})[r.seed] = r
+        if measure := measure_of(r):
+            found.setdefault((measure, r.model), {})[r.seed] = r
     return found

@@ -46,7 +46,6 @@ class FrozenTarget(nn.Module):
         self.keep: Keep | None = None  # is told of features that the cache did not know
         self.asked = self.made = 0  # features: how many were asked for, how many the network made
         self._batch_norm = batch_norm
-        self._compiles = False
         self._folded: tuple[object, Callable[[Tensor], Tensor] | None] = (None, None)
         self._late = None if isinstance(backbone, Backbone) else backbone
         self.backbone = None
@@ -64,14 +63,6 @@ class FrozenTarget(nn.Module):
                     module.running_mean = module.running_var = None
         self.requires_grad_(False)
         self.train(False)
-        if self._compiles:
-            backbone.forward = torch.compile(backbone.forward)
-
-    def compile_backbone(self) -> None:
-        """Run the backbone through torch.compile from now on, or from when it is built."""
-        self._compiles = True
-        if self.backbone is not None:
-            self.backbone.forward = torch.compile(self.backbone.forward)
 
     def train(self, mode: bool = True) -> FrozenTarget:  # a teacher does not train
         return super().train(False)
@@ -119,8 +110,8 @@ class FrozenTarget(nn.Module):
     def _fast(self, device: torch.device) -> Callable[[Tensor], Tensor] | None:
         """The folded copy for the arithmetic of here and now; None where there is none."""
         assert self.backbone is not None
-        if torch.compiler.is_compiling() or "forward" in vars(self.backbone):
-            return None  # somebody else makes it fast
+        if torch.compiler.is_compiling():
+            return None  # the caller's compiled code is fast
         tensors = list(chain(self.backbone.parameters(), self.backbone.buffers()))
         dtype = tensors[0].dtype
         if torch.is_autocast_enabled(device.type):

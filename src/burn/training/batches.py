@@ -16,7 +16,8 @@ def stage_views(
 ) -> Transform:
     """What a stage draws of an image. cache: of its teacher's features, for the same seed."""
     configs = recipe.view_configs(method.num_views)
-    return random_views(configs, seed, recipe.teacher_configs(method.num_taught), cache)
+    views = random_views(configs, seed, recipe.teacher_configs(method.num_taught), cache)
+    return lambda image, epoch, index: views(image, recipe.view_epoch(epoch), index)
 
 
 def stage_batches(

@@ -38,6 +38,8 @@ class Recipe:
         stages: 2 trains a binary network first with float weights, then fully binary; 1 at once.
         teacher_size: side in pixels of the views that the teacher sees: the same crops, flips and
             colours, each rendered from the image at its own size. Default: the student's views.
+        view_epochs: the views of an image repeat after so many epochs, so that a teacher computes
+            its features of them once where --teacher-cache keeps them. Default: new ones in each.
         compute: number format of the arithmetic; auto is bfloat16 where the processor has
             instructions for it, else float32.
         backbone: the network to train.
@@ -58,6 +60,7 @@ class Recipe:
     accumulate: int = 1
     stages: Literal[1, 2] = 2
     teacher_size: int | None = None
+    view_epochs: int | None = None
     compute: Compute = "auto"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     burn: BurnConfig = field(default_factory=BurnConfig)
@@ -89,6 +92,7 @@ class Recipe:
                 "give stages 1"
             )
         require_within(8, 4096, teacher_size=self.teacher_size)
+        require_within(1, 10**6, view_epochs=self.view_epochs)
         if self.teacher_size is not None and self.method not in NEED_TEACHER:
             raise UserError(
                 f"--teacher-size {self.teacher_size}: method {self.method} has no teacher; leave "
@@ -102,6 +106,10 @@ class Recipe:
         for part in (self.burn, self.byol, self.swav, self.mocov2, self.s2bnn, self.simclr,
                      self.infomin, self.views, self.optim):  # fmt: skip
             part.check()
+
+    def view_epoch(self, epoch: int) -> int:
+        """The epoch, counted from 0, whose views an epoch has."""
+        return epoch if self.view_epochs is None else epoch % self.view_epochs
 
     def precisions(self) -> tuple[Precision, ...]:
         """The precision of each stage (paper, section 3.4)."""

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import nn
 
-from burn.backbones import build_backbone
+from burn.backbones import Backbone, build_backbone
 from burn.checkpoint import (
     complete_checkpoint,
     images_per_step,
@@ -594,7 +594,7 @@ class _Stage:
         processes, console = run.processes, run.console
         method = run.make_method(self._precision)
         if weights is not None:
-            method.load_weights(weights)
+            method.begin_from(weights)
         seed = _seed(run.plan.seed, self._number)
         cache = run.cache and run.cache.open(seed, method.num_taught)
         if cache is not None:
@@ -646,10 +646,11 @@ class _Stage:
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Have the teacher's features written to the cache, as long as that succeeds."""
-        console = self._run.console
+        console, recipe = self._run.console, self._run.plan.recipe
         (target,) = (m for m in method.modules() if isinstance(m, FrozenTarget))
 
         def keep(epoch: int, view: int, indices: list[int], values: NDArray[np.float16]) -> None:
+            epoch = recipe.view_epoch(epoch)
             try:
                 cache.write(epoch, view, indices, values)
             except OSError as error:
@@ -761,15 +762,26 @@ def default_workers(device: Device, processes: int = 1) -> int:
     return min(16, max(1, cores() // processes)) if cuda else max(1, cores() // 2 // processes)
 
 
+def _compile_training(backbone: Backbone) -> None:
+    """Run its training passes through torch.compile; evaluation would be compiled once more.
+
+    Frozen networks are left alone: they run in a folded copy, with the bits that a cache keeps.
+    """
+    plain = backbone.forward
+    compiled = torch.compile(plain)
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        return compiled(images) if backbone.training else plain(images)
+
+    backbone.forward = forward
+
+
 def _trainer(
     callbacks: list[L.Callback], writer: ResumeWriter, run: _Run, method: Method, num_steps: int
 ) -> L.Trainer:
     recipe, device, processes = run.plan.recipe, run.machine.device, run.processes
     if run.machine.compile:
-        method.backbone.forward = torch.compile(method.backbone.forward)
-        for module in method.modules():
-            if isinstance(module, FrozenTarget):
-                module.compile_backbone()
+        _compile_training(method.backbone)
     several: dict[str, Any] = {}
     if processes.count > 1:
         several = {

@@ -146,7 +146,7 @@ def cache_line(
     cache: TeacherCache, seed: int, method: Method, recipe: Recipe, steps: StageSteps
 ) -> tuple[float, str]:
     """The share of the first stage's features that is known, and the summary's line on it."""
-    epochs = math.ceil(steps.total / steps.per_epoch)
+    epochs = min(math.ceil(steps.total / steps.per_epoch), recipe.view_epochs or 10**9)
     known = cache.share_known(seed, method.num_taught, epochs)
     stages = len(recipe.precisions())
     size = cache.open(seed, method.num_taught).num_bytes(epochs) * stages / 1e6
