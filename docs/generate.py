@@ -78,12 +78,13 @@ def take(folder: Path) -> None:
         if about.is_file():
             text = json.dumps(_without_paths(json.loads(about.read_text())), indent=2)
             (DATA / f"{name}.json").write_text(text + "\n")
-    if (folder / "student" / "stage2.json").is_file() and (folder / "results.jsonl").is_file():
+    if (folder / "student" / "stage1.json").is_file() and (folder / "results.jsonl").is_file():
         found.append(_keep("demo.jsonl", read_results(folder / "results.jsonl")))
-        for run, stage in (("teacher", 1), ("student", 1), ("student", 2)):
-            there = DATA / "demo" / run / f"stage{stage}"
+        shutil.rmtree(DATA / "demo", ignore_errors=True)
+        for metrics in sorted(folder.glob("*/stage?/metrics.csv")):
+            there = DATA / "demo" / metrics.parent.relative_to(folder)
             there.mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / run / f"stage{stage}" / "metrics.csv", there)
+            shutil.copy(metrics, there)
     print(f"{folder}: {', '.join(found) or 'nothing that is shown'}")
 
 

@@ -566,7 +566,7 @@ def _read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
-    parser.add_class_arguments(More, as_group=False)
+    parser.add_class_arguments(More, as_group=False, skip={"semi"})
     options = parser.read(arguments)
     if not options.out:
         raise UserError("give --out: a folder for the runs and the table")
@@ -867,11 +867,12 @@ def _report(arguments: list[str], console: Console) -> None:
 
 
 def _settings(options: Any, kind: type[T]) -> T:
-    """The dataclass whose fields are among the options."""
+    """The dataclass whose fields are among the options; what is no option keeps its default."""
     from burn.settings import from_plain
 
     given = options.as_dict()
-    return from_plain(kind, {field.name: given[field.name] for field in fields(cast(Any, kind))})
+    names = (field.name for field in fields(cast(Any, kind)))
+    return from_plain(kind, {name: given[name] for name in names if name in given})
 
 
 def _print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from burn.checkpoint import find_checkpoint
 from burn.classifier_file import NAME as CLASSIFIER_NAME
 from burn.classifier_file import load_classifier
 from burn.compute import Device
@@ -27,7 +28,7 @@ from burn.report.plots import demo_picture
 from burn.results import Result, append_results
 from burn.training.run import Machine, RunPlan, pretrain
 
-_STUDENT = "BURN stage 2, binary"  # in tables, of the network that is shipped
+_STUDENT = "BURN, binary"  # in tables, of the network that is shipped
 
 
 def run_demo(
@@ -74,21 +75,19 @@ def _run_demo(
     demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
     console.rule("the student as one file of bits, without PyTorch")
     _ship(student, out, seed, console)
-    console.print(f"checkpoint: {student / 'stage2.safetensors'}   picture: {out / 'demo.png'}")
+    console.print(f"checkpoint: {find_checkpoint(student)}   picture: {out / 'demo.png'}")
     return results
 
 
 def _judge(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:
-    """kNN and linear for both stages of the student, fresh and trained, and for the teacher.
+    """kNN and linear for the student, fresh and trained, and for the teacher.
 
     What kNN keeps of the trained student goes to `out`.
     """
-    stage1, stage2 = student / "stage1.safetensors", student / "stage2.safetensors"
+    trained = find_checkpoint(student)
     rows = (
-        ("random, binary activations", stage1, True),
-        ("BURN stage 1, binary activations", stage1, False),
-        ("random, binary", stage2, True),
-        (_STUDENT, stage2, False),
+        ("random, binary", trained, True),
+        (_STUDENT, trained, False),
         ("teacher, float", teacher, False),
     )
     results = []
@@ -118,7 +117,7 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     file = out / "student.bnn"
     file.unlink(missing_ok=True)
     packed = pack(student, file, kept)
-    results = pack_results(packed, file, str(student / "stage2.safetensors"), _STUDENT)
+    results = pack_results(packed, file, str(find_checkpoint(student)), _STUDENT)
     append_results(out / "results.jsonl", results)
     images = torch.cat([batch.views[0] for batch in plain_batches(test, views, 256, 0)])
     run = run_on_device(file, backbone, (classifier.weight, classifier.bias), images)

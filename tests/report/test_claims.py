@@ -97,7 +97,7 @@ def test_other_protocols_decide_claims_of_their_own(
     metric: str, protocol: str, claim: tuple[str, str]
 ):
     linear = [*results("burn", 60.0, 60.5), *results("s2bnn", 50.0, 50.5)]
-    assert by_table(linear)[claim].here.startswith("Not measured: --more ")
+    assert by_table(linear)[claim].here.startswith("Not measured: burn compare --more ")
     others = [
         replace(r, protocol=protocol, metric=metric, value=90 - r.value)
         for r in linear if r.protocol == "linear"

@@ -213,7 +213,7 @@ def _order(scores: Scores) -> list[_Finding | Claim]:
         ahead, *behind = (ours if m == "burn" else m for m in (order.ahead, *order.behind))
         paper = _cited(order)
         if not scores.has(ahead, *behind, by=order.measure):
-            why = f"Not measured: --more {order.needs}" if order.needs else "Not measured"
+            why = "Not measured" + (f": burn compare --more {order.needs}" if order.needs else "")
             found.append(Claim(order.text, order.table, paper, why, "inconclusive"))
             continue
         differences = [scores.difference(ahead, other, order.measure) for other in behind]

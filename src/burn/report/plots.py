@@ -49,13 +49,13 @@ def demo_picture(
         _accuracy(axes[0], results)
         _losses(axes[1], [teacher / "stage1"], {"loss": ("contrastive loss", _BLUE)})
         axes[1].set_title("Teacher: SimCLR")
-        stages = [student / "stage1", student / "stage2"]
+        stages = [folder for n in (1, 2) if (folder := student / f"stage{n}").is_dir()]
         _losses(
             axes[2],
             stages,
             {"kl": ("KL divergence", _GREY), "feature_similarity": ("feature similarity", _ORANGE)},
         )
-        axes[2].set_title("Student: BURN, two stages")
+        axes[2].set_title("Student: BURN" + (", two stages" if len(stages) == 2 else ""))
         figure.tight_layout(w_pad=2.5)
         for file in files:
             # no date: the same results give the same bytes
