@@ -31,7 +31,7 @@ from burn.evaluation.detection import (
     resize_and_flip,
     run_detection,
 )
-from burn.evaluation.detector import Detector, DetectorConfig, Images
+from burn.evaluation.detector import Detector, DetectorConfig, Images, region_losses
 from burn.evaluation.subject import Subject
 from burn.layers import BinaryConv2d
 from burn.types import Precision
@@ -145,6 +145,43 @@ def test_the_last_stage_judges_regions_of_the_trunks_map():
         norm = detector.regions.box_head.norm  # type: ignore[union-attr]
         expected = norm(backbone.forward_features(images)).mean(dim=(2, 3))  # type: ignore[operator]
     torch.testing.assert_close(features, expected)
+
+
+def test_losses_of_regions_are_detectron2s():
+    """Cross-entropy over all regions; |difference| of the own class's box, over all regions."""
+    torch.manual_seed(0)
+    scores, boxes, targets = torch.randn(5, 4), torch.randn(5, 16), torch.randn(5, 4)
+    labels = torch.tensor([0, 3, 1, 0, 3])
+    classes, box = region_losses(scores, boxes, labels, targets)
+    expected = sum(
+        abs(float(boxes[row, 4 * label + side]) - float(targets[row, side]))
+        for row, label in enumerate(labels.tolist()) if label
+        for side in range(4)
+    ) / 5  # fmt: skip
+    assert float(box) == pytest.approx(expected, rel=1e-5)
+    log = scores.log_softmax(dim=1)
+    assert float(classes) == pytest.approx(-float(log[range(5), labels].mean()), rel=1e-5)
+    background = region_losses(scores, boxes, torch.zeros_like(labels), targets)
+    assert background[1] == 0
+
+
+def test_losses_of_proposals_are_over_256_anchors_an_image():
+    """Where fewer can be sampled, as at these two images of three anchors each, too."""
+    detector = Detector(tiny_reactnet(), 2, TINY.detector, bfloat16=False)
+    labels = [torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0])]  # -1: not used
+    torch.manual_seed(0)
+    objectness, deltas = torch.randn(6, 1), torch.randn(6, 4)
+    aims = [torch.randn(3, 4), torch.randn(3, 4)]
+    scores, boxes = detector.proposals.compute_loss(objectness, deltas, labels, aims)
+    whole = torch.cat(labels)
+    used, positive = whole >= 0, whole == 1
+    expected = (deltas - torch.cat(aims))[positive].abs().sum() / 512
+    assert torch.allclose(boxes, expected)
+    logits = objectness.flatten()[used]
+    each = nn.functional.softplus(-logits) * whole[used] + nn.functional.softplus(logits) * (
+        1 - whole[used]
+    )
+    assert torch.allclose(scores, each.sum() / 512)
 
 
 def test_every_parameter_is_trained(subject: Subject):

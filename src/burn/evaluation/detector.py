@@ -3,6 +3,9 @@
 The proposal network looks at the map before the backbone's last stage; the last stage, with a BN
 behind it, judges the regions cut out of that map. Only the proposal network's and the predictor's
 own layers are new, and float: trunk and last stage keep the backbone's precision.
+
+The losses of boxes are detectron2's, with which MoCo and the paper were evaluated: absolute
+differences, where torchvision rounds off those below 1/9 and divides the proposals' by fewer.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 from torchvision.models.detection.image_list import ImageList
@@ -53,7 +57,7 @@ class Detector(nn.Module):
             backbone.train(trained)
         stride, channels = 64 // shape[-1], shape[1]
         num_anchors = len(config.anchors) * len(_RATIOS)
-        self.proposals = RegionProposalNetwork(
+        self.proposals = _Proposals(
             AnchorGenerator((config.anchors,), (_RATIOS,)),
             RPNHead(channels, num_anchors),
             fg_iou_thresh=0.7,
@@ -64,7 +68,7 @@ class Detector(nn.Module):
             post_nms_top_n={"training": 2000, "testing": config.proposals},
             nms_thresh=0.7,
         )
-        self.regions = RoIHeads(
+        self.regions = _Regions(
             _RegionPool(config.roi_size, stride),
             _RegionHead(backbone, bfloat16=bfloat16),
             FastRCNNPredictor(backbone.num_features, num_classes + 1),
@@ -93,6 +97,62 @@ class Detector(nn.Module):
         proposals, proposal_losses = self.proposals(listed, features, targets)
         detections, region_losses = self.regions(features, proposals, images.sizes, targets)
         return detections, {**proposal_losses, **region_losses}
+
+
+class _Proposals(RegionProposalNetwork):
+    """With detectron2's losses."""
+
+    def compute_loss(
+        self, objectness: Tensor, pred_bbox_deltas: Tensor, labels: list[Tensor],
+        regression_targets: list[Tensor],
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Of objectness and of boxes; both over as many anchors as are sampled at most.
+
+        torchvision divides by those that were sampled, which are fewer where an image's edge leaves
+        too few anchors.
+        """
+        positive, negative = (
+            torch.where(torch.cat(found))[0] for found in self.fg_bg_sampler(labels)
+        )
+        sampled = torch.cat([positive, negative])
+        most = self.fg_bg_sampler.batch_size_per_image * len(labels)
+        boxes = F.l1_loss(
+            pred_bbox_deltas[positive], torch.cat(regression_targets)[positive], reduction="sum"
+        )
+        scores = F.binary_cross_entropy_with_logits(
+            objectness.flatten()[sampled], torch.cat(labels)[sampled], reduction="sum"
+        )
+        return scores / most, boxes / most
+
+
+class _Regions(RoIHeads):
+    """With detectron2's losses."""
+
+    def forward(
+        self, features: dict[str, Tensor], proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]], targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:  # fmt: skip
+        if not self.training:
+            return super().forward(features, proposals, image_shapes, targets)
+        proposals, _, labels, aims = self.select_training_samples(proposals, targets)
+        pooled = self.box_roi_pool(features, proposals, image_shapes)
+        scores, boxes = self.box_predictor(self.box_head(pooled))
+        classes, box_loss = region_losses(scores, boxes, torch.cat(labels), torch.cat(aims))
+        return [], {"loss_classifier": classes, "loss_box_reg": box_loss}
+
+
+def region_losses(
+    scores: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the classes, and absolute differences of the boxes, over all regions.
+
+    scores: (regions, classes + 1). boxes: (regions, 4 · (classes + 1)), a box for each class.
+    labels: int64 (regions,), 0 for background, whose boxes do not count. targets: (regions, 4).
+    """
+    positive = torch.where(labels > 0)[0]
+    own = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]
+    apart = F.l1_loss(own, targets[positive], reduction="sum")
+    return F.cross_entropy(scores, labels), apart / max(1, len(labels))
 
 
 class _RegionPool(nn.Module):
