@@ -93,7 +93,7 @@ def test_the_steps_are_those_of_the_loader(num_images: int, accumulate: int, pro
 
 
 def test_the_batch_of_several_processes_is_told_by_its_parts():
-    recipe = find_recipe("burn_imagenet")
+    recipe = find_recipe("paper_imagenet")
     steps = stage_steps(recipe, 1_281_167, 8)
     assert start._batch(recipe, steps) == (
         "2048 = 8 processes × 32 images × 8 parts, learning rate 0.3 (lars)"
@@ -115,7 +115,7 @@ def test_a_learning_rate_for_another_batch_size_is_called_so():
     assert caution(own, meant, "burn_imagenet", 8) == ""
     adam = find_recipe("burn_small")  # its square root: a quarter of the batch is half the rate
     assert caution(adam, adam, "burn_small", 32) == ""
-    assert "square-root scaling gives --optim.lr 0.0005" in caution(adam, adam, "burn_small", 8)
+    assert "square-root scaling gives --optim.lr 0.002" in caution(adam, adam, "burn_small", 8)
 
 
 def test_a_run_with_a_changed_batch_warns(teacher: Path, tmp_path: Path):
@@ -144,7 +144,7 @@ def test_a_long_run_on_a_cpu_tells_its_time_and_changes_no_bit(
 
 
 def test_a_run_of_days_on_a_cpu_is_called_one_for_a_gpu():
-    recipe = find_recipe("burn_imagenet")
+    recipe = find_recipe("paper_imagenet")
     steps = stage_steps(recipe, 512)
     assert (steps.batch_size, steps.parts) == (512, 2)
     line = start.time_line(5 * 86_400, steps, recipe)
