@@ -335,7 +335,6 @@ def test_few_shots_are_evaluated_for_teachers_too(compared: Path):
         (More("transfer", "digits"), "--more transfer needs --transfer-test"),
         (More("svm", "digits"), "--transfer-train is given, but transfer is not among --more"),
         (More("transfer", "digits", "nowhere"), "nowhere"),
-        (More("semi1", semi=SemiConfig(labels=5.0)), "--semi.labels: give --more semi1"),
         (More("semi1", semi=SemiConfig(epochs=0)), "epochs 0"),
     ],
 )

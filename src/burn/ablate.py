@@ -35,10 +35,10 @@ class Ablation:
     """What all variants have in common.
 
     Attributes:
-        data: images to learn from, as for pretraining; with labels, which judging needs.
+        data: images with labels to learn from; labels serve evaluation alone.
         test: images with labels to judge on.
-        budget: images that each variant sees in all of its stages together, to less than a batch a
-            stage; the views of an image count once. Variants named double see twice as many.
+        budget: images that each variant sees in all of its stages together; the views of an image
+            count once. Variants named double see twice as many.
         teacher: float teacher, as for pretraining.
         labelled_teacher: the other teacher of group teacher.
         teacher_size: side in pixels of the views that `teacher` sees; default: the recipe's.

@@ -55,12 +55,11 @@ class More:
     """Protocols by which a campaign's networks are evaluated beside kNN and linear evaluation.
 
     Attributes:
-        more: some of semi1, semi10 (fine-tuning on a hundredth or a tenth of the labels), svm (of
-            few shots) and transfer (linear evaluation on other images), with commas between. A
-            later call may add some: runs that are trained are then evaluated by these alone.
+        more: further protocols, with commas between, now or for runs that are trained: semi1,
+            semi10 (share of the labels in percent), svm (few shots), transfer.
         transfer_train: images with labels that transfer learns from.
         transfer_test: images with labels that transfer is evaluated on.
-        semi: settings of semi1 and semi10, but for labels.
+        semi: settings of semi1 and semi10, whose share of the labels their names give.
     """
 
     more: str = ""
@@ -92,8 +91,6 @@ class More:
             if not transfers and getattr(self, name) is not None:
                 raise UserError(f"{option} is given, but transfer is not among --more")
         self.semi.check()
-        if self.semi.labels != SemiConfig().labels:
-            raise UserError("--semi.labels: give --more semi1 or semi10 instead")
 
 
 @dataclass(frozen=True)

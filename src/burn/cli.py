@@ -525,11 +525,8 @@ def _ablate(arguments: list[str], console: Console) -> None:
         "Train a BURN recipe with one choice changed at a time, at equal budget, and evaluate\n"
         "every variant by kNN and linear evaluation. Interrupted, the same command goes on; later "
         f"ones may add\ngroups and seeds.\n\ngroups:\n{named}",
-        "  burn ablate --groups components --data cifar/train.parquet --test cifar/val.parquet \\\n"
-        "      --budget 400000 --teacher runs/teacher --out runs/ablated\n"
-        "  burn ablate --groups all --seeds 0,1 --data photos/train --test photos/val \\\n"
-        "      --budget 400000 --teacher runs/teacher \\\n"
-        "      --labelled-teacher runs/teacher-supervised --out runs/ablated",
+        "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
+        "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
     )
     parser.add_argument(
         "--groups", type=str, default="all", help="all, or names from above with commas between"

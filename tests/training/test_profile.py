@@ -25,6 +25,7 @@ def test_the_parts_of_a_step_are_timed_and_add_up(method: str, teacher: Path, tm
     parts = numbers["seconds"]
     assert all(seconds > 0 for seconds in parts.values())
     assert sum(parts.values()) <= summary.seconds
+    assert parts["backward"] > parts["heads and loss"]
     assert numbers["images_per_second"] == pytest.approx(7 * 64 / sum(parts.values()))
     for part in parts:
         assert part in text.getvalue()

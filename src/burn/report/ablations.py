@@ -120,7 +120,7 @@ GROUPS: tuple[Group, ...] = (
         ),
     ),
     Group(
-        "joint-components",
+        "joint",
         "The paper's method with a jointly trained classifier, as published",
         (
             Row("① random classifier, KL alone", "paper-joint-kl"),

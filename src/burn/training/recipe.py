@@ -36,10 +36,9 @@ class Recipe:
         batch_size: images for each optimizer step.
         accumulate: parts into which a batch is cut where memory is short.
         stages: 2 trains a binary network first with float weights, then fully binary; 1 at once.
-        teacher_size: side in pixels of the views that the teacher sees: the same crops, flips and
-            colours, each rendered from the image at its own size. Default: the student's views.
-        view_epochs: the views of an image repeat after so many epochs, so that a teacher computes
-            its features of them once where --teacher-cache keeps them. Default: new ones in each.
+        teacher_size: side in pixels of the teacher's views, of the same crops, flips and colours
+            as the student's. Default: the student's.
+        view_epochs: epochs after which an image's views repeat. Default: never.
         compute: number format of the arithmetic; auto is bfloat16 where the processor has
             instructions for it, else float32.
         backbone: the network to train.
