@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import burn_engine
-from burn.classifier_file import load_classifier
+from burn.checkpoints.classifier import load_classifier
 from burn.data.loader import plain_batches
 from burn.data.sources import open_source
-from burn.evaluation.subject import load_model
+from burn.evaluation.context import load_model
 from burn.layers import BinaryConv2d
 from burn_engine.format import BinaryConvolution, read_program
 

@@ -30,9 +30,9 @@ from PIL import Image, ImageFilter
 from torch import Tensor
 from torchvision import transforms as tv
 
-from burn.data import views
+from burn.data import augment as views
+from burn.data.augment import ViewConfig, generator, random_view
 from burn.data.sources import decode
-from burn.data.views import ViewConfig, generator, random_view
 
 _CONFIG = ViewConfig()
 _SMALL = ViewConfig(size=96)

@@ -40,15 +40,17 @@ import torch
 import torchvision
 
 import burn_engine
-from burn.backbones import Backbone, BackboneConfig, build_backbone
-from burn.checkpoint import save_checkpoint
-from burn.data.views import ViewConfig
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.native import save_checkpoint
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import pack
-from burn.machine import processor, source_commit
-from burn.recipes import find_recipe
-from burn.report.engine import engine
-from burn.types import Precision
+from burn.experiments.engine_figure import engine
+from burn.recipes.registry import find_recipe
+from burn.runtime.hardware import processor, source_commit
 from burn_engine import isas
 
 SIDE = 224

@@ -23,13 +23,14 @@ from PIL import Image
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
-from burn.backbones import BackboneConfig, build_backbone
-from burn.compute import uses_bfloat16
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
 from burn.data.sources import decode
-from burn.data.views import ViewConfig
-from burn.evaluation.svm import COSTS, SvmData, fit_svm, svm_full
-from burn.features import extract_features
-from burn.types import Precision
+from burn.evaluation.features import extract_features
+from burn.evaluation.svm.solver import COSTS, SvmData, fit_svm, svm_full
+from burn.runtime.compute import uses_bfloat16
 
 _PEER_COSTS = (COSTS[4], COSTS[12], COSTS[16])
 

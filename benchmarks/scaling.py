@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 
-from burn.backbones import BackboneConfig, build_backbone
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.core.types import Precision
 from burn.methods.burn import Burn
-from burn.recipes import find_recipe
-from burn.types import Precision
+from burn.recipes.registry import find_recipe
 
 IMAGES, BYTES_EACH = 1_281_167, 110_000  # of ImageNet's training set, JPEGs on average
 RECIPE = "burn_imagenet"

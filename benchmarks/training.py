@@ -46,12 +46,13 @@ from decode import decode_ratio
 from torch import Tensor, nn
 from twin import TwinBurn, twin_of
 
-from burn.backbones import BackboneConfig, build_backbone
-from burn.compute import Compute, uses_bfloat16
-from burn.machine import processor
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.core.types import Batch, Precision
 from burn.methods.burn import Burn, BurnConfig
-from burn.optim import OptimConfig, build_optimizer
-from burn.types import Batch, Precision
+from burn.runtime.compute import Compute, uses_bfloat16
+from burn.runtime.hardware import processor
+from burn.training.optim import OptimConfig, build_optimizer
 
 SIDE = 224
 PROGRESS = 0.5

@@ -22,17 +22,21 @@ from typing import Any
 
 import jinja2
 
-from burn.ablate import read_ablation
-from burn.analysis.rows import from_csv
-from burn.campaign import read_campaign
-from burn.report import costs, ema_toy, engine, gradients, schedules
-from burn.report.ablations import ablation_markdown
-from burn.report.analyses import Report
-from burn.report.claims import Evidence, claims
-from burn.report.plots import comparison_picture, demo_picture
-from burn.report.tables import comparison_markdown, number_name
-from burn.results import Result, read_results, result_lines
-from burn.training.monitor import ALARM
+from burn.campaigns.ablate import read_ablation
+from burn.campaigns.jobs import read_campaign
+from burn.core.results import Result, read_results, result_lines
+from burn.experiments import engine_figure as engine
+from burn.experiments.cost import figure as costs
+from burn.experiments.ema_toy import figure as ema_toy
+from burn.experiments.figure import Report
+from burn.experiments.gradients import figure as gradients
+from burn.experiments.rows import from_csv
+from burn.experiments.schedules import figure as schedules
+from burn.paper.claims import Evidence, claims
+from burn.report.render.ablations import ablation_markdown
+from burn.report.render.plots import comparison_picture, demo_picture
+from burn.report.render.tables import comparison_markdown, number_name
+from burn.training.callbacks.guard import ALARM
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "results"

@@ -10,7 +10,7 @@ import torch
 
 import threads
 import tiny
-from burn.data.scenes import write_digit_scenes
+from burn.data.builtin.scenes import write_digit_scenes
 
 threads.limit()
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 import threads
-from burn.backbones import Backbone, BackboneConfig
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.core.types import Batch
 from burn.methods.base import Method
-from burn.types import Batch
 
 
 def views(*sizes: int, count: int = 5, seed: int = 9, labels: Tensor | None = None) -> Batch:

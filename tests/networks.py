@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from burn.backbones import BackboneConfig, build_backbone
+from burn.backbones.config import BackboneConfig
 from burn.backbones.reactnet import ReActNet
-from burn.types import Precision
+from burn.backbones.registry import build_backbone
+from burn.core.types import Precision
 
 M = TypeVar("M", bound=nn.Module)
 

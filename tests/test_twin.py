@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.backbones import BackboneConfig, build_backbone
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.core.types import Batch, Precision
 from burn.methods.burn import Burn, BurnConfig
-from burn.types import Batch, Precision
 from networks import randomize, tiny_reactnet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -28,7 +29,7 @@ def teacher_of() -> nn.Module:
 def test_the_same_loss_and_gradients(progress: float, monkeypatch: pytest.MonkeyPatch):
     # Features and losses are float32 by decision; here everything is to be float64.
     monkeypatch.setattr(Tensor, "float", Tensor.double)
-    monkeypatch.setattr("burn.targets.frozen._rounded", lambda features: features)
+    monkeypatch.setattr("burn.methods.shared.frozen._rounded", lambda features: features)
     student = randomize(tiny_reactnet(Precision.BINARY, width=0.25, stage_strides=(2, 2, 2, 2)))
     config = BurnConfig(num_classes=24, hidden=16)
     method = Burn(student, teacher_of(), config).double().train()  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from burn.backbones import BackboneConfig
+from burn.backbones.config import BackboneConfig
 from burn.methods.burn import BurnConfig
-from burn.recipes import find_recipe
-from burn.training.recipe import Recipe
+from burn.recipes.registry import find_recipe
+from burn.recipes.schema import Recipe
 from burn.training.run import Machine, RunPlan, StageSummary, pretrain
 
 STUDENT = BackboneConfig(width=0.25, stage_strides=(2, 2, 2, 1))

@@ -197,7 +197,7 @@ def test_prepare_resizes_smoothly():
 @pytest.mark.parametrize("size", [(30, 41), (41, 30), (19, 200), (16, 16), (77, 20)])
 def test_prepare_is_the_plain_view_of_training(size):
     pytest.importorskip("torch")
-    views = pytest.importorskip("burn.data.views")
+    views = pytest.importorskip("burn.data.augment")
     import torch
 
     image = np.repeat(np.repeat(photo(-(-size[0] // 8), -(-size[1] // 8)), 8, 0), 8, 1)

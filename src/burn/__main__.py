@@ -2,6 +2,6 @@
 
 import sys
 
-from burn.cli import main
+from burn.cli.main import main
 
 sys.exit(main())

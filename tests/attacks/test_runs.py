@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 import tiny
-from burn.cli import main
+from burn.cli.main import main
+from burn.core.errors import UserError
+from burn.core.settings import from_plain
+from burn.data.augment import ViewConfig, plain_view
 from burn.data.sources import open_source
-from burn.data.views import ViewConfig, plain_view
-from burn.errors import UserError
 from burn.methods.simclr import Simclr
-from burn.settings import from_plain
-from burn.training.recipe import Recipe
+from burn.recipes.schema import Recipe
 from burn.training.run import Machine
 
 

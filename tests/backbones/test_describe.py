@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from burn import backbones
-from burn.backbones import BackboneConfig, build_backbone, describe_backbone
+from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import parameter_shapes, reactnet_plan, state_shapes
-from burn.errors import UserError
-from burn.types import Precision
+from burn.backbones.registry import build_backbone, describe_backbone
+from burn.core.errors import UserError
+from burn.core.types import Precision
 
 CONFIGS = [
     (BackboneConfig(width=0.25), Precision.BINARY),

@@ -10,11 +10,11 @@ import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
-from burn.backbones import BackboneConfig, build_backbone, is_binary
-from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD
+from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD, BackboneConfig, is_binary
 from burn.backbones.float import FloatBackbone, _onednn
-from burn.errors import UserError
-from burn.types import Precision
+from burn.backbones.registry import build_backbone
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from networks import randomize
 
 

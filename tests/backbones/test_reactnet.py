@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones import BackboneConfig, build_backbone
-from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD
+from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD, BackboneConfig
 from burn.backbones.reactnet import Block
-from burn.errors import UserError
+from burn.backbones.registry import build_backbone
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU
-from burn.types import Precision
 from networks import randomize, tiny_reactnet
 
 WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from burn.core.errors import UserError
 from burn.data.feature_cache import CacheFolder, FeatureCache
-from burn.errors import UserError
 
 ABOUT = {"teacher": {"sha256": "ab"}, "views": {"size": 32, "crop_scale": (0.2, 1.0)}}
 DIMENSION = 5

@@ -15,6 +15,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from burn.core.types import Batch
+from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
 from burn.data.loader import (
     EpochSampler,
     TrainLoader,
@@ -23,8 +25,6 @@ from burn.data.loader import (
     random_views,
 )
 from burn.data.sources import UnreadableImage, open_source
-from burn.data.views import ViewConfig, crop_and_flip, generator, plain_view, random_view
-from burn.types import Batch
 
 VIEWS = ViewConfig(size=16, resize=16, jitter=1.0)
 NUM_VIEWS = 2

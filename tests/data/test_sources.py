@@ -22,7 +22,8 @@ import torch
 from PIL import EpsImagePlugin, Image
 from sklearn.datasets import load_digits
 
-from burn.data.digits import Digits
+from burn.core.errors import UserError
+from burn.data.builtin.digits import Digits
 from burn.data.sources import (
     Cifar,
     Folder,
@@ -33,7 +34,6 @@ from burn.data.sources import (
     require_readable,
     skipped_files,
 )
-from burn.errors import UserError
 
 
 def picture(seed: int = 0, height: int = 9, width: int = 7) -> np.ndarray:
@@ -801,7 +801,7 @@ def test_a_forged_array_does_not_reach_memory(tmp_path: Path):
     folder = cifar100(tmp_path / "cifar")
     put(folder / "train", python3({b"data": ForgedArray(), b"fine_labels": [1]}))
     code = (
-        "from burn.data.sources import open_source; from burn.errors import UserError\n"
+        "from burn.data.sources import open_source; from burn.core.errors import UserError\n"
         f"try: open_source({str(folder)!r})\n"
         "except UserError: print('refused')"
     )

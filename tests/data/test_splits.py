@@ -3,9 +3,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from burn.data.digits import Digits
+from burn.core.errors import UserError
+from burn.data.builtin.digits import Digits
 from burn.data.splits import Subset, balanced_share, hold_out
-from burn.errors import UserError
 
 
 @pytest.mark.parametrize(("share", "each"), [(0.01, 1), (0.1, 14), (0.5, 72), (0.0001, 1)])

@@ -14,9 +14,9 @@ from torch import Tensor
 from torchvision.transforms.v2 import RandAugment
 from torchvision.transforms.v2 import functional as T
 
-from burn.data import views
-from burn.data.views import ViewConfig, crop_and_flip, generator, plain_view, random_view
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.data import augment as views
+from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
 
 STILL = ViewConfig(
     size=32, resize=32, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0),

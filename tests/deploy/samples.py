@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from burn.backbones import Backbone
-from burn.checkpoint import save_checkpoint
-from burn.data.views import ViewConfig
-from burn.types import Precision
+from burn.backbones.base import Backbone
+from burn.checkpoints.native import save_checkpoint
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
 
 # Settings that between them have every stride, odd maps, channels that fill no byte, and the rest.
 NETWORKS: dict[str, tuple[dict[str, Any], int]] = {

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from burn.core.errors import UserError
 from burn.deploy.environment import make_environment, run_on_device
-from burn.errors import UserError
 from networks import tiny_reactnet
 
 

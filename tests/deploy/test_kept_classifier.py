@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from samples import save
 
-from burn.classifier_file import Classifier, fingerprint, load_classifier, save_classifier
-from burn.cli import main
+from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier, save_classifier
+from burn.cli.main import main
+from burn.core.errors import UserError
 from burn.deploy.pack import pack
-from burn.errors import UserError
 from networks import randomize, tiny_reactnet
 
 DATA = ["--train", "digits", "--test", "digits", "--augment", "none", "--epochs", "1"]

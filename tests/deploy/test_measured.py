@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from samples import save
 
-from burn.cli import main
+from burn.cli.main import main
+from burn.core.results import read_results
+from burn.core.types import Precision
 from burn.deploy import measured
-from burn.evaluation.subject import load_model
-from burn.machine import processor
-from burn.results import read_results
-from burn.types import Precision
+from burn.evaluation.context import load_model
+from burn.runtime.hardware import processor
 from networks import randomize, tiny_reactnet
 
 

@@ -14,13 +14,15 @@ import pytest
 import torch
 from samples import NETWORKS, save
 
-from burn.backbones import Backbone, BackboneConfig, build_backbone
-from burn.cli import main
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.cli.main import main
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.deploy import onnx as room
 from burn.deploy.onnx import export_onnx
 from burn.deploy.shared import agree, cosines
-from burn.errors import UserError
-from burn.types import Precision
 from networks import randomize, tiny_reactnet
 
 

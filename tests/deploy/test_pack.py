@@ -24,20 +24,22 @@ from samples import NETWORKS, save
 from torch import Tensor
 
 import burn_engine
-from burn.analysis.walk import count
-from burn.backbones import Backbone, BackboneConfig, build_backbone
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
 from burn.backbones.reactnet import ReActNet
-from burn.classifier_file import Classifier, fingerprint, save_classifier
-from burn.cli import main
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.classifier import Classifier, fingerprint, save_classifier
+from burn.cli.main import main
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.deploy import layout
 from burn.deploy import pack as room
 from burn.deploy.fold import fold
 from burn.deploy.layers import BinaryConvolution
 from burn.deploy.pack import Packed, pack
 from burn.deploy.shared import agree, cosines
-from burn.errors import UserError
+from burn.experiments.cost.walk import count
 from burn.layers.sign import hard_sign
-from burn.types import Precision
 from networks import randomize, tiny_reactnet
 
 

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.backbones import Backbone, BackboneConfig
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.core.errors import UserError
+from burn.core.types import Features
 from burn.data.loader import light_views
-from burn.errors import UserError
 from burn.evaluation.classifier import (
     LINEAR_RATES,
     LinearConfig,
@@ -22,7 +24,6 @@ from burn.evaluation.classifier import (
     train_linear,
     train_linear_at_best_rate,
 )
-from burn.types import Features
 from networks import randomize, tiny_reactnet
 
 TENTH = 6  # of the toy's sixty rows

@@ -19,22 +19,23 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
-from burn.backbones import BackboneConfig, build_backbone
-from burn.data.views import ViewConfig
-from burn.data.voc import Annotation, Voc, open_voc
-from burn.errors import Interrupted, UserError
-from burn.evaluation import detection
-from burn.evaluation.detection import (
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.core.errors import Interrupted, UserError
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
+from burn.data.formats.voc import Annotation, Voc, open_voc
+from burn.evaluation.context import Subject
+from burn.evaluation.detection import protocol as detection
+from burn.evaluation.detection.detector import Detector, DetectorConfig, Images, region_losses
+from burn.evaluation.detection.protocol import (
     DetectionConfig,
     detect,
     precise_batch_norm,
     resize_and_flip,
     run_detection,
 )
-from burn.evaluation.detector import Detector, DetectorConfig, Images, region_losses
-from burn.evaluation.subject import Subject
 from burn.layers import BinaryConv2d
-from burn.types import Precision
 from networks import tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())

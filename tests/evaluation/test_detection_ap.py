@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from torchmetrics.detection import MeanAveragePrecision
 
-from burn.data.voc import Annotation
-from burn.evaluation.detection_ap import THRESHOLDS, Detections, DetectionScores, detection_scores
+from burn.data.formats.voc import Annotation
+from burn.evaluation.detection.average_precision import (
+    THRESHOLDS,
+    Detections,
+    DetectionScores,
+    detection_scores,
+)
 
 
 def truth(boxes: ArrayLike, labels: ArrayLike, difficult: ArrayLike | None = None):

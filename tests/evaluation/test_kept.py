@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from burn.errors import UserError
-from burn.evaluation.kept import KeptParts
+from burn.core.errors import UserError
+from burn.evaluation.artifacts.kept import KeptParts
 
 FIELDS = {"what": str, "value": float}
 

@@ -18,13 +18,13 @@ from rich.console import Console
 from torch import Tensor
 
 import tiny  # noqa: F401 - one thread
-from burn.cli import main
-from burn.data.digits import Digits
+from burn.cli.main import main
+from burn.core.types import Features
+from burn.data.builtin.digits import Digits
 from burn.data.sources import Source, UnreadableImage, open_source
-from burn.evaluation import neighbours as room
-from burn.evaluation.classifier import LinearConfig, top_k
-from burn.evaluation.confusion import MOST_CLASSES, confusion, keep_confusion
-from burn.evaluation.neighbours import (
+from burn.evaluation.artifacts import neighbours as room
+from burn.evaluation.artifacts.confusion import MOST_CLASSES, confusion, keep_confusion
+from burn.evaluation.artifacts.neighbours import (
     LEFT,
     NEAREST,
     ROWS,
@@ -37,9 +37,9 @@ from burn.evaluation.neighbours import (
     spread,
     tiles,
 )
+from burn.evaluation.classifier import LinearConfig, top_k
+from burn.evaluation.context import Subject, load_model
 from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
-from burn.evaluation.subject import Subject, load_model
-from burn.types import Features
 
 CONSOLE = Console(file=io.StringIO())
 CLASSES = ("cat", "dog", "emu")

@@ -16,11 +16,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tiny  # noqa: F401 - one thread
+from burn.core.errors import UserError
+from burn.core.results import answers_of, read_results
 from burn.data.sources import open_source
 from burn.data.splits import Subset
-from burn.errors import UserError
 from burn.evaluation.cache import plain_features
 from burn.evaluation.classifier import LinearConfig, right_answers
+from burn.evaluation.context import Subject, load_model
 from burn.evaluation.protocols import (
     KnnConfig,
     TransferConfig,
@@ -29,9 +31,7 @@ from burn.evaluation.protocols import (
     run_linear,
     run_transfer,
 )
-from burn.evaluation.run import Request, evaluate
-from burn.evaluation.subject import Subject, load_model
-from burn.results import answers_of, read_results
+from burn.evaluation.registry import Request, evaluate
 
 CONSOLE = Console(file=io.StringIO())
 

@@ -13,17 +13,17 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
-from burn.data.digits import Digits
+from burn.core.errors import Interrupted, UserError
+from burn.core.results import answers_of
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
+from burn.data.builtin.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
-from burn.data.views import ViewConfig
-from burn.errors import Interrupted, UserError
 from burn.evaluation import semi
+from burn.evaluation.context import Subject
 from burn.evaluation.semi import SemiConfig, fine_tune, run_semi
-from burn.evaluation.subject import Subject
 from burn.layers import BinaryConv2d
-from burn.results import answers_of
-from burn.types import Precision
 from networks import tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from liblinear.liblinearutil import predict, train
 
-from burn.errors import UserError
-from burn.evaluation.svm import (
+from burn.core.errors import UserError
+from burn.evaluation.svm.solver import (
     COSTS,
     DEFAULT_COST,
     SvmData,
@@ -183,7 +183,7 @@ def test_cross_validation_holds_out(monkeypatch: pytest.MonkeyPatch):
     noise = np.where(random.random((90, 1)) < 0.5, 1, -1).astype(np.int8)
     seen = []
     monkeypatch.setattr(
-        "burn.evaluation.svm.average_precision",
+        "burn.evaluation.svm.solver.average_precision",
         lambda scores, targets: (
             seen.append((scores, targets)) or average_precision(scores, targets)
         ),
@@ -209,7 +209,7 @@ def test_cross_validation_finds_nothing_in_noise(monkeypatch: pytest.MonkeyPatch
             found.append(ap)
         return ap
 
-    monkeypatch.setattr("burn.evaluation.svm.average_precision", record)
+    monkeypatch.setattr("burn.evaluation.svm.solver.average_precision", record)
     for seed in range(4):
         noise = np.where(np.random.default_rng(seed).random((90, 1)) < 0.5, 1, -1).astype(np.int8)
         svm_full(replace(data, train_targets=noise), seed)

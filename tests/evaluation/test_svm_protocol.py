@@ -15,17 +15,18 @@ from torch.nn import functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
-from burn.backbones import BackboneConfig, build_backbone
-from burn.data.digits import Digits
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
+from burn.core.errors import Interrupted, UserError
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
+from burn.data.builtin.digits import Digits
+from burn.data.formats.voc import Voc, open_voc
 from burn.data.splits import balanced_share
-from burn.data.views import ViewConfig
-from burn.data.voc import Voc, open_voc
-from burn.errors import Interrupted, UserError
-from burn.evaluation import svm_protocol
-from burn.evaluation.subject import Subject
-from burn.evaluation.svm import SvmData
-from burn.evaluation.svm_protocol import SvmConfig, run_svm
-from burn.types import Precision
+from burn.evaluation.context import Subject
+from burn.evaluation.svm import protocol as svm_protocol
+from burn.evaluation.svm.protocol import SvmConfig, run_svm
+from burn.evaluation.svm.solver import SvmData
 from networks import tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())

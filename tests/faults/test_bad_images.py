@@ -21,11 +21,11 @@ import pytest
 import torch
 from PIL import Image
 
+from burn.core.errors import UserError
+from burn.data.augment import ViewConfig
 from burn.data.decode import MOST_BYTES, decode
 from burn.data.loader import plain_batches
 from burn.data.sources import Source, UnreadableImage, open_source
-from burn.data.views import ViewConfig
-from burn.errors import UserError
 
 VIEWS = ViewConfig(size=16, resize=16)
 BOMB = "more than 100,000,000 pixels"

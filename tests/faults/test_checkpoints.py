@@ -15,11 +15,11 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import tiny
-from burn.errors import UserError
+from burn.core.errors import UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
+from burn.training.callbacks.resume import ResumeFiles
 from burn.training.module import PretrainModule
-from burn.training.resume import ResumeFiles
 from burn.training.run import Machine
 
 EVERY_STEP = Machine(device="cpu", workers=0, monitor_every=1, save_every=0)

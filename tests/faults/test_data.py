@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 import tiny
+from burn.core.errors import UserError
 from burn.data.sources import Folder
-from burn.errors import UserError
 from burn.training.run import Machine
 
 

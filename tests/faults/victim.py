@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-import burn.checkpoint
+import burn.checkpoints.native
 import burn.methods.base
-import burn.training.callbacks
+import burn.training.callbacks.all
 import burn.training.module
 import burn.training.run
-from burn.cli import main
-from burn.errors import UserError
+from burn.cli.main import main
+from burn.core.errors import UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
 
@@ -71,11 +71,11 @@ def arrange(moment: str) -> None:
     elif name == "between the two resume files":
         before(Path, "replace", second_rename)
     elif name == "evaluation":
-        before(burn.training.callbacks, "knn_accuracy", strike)
+        before(burn.training.callbacks.all, "knn_accuracy", strike)
     elif name == "stage file half written":
-        before(burn.checkpoint, "save_file", strike)
+        before(burn.checkpoints.native, "save_file", strike)
     elif name == "hand-over":  # the stage's file is there, its description and clean-up are not
-        before(burn.checkpoint, "write_text", strike)
+        before(burn.checkpoints.native, "write_text", strike)
     elif name == "stage 2 begins":
         before(burn.training.run._Stage, "_fit", strike)
     elif name == "rank 1 finds no data":

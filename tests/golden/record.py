@@ -33,7 +33,7 @@ def curves(name: str) -> dict[str, list[float]]:
     import torch
 
     import tiny
-    from burn.training.metrics import read_metrics
+    from burn.training.records.metrics import read_metrics
 
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as after:

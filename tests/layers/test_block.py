@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.backbones import BackboneConfig
+from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
+from burn.core.types import Precision
 from burn.layers import RPReLU
 from burn.layers.block import Half
-from burn.types import Precision
 from networks import randomize
 
 BINARY = (Precision.BINARY, Precision.BINARY_ACTIVATIONS)

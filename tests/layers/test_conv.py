@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from burn.core.types import Precision
 from burn.layers import BinaryConv2d
-from burn.types import Precision
 
 IN, OUT = 4, 6
 PRECISIONS = tuple(Precision)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.core.types import Batch, Precision
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn, BurnConfig, feature_similarity, kl_divergence
-from burn.types import Batch, Precision
 from networks import tiny_reactnet
 
 CONFIG = BurnConfig(num_classes=12, hidden=16)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.methods.byol import Byol, ByolConfig
-from burn.types import Precision
 from method_checks import (
     double,
     goes_on_from_its_state,

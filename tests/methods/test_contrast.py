@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.methods.contrast import (
+from burn.core.types import Precision
+from burn.methods.shared.contrast import (
     KeyQueue,
     MomentumContrast,
     ShuffledEncoder,
@@ -20,7 +21,6 @@ from burn.methods.contrast import (
     info_nce,
     unit,
 )
-from burn.types import Precision
 from method_checks import numeric_gradient
 from networks import tiny_reactnet
 

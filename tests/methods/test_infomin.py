@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.core.types import Batch, Precision
 from burn.methods.infomin import Infomin, InfominConfig
 from burn.methods.mocov2 import Mocov2, Mocov2Config
-from burn.training.monitor import GradientFlowGuard
-from burn.types import Batch, Precision
+from burn.training.callbacks.guard import GradientFlowGuard
 from networks import tiny_reactnet
 
 CONFIG = InfominConfig(negatives=7, momentum=0.9, hidden=16, dimension=8, shuffle_groups=1)

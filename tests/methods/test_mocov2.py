@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, distributed, nn
 
 import threads
-from burn.backbones import Backbone, BackboneConfig
-from burn.errors import UserError
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.core.errors import UserError
+from burn.core.types import Batch, Precision
 from burn.methods.mocov2 import Mocov2, Mocov2Config
-from burn.training.monitor import GradientFlowError, GradientFlowGuard
-from burn.types import Batch, Precision
+from burn.training.callbacks.guard import GradientFlowError, GradientFlowGuard
 from method_checks import join
 from networks import tiny_reactnet
 

@@ -13,12 +13,12 @@ import torch
 from lightly.models.modules.heads import MoCoProjectionHead
 from torch import Tensor, nn
 
-from burn.errors import UserError
-from burn.methods.contrast import MomentumContrast
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.errors import UserError
+from burn.core.types import Batch, Precision
 from burn.methods.s2bnn import S2bnn, S2bnnConfig, distillation_loss
-from burn.targets.weights import Teacher
-from burn.training.monitor import GradientFlowGuard
-from burn.types import Batch, Precision
+from burn.methods.shared.contrast import MomentumContrast
+from burn.training.callbacks.guard import GradientFlowGuard
 from method_checks import double, numeric_gradient
 from networks import randomize, tiny_reactnet
 

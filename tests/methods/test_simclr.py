@@ -12,9 +12,9 @@ import torch
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
 
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.methods.simclr import Simclr, SimclrConfig
-from burn.types import Precision
 from method_checks import (
     Plain,
     double,

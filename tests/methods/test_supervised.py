@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.errors import UserError
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.methods.supervised import Supervised, SupervisedKl
-from burn.targets.weights import Teacher
-from burn.types import Precision
 from method_checks import (
     double,
     goes_on_from_its_state,

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.core.types import Precision
 from burn.methods.swav import Swav, SwavConfig
-from burn.types import Precision
 from method_checks import (
     Plain,
     double,

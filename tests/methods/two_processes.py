@@ -21,9 +21,12 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import threads
-from burn.backbones import Backbone, BackboneConfig
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.types import Batch, Precision
 from burn.methods.base import Method
 from burn.methods.burn import Burn, BurnConfig
 from burn.methods.byol import Byol, ByolConfig
@@ -33,9 +36,7 @@ from burn.methods.s2bnn import S2bnn, S2bnnConfig
 from burn.methods.simclr import Simclr, SimclrConfig
 from burn.methods.supervised import Supervised, SupervisedKl
 from burn.methods.swav import Swav, SwavConfig
-from burn.optim import OptimConfig, build_optimizer
-from burn.targets.weights import Teacher
-from burn.types import Batch, Precision
+from burn.training.optim import OptimConfig, build_optimizer
 from method_checks import views
 from networks import randomize
 

@@ -14,14 +14,14 @@ from statistics import mean
 import pytest
 
 import tiny
-from burn.data.digits import Digits
-from burn.evaluation.subject import load_model
-from burn.features import extract_features
-from burn.knn import knn_accuracy
+from burn.data.builtin.digits import Digits
+from burn.evaluation.context import load_model
+from burn.evaluation.features import extract_features
+from burn.evaluation.knn import knn_accuracy
 from burn.methods.configs import METHODS
-from burn.recipes import find_recipe
-from burn.training.metrics import read_metrics
-from burn.training.recipe import Recipe
+from burn.recipes.registry import find_recipe
+from burn.recipes.schema import Recipe
+from burn.training.records.metrics import read_metrics
 
 STEPS = 88  # four epochs of digits in batches of 64
 MOVING_TARGETS = ("byol", "swav", "mocov2", "infomin")

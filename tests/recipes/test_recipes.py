@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 import tiny
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.core.settings import from_plain
 from burn.methods.configs import METHODS, BurnConfig
-from burn.recipes import RECIPES, find_recipe, recipe_list
-from burn.settings import from_plain
-from burn.training.recipe import Recipe
+from burn.recipes.registry import RECIPES, find_recipe, recipe_list
+from burn.recipes.schema import Recipe
 
 
 # Those for ImageNet100 differ from those for ImageNet at most in a queue.

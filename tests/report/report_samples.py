@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from burn.results import Result, append_results
+from burn.core.results import Result, append_results
 
 DATA = {"name": "/data/cifar10/train.parquet", "images": 40_000, "fingerprint": "ab"}
 CLASSES = ("plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from burn.report.claims import Claim, Evidence, claims
-from burn.results import Result
+from burn.core.results import Result
+from burn.paper.claims import Claim, Evidence, claims
 
 
 def results(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from burn.report.engine import engine, engine_figure
+from burn.experiments.engine_figure import engine, engine_figure
 
 
 def row(network: str, runtime: str, milliseconds: float, isa: str = "", **more: Any):

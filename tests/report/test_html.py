@@ -8,21 +8,22 @@ import pytest
 import report_samples as samples
 from PIL import Image
 
-from burn.campaign_settings import VARIANTS_OF_BURN
-from burn.cli import main
-from burn.errors import UserError
+from burn.campaigns.settings import VARIANTS_OF_BURN
+from burn.cli.main import main
+from burn.core.errors import UserError
+from burn.experiments.cost import figure as costs
 from burn.methods.configs import NEED_TEACHER
-from burn.report import costs, html
-from burn.report import gather as gather_module
-from burn.report.ablations import GROUPS
-from burn.report.charts import COLOURS, Line, Scale, curves
-from burn.report.datasets import DATASETS, difference
-from burn.report.gather import gather
-from burn.report.html import MOST_BYTES, write_report
-from burn.report.ladder import ladder
-from burn.report.networks import networks, verdict
-from burn.report.paper import ablation_figure, figures, paper_figure
-from burn.training import monitor
+from burn.paper.ablations import GROUPS
+from burn.paper.numbers import ablation_figure, figures, paper_figure
+from burn.report import page as html
+from burn.report.load import gather as gather_module
+from burn.report.load.datasets import DATASETS, difference
+from burn.report.load.gather import gather
+from burn.report.model import networks, verdict
+from burn.report.page import MOST_BYTES, write_report
+from burn.report.render.charts import COLOURS, Line, Scale, curves
+from burn.report.sections.ladder import ladder
+from burn.training.callbacks import guard as monitor
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from burn.report.paired import Difference, Scores, holm
-from burn.results import Result, answers_of, packed_answers
+from burn.core.results import Result, answers_of, packed_answers
+from burn.paper.paired import Difference, Scores, holm
 
 IMAGES = 500
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from burn.errors import UserError
-from burn.report.plots import demo_picture
-from burn.report.tables import (
+from burn.core.errors import UserError
+from burn.core.results import Result, append_results, largest_class, read_results
+from burn.report.render.plots import demo_picture
+from burn.report.render.tables import (
     comparison_markdown,
     comparison_table,
     number_name,
     results_table,
 )
-from burn.results import Result, append_results, largest_class, read_results
-from burn.training.metrics import MetricsFile
+from burn.training.records.metrics import MetricsFile
 
 
 def result(model: str, protocol: str, value: float, metric: str = "top1") -> Result:

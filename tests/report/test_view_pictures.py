@@ -8,9 +8,9 @@ import pytest
 import report_samples as samples
 from PIL import Image
 
-from burn.errors import UserError
-from burn.report.gather import gather
-from burn.report.html import build_page
+from burn.core.errors import UserError
+from burn.report.load.gather import gather
+from burn.report.page import build_page
 
 TITLE = "Augmented views that"
 

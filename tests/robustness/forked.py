@@ -1,6 +1,6 @@
 """A server that forks a child for every command, so that a thousand commands import torch once.
 
-Reads one JSON request a line from standard input, runs `burn.cli.main` in a child process, and
+Reads one JSON request a line from standard input, runs `burn.cli.main.main` in a child process, and
 writes one JSON answer a line. Every child has a working directory, environment, output files,
 memory limit and time limit of its own.
 """
@@ -21,9 +21,10 @@ from typing import Any
 
 # Everything that commands import, so that a child begins at once. None of it starts a thread.
 _MODULES = (
-    "burn.ablate", "burn.analyze", "burn.cli", "burn.compare", "burn.demo", "burn.deploy.onnx",
-    "burn.deploy.pack", "burn.evaluation.run", "burn.exchange", "burn.report.html",
-    "burn.report.tables", "burn.training.run",
+    "burn.campaigns.ablate", "burn.campaigns.compare", "burn.checkpoints.foreign.exchange",
+    "burn.cli.demo", "burn.cli.main", "burn.deploy.onnx", "burn.deploy.pack",
+    "burn.evaluation.registry", "burn.experiments.run", "burn.report.page",
+    "burn.report.render.tables", "burn.training.run",
 )  # fmt: skip
 _CAPABILITY_VERSION = 0x20080522
 _FILE_RIGHTS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
@@ -110,7 +111,7 @@ def _drop_file_rights() -> None:
 
 def _run(arguments: list[str]) -> None:
     """The command, and what the interpreter does at its end."""
-    from burn.cli import main as burn
+    from burn.cli.main import main as burn
 
     status = 1
     try:

@@ -14,13 +14,13 @@ from typing import Any, Literal, get_origin, get_type_hints
 import pytest
 from cases import TWO_LINES, Case, Outcome, Server, check
 
-import burn.cli
-from burn.analyze_options import EmaToyOptions, GradientOptions
-from burn.campaign_settings import Execution
-from burn.errors import UserError
+import burn.cli.main
+from burn.campaigns.settings import Execution
+from burn.core.errors import UserError
+from burn.core.inputs import read_text
 from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
-from burn.inputs import read_text
-from burn.recipes import RECIPES
+from burn.experiments.options import EmaToyOptions, GradientOptions
+from burn.recipes.registry import RECIPES
 from burn.training.plan import Machine
 
 DIGITS = 5000  # of a number; Python converts no more than 4,300
@@ -266,7 +266,7 @@ def test_a_configuration_is_utf_8_in_every_locale(mark: str, tmp_path: Path):
 
 def test_print_config_leaves_switches_out(capsys: pytest.CaptureFixture[str]):
     words = "pretrain --recipe demo --overwrite --resume --out /none --json --profile --compile"
-    assert burn.cli.main(["pretrain", "--recipe", "demo", "--overwrite", "--json", "--profile",
+    assert burn.cli.main.main(["pretrain", "--recipe", "demo", "--overwrite", "--json", "--profile",
                           "--compile", "--seed", "3", "--print-config"]) == 0  # fmt: skip
     printed = capsys.readouterr().out
     assert "seed: 3" in printed
@@ -298,10 +298,10 @@ def test_an_unexpected_error_is_one_line(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(burn.cli, "_info", fail)
-    monkeypatch.setattr(burn.cli, "last_opened", lambda: None)  # of another test
+    monkeypatch.setattr(burn.cli.main, "_info", fail)
+    monkeypatch.setattr(burn.cli.main, "last_opened", lambda: None)  # of another test
     monkeypatch.setenv("BURN_DEBUG", debug)
-    assert burn.cli.main(["info", "x"]) == status
+    assert burn.cli.main.main(["info", "x"]) == status
     said = capsys.readouterr().err
     assert ("Traceback" in said) == bool(debug)
     last = said.splitlines()[-1]
@@ -319,14 +319,15 @@ def test_the_last_file_opened_is_named(
         read_text(tmp_path / "file")
         raise IndexError
 
-    monkeypatch.setattr(burn.cli, "_info", fail)
-    assert burn.cli.main(["info", "x"]) == 1
+    monkeypatch.setattr(burn.cli.main, "_info", fail)
+    assert burn.cli.main.main(["info", "x"]) == 1
     assert f"{tmp_path}/file" in capsys.readouterr().err
 
 
 def test_a_long_message_keeps_both_ends(capsys: pytest.CaptureFixture[str]):
     assert (
-        burn.cli.main(["pretrain", "--recipe", "demo", "--burn.lam", "x" * 900, "--data", "d"]) == 2
+        burn.cli.main.main(["pretrain", "--recipe", "demo", "--burn.lam", "x" * 900, "--data", "d"])
+        == 2
     )
     said = capsys.readouterr().err
     assert "--burn.lam" in said

@@ -16,10 +16,10 @@ import pytest
 from cases import Case, Outcome, Server, check
 
 import tiny
-from burn.cli import main
-from burn.errors import UserError
-from burn.results import read_results
-from burn.training.resume import ResumeFiles
+from burn.cli.main import main
+from burn.core.errors import UserError
+from burn.core.results import read_results
+from burn.training.callbacks.resume import ResumeFiles
 
 BURN = (sys.executable, "-m", "burn")
 DIGITS = "--train digits --test digits --device cpu --workers 0"

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from burn.backbones import BackboneConfig, build_backbone
+from burn.backbones.config import BackboneConfig
 from burn.backbones.reactnet import Block, ReActNet
+from burn.backbones.registry import build_backbone
+from burn.core.types import Precision
 from burn.layers import BinaryConv2d
-from burn.training.binary import BinaryLayers
-from burn.types import Precision
+from burn.training.records.binary import BinaryLayers
 from networks import randomize
 
 IMAGES = torch.randint(0, 256, (64, 3, 32, 32), dtype=torch.uint8)

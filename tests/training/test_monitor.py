@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from burn.training.monitor import (
+from burn.core.types import Part
+from burn.training.callbacks.guard import (
     FeatureMonitor,
     GradientFlowError,
     GradientFlowGuard,
@@ -13,7 +14,6 @@ from burn.training.monitor import (
     effective_rank,
     gradient_norms,
 )
-from burn.types import Part
 
 
 def two_layers() -> tuple[nn.Linear, nn.Linear]:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from burn.training.pace import Pace, rate, rough_time, time_left
+from burn.training.callbacks.pace import Pace, rate, rough_time, time_left
 
 
 def paced(*seconds: float, images: int = 8) -> Pace:

@@ -17,13 +17,13 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tiny
-from burn.machine import resident_bytes, source_commit
 from burn.methods.base import StepOutput
 from burn.methods.simclr import Simclr
-from burn.report.gather import gather
-from burn.report.html import build_page
-from burn.training.metrics import read_gradients, read_layers, read_metrics
+from burn.report.load.gather import gather
+from burn.report.page import build_page
+from burn.runtime.hardware import resident_bytes, source_commit
 from burn.training.module import PretrainModule
+from burn.training.records.metrics import read_gradients, read_layers, read_metrics
 from burn.training.steps import monitor_interval
 
 
@@ -206,7 +206,7 @@ def test_overwriting_a_run_removes_its_numbers(tmp_path: Path):
 
 def test_rows_of_an_earlier_burn_are_kept(tmp_path: Path):
     """Whose metrics.csv has fewer columns."""
-    from burn.training.metrics import MetricsFile
+    from burn.training.records.metrics import MetricsFile
 
     file = tmp_path / "metrics.csv"
     file.write_text("step,epoch,loss\n10,0,1.25\n20,0,1\n30,0,9\n")

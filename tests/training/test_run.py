@@ -15,19 +15,19 @@ from safetensors.torch import load_file
 
 import burn.training.run as run_module
 import tiny
-from burn.backbones import build_backbone
-from burn.checkpoint import load_checkpoint
-from burn.errors import Interrupted, UserError
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import backbone_from
+from burn.checkpoints.native import load_checkpoint
+from burn.core.errors import Interrupted, UserError
+from burn.core.types import Precision
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
 from burn.methods.configs import METHODS
-from burn.stop import StopRequest
-from burn.targets.weights import backbone_from
+from burn.runtime.signals import StopRequest
+from burn.training.callbacks.guard import GradientFlowError
 from burn.training.module import PretrainModule
-from burn.training.monitor import GradientFlowError
 from burn.training.plan import Machine
 from burn.training.run import read_plan
-from burn.types import Precision
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -357,7 +357,7 @@ def test_corrupt_images_are_left_out_counted_and_named(teacher: Path, tmp_path: 
 
 
 def test_metrics_file_drops_what_came_after_the_step_it_resumes_from(tmp_path: Path):
-    from burn.training.metrics import MetricsFile, read_metrics
+    from burn.training.records.metrics import MetricsFile, read_metrics
 
     metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.start(0)
@@ -372,7 +372,7 @@ def test_metrics_file_drops_what_came_after_the_step_it_resumes_from(tmp_path: P
 @pytest.mark.parametrize("torn", ["31,0,0.", "31,0,1,2,3", "\0\0\0\0"])
 def test_metrics_file_goes_on_after_a_torn_row(tmp_path: Path, torn: str):
     """As a full disk or a power cut leaves it, with the next row in the same line."""
-    from burn.training.metrics import MetricsFile, read_metrics
+    from burn.training.records.metrics import MetricsFile, read_metrics
 
     metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.start(0)

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 
 import tiny
 from burn.data.loader import EpochSampler
-from burn.recipes import find_recipe
+from burn.recipes.registry import find_recipe
+from burn.recipes.schema import Recipe
 from burn.training import start_summary as start
-from burn.training.callbacks import ProgressBar
-from burn.training.recipe import Recipe
+from burn.training.callbacks.all import ProgressBar
 from burn.training.steps import StageSteps, stage_steps
 
 

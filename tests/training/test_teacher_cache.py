@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 
 import tiny
 from burn.backbones.late import LateBackbone
+from burn.core.errors import UserError
 from burn.data.feature_cache import FeatureCache
-from burn.errors import UserError
+from burn.recipes.schema import Recipe
 from burn.training.plan import Machine
-from burn.training.recipe import Recipe
 
 
 def recipe_of(method: str, size: int | None = None, **changes: Any) -> Recipe:

@@ -14,16 +14,16 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import tiny
-from burn.backbones import build_backbone
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher, load_teacher
+from burn.core.errors import UserError
+from burn.core.types import Batch
 from burn.data.loader import random_views
 from burn.data.view_config import ViewConfig
-from burn.errors import UserError
 from burn.methods.base import Method
 from burn.methods.registry import build_method
-from burn.targets.frozen import FrozenTarget
-from burn.targets.weights import Teacher, load_teacher
-from burn.training.recipe import Recipe
-from burn.types import Batch
+from burn.methods.shared.frozen import FrozenTarget
+from burn.recipes.schema import Recipe
 
 
 def recipe_of(method: str, size: int | None) -> Recipe:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones.config import BackboneConfig
-from burn.errors import UserError
+from burn.core.errors import UserError
 
 
 class Backbone(nn.Module, ABC):

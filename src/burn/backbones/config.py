@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.types import ActivationGradient, WeightGradient, WeightInit
+from burn.core.types import ActivationGradient, WeightGradient, WeightInit
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from burn.errors import printable
+from burn.core.errors import printable
 
 Shape = tuple[int, ...]
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from burn.backbones.base import Backbone, BackboneConfig
-from burn.errors import UserError
+from burn.core.errors import UserError
 
 _RESNET_CHANNELS = (64, 128, 256, 512)
 # Pixels that a folded network takes at once on a CPU, 8 images of 224×224: its maps then stay small

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from burn.backbones.config import BackboneConfig
-from burn.errors import UserError
+from burn.core.errors import UserError
 
 # (output channels, index of the stage whose stride the block applies, or None), 13 blocks.
 _PLAN: tuple[tuple[int, int | None], ...] = (

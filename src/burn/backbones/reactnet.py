@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from burn.backbones.base import Backbone, BackboneConfig
 from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
+from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.block import Half, train_block
-from burn.types import Precision
 
 _TRUNK_BLOCKS = 11  # up to the last widening, whose stride makes 32 of 16
 

@@ -20,8 +20,8 @@ import torch
 from PIL import Image, ImageOps, TiffImagePlugin
 from torch import Tensor
 
-from burn.errors import UserError
-from burn.inputs import open_regular
+from burn.core.errors import UserError
+from burn.core.inputs import open_regular
 
 # Pillow's names of the formats that are decoded, whatever a file is called. For others it may start
 # a program: Ghostscript for EPS. Phones' MPO opens as JPEG and has no entry of its own.

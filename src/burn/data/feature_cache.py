@@ -27,9 +27,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from burn.errors import UserError
-from burn.files import write_text
-from burn.inputs import read_json
+from burn.core.errors import UserError
+from burn.core.files import write_text
+from burn.core.inputs import read_json
 
 _ABOUT = "about.json"
 _FORMAT = 1

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from burn.core.types import Batch, Known
+from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
 from burn.data.feature_cache import FeatureCache
 from burn.data.sources import Source, UnreadableImage
-from burn.data.views import ViewConfig, crop_and_flip, generator, plain_view, random_view
 from burn.data.workers import QuietLoader, start_worker
-from burn.types import Batch, Known
 
 Key = tuple[int, int]  # epoch, index
 

@@ -18,11 +18,14 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from burn.data.cifar import Cifar
+from burn.core.errors import UserError
+from burn.core.inputs import list_folder, require_regular, status_of
+from burn.core.paths import expand
+from burn.data.builtin.digits import Digits, Split
 from burn.data.decode import FORMATS as FORMATS
 from burn.data.decode import UnreadableImage, check_bytes, decode, read_image
-from burn.data.digits import Digits, Split
-from burn.data.labeled import (
+from burn.data.formats.cifar import Cifar
+from burn.data.formats.labeled import (
     LISTS,
     MOST_CLASSES,
     Listing,
@@ -33,11 +36,8 @@ from burn.data.labeled import (
     read_cub,
     read_list,
 )
-from burn.data.parquet import Budget, images_in, opened, read_labels
-from burn.data.walk import walk
-from burn.errors import UserError
-from burn.inputs import list_folder, require_regular, status_of
-from burn.paths import expand
+from burn.data.formats.parquet import Budget, images_in, opened, read_labels
+from burn.data.formats.walk import walk
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")
 # Formats of photographs and pictures that are not read, by extension.
@@ -86,13 +86,13 @@ def open_source(spec: str, split: Split = "train") -> Source:
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
             spec, split = spec.removesuffix(f":{suffix}"), suffix
     if spec.startswith("stream:"):
-        from burn.data.shards import open_shards  # which itself needs this module
+        from burn.data.formats.shards import open_shards  # which itself needs this module
 
         return open_shards(spec.removeprefix("stream:"), split)
     if spec == "digits":
         return Digits(split)
     if spec == "digit-scenes":
-        from burn.data.voc import open_voc  # which itself needs this module
+        from burn.data.formats.voc import open_voc  # which itself needs this module
 
         return open_voc(spec, split)
     path = expand(spec)

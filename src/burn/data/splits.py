@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from burn.core.errors import UserError
 from burn.data.sources import Source
-from burn.errors import UserError
 
 
 class Subset:

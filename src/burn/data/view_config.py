@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.errors import UserError
+from burn.core.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ except ImportError:  # Windows
 import cv2
 from torch.utils.data import DataLoader
 
-from burn.errors import UserError
+from burn.core.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
 _FILES = 64  # open files of a process without workers, and some to spare

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from burn.errors import UserError, printable
+from burn.core.errors import UserError, printable
 
 _SHOWN_CLASSES = 10
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
 from burn.deploy.shared import cosines
-from burn.errors import UserError
 
 _PACKAGES = ("numpy", "burn-engine")
 _TIMED = 30  # images

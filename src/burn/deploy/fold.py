@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from burn.backbones.reactnet import ReActNet
+from burn.core.types import Precision
 from burn.deploy.layers import (
     Array,
     BinaryConvolution,
@@ -39,7 +40,6 @@ from burn.deploy.layers import (
 )
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.sign import hard_sign, weight_scale
-from burn.types import Precision
 
 
 def fold(backbone: ReActNet) -> tuple[Layer, ...]:

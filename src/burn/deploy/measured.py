@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from burn.core.results import Result
 from burn.deploy.pack import Packed, open_packed
 from burn.deploy.shared import sample_images
-from burn.machine import processor
-from burn.results import Result
+from burn.runtime.hardware import processor
 
 _WARM_UP, _MEASURED = 0.2, 1.0  # seconds
 _LEAST_RUNS = 3

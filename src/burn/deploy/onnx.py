@@ -15,9 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
 from burn.backbones.reactnet import ReActNet
-from burn.checkpoint import load_checkpoint
+from burn.checkpoints.foreign.weights import backbone_from
+from burn.checkpoints.native import load_checkpoint
+from burn.core.errors import UserError
+from burn.core.files import require_free, write_beside
+from burn.core.types import Precision
 from burn.deploy.fold import fold
 from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 from burn.deploy.shared import (
@@ -28,10 +32,6 @@ from burn.deploy.shared import (
     sample_images,
     views_of,
 )
-from burn.errors import UserError
-from burn.files import require_free, write_beside
-from burn.targets.weights import backbone_from
-from burn.types import Precision
 
 _MANY_PIXELS = 512**2  # of an image: larger ones are compared in smaller numbers
 _MISSING = "ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"

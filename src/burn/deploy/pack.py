@@ -16,11 +16,15 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
 from burn.backbones.reactnet import ReActNet
-from burn.checkpoint import find_checkpoint, load_checkpoint
-from burn.classifier_file import NAME as CLASSIFIER_NAME
-from burn.classifier_file import Classifier, fingerprint, load_classifier
+from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
+from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
+from burn.checkpoints.foreign.weights import backbone_from
+from burn.checkpoints.native import find_checkpoint, load_checkpoint
+from burn.core.errors import UserError
+from burn.core.files import require_free, write_beside
+from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
 from burn.deploy.layers import Array, BinaryConvolution, Layer
 from burn.deploy.layout import MOST_CHANNELS, MOST_NAMES, names_length, parts, program_of
@@ -32,10 +36,6 @@ from burn.deploy.shared import (
     sample_images,
     views_of,
 )
-from burn.errors import UserError
-from burn.files import require_free, write_beside
-from burn.targets.weights import backbone_from
-from burn.types import Checkpoint, Precision
 
 _CLOSE_SCORES = 0.01  # of the range of an image's scores
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from burn.data.digits import Digits
-from burn.data.views import ViewConfig
+from burn.checkpoints.foreign.heads import classifier_from
+from burn.core.errors import UserError
+from burn.core.settings import from_plain
+from burn.core.types import Checkpoint
+from burn.data.augment import ViewConfig
+from burn.data.builtin.digits import Digits
 from burn.deploy.layers import Array
-from burn.errors import UserError
-from burn.settings import from_plain
-from burn.targets.heads import classifier_from
-from burn.types import Checkpoint
 
 LEAST_COSINE = 0.999
 _NUM_EACH = 4  # sample images of each kind

@@ -1,0 +1,1 @@
+"""Protocols that measure a checkpoint."""

@@ -14,14 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from burn.core.errors import UserError
+from burn.core.files import write_beside
+from burn.core.inputs import require_regular, status_of
+from burn.core.types import Features
 from burn.data.sources import Source
-from burn.errors import UserError
+from burn.evaluation.context import Subject
+from burn.evaluation.features import extract_features
 from burn.evaluation.progress import progress_bar
-from burn.evaluation.subject import Subject
-from burn.features import extract_features
-from burn.files import write_beside
-from burn.inputs import require_regular, status_of
-from burn.types import Features
 
 Split = Literal["train", "test"]
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.core.results import packed_answers
+from burn.core.types import Features
 from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.sources import Source
-from burn.errors import UserError
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
-from burn.results import packed_answers
-from burn.types import Features
 
 
 def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from burn.bounds import require_processes, require_within
-from burn.compute import Compute, Device
-from burn.errors import UserError
+from burn.core.errors import UserError
+from burn.runtime.bounds import require_processes, require_within
+from burn.runtime.compute import Compute, Device
 
 _MOST_EPOCHS = 10**6
 _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2

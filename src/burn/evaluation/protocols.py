@@ -10,11 +10,15 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from burn.classifier_file import NAME as CLASSIFIER_NAME
-from burn.classifier_file import Classifier, save_classifier
+from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
+from burn.checkpoints.classifier import Classifier, save_classifier
+from burn.core.errors import UserError
+from burn.core.results import Result
+from burn.core.types import Features
 from burn.data.sources import Source
 from burn.data.splits import Subset, hold_out
-from burn.errors import UserError
+from burn.evaluation.artifacts.confusion import keep_confusion
+from burn.evaluation.artifacts.neighbours import keep_neighbours
 from burn.evaluation.cache import plain_features
 from burn.evaluation.classifier import (
     ChosenLinear,
@@ -26,13 +30,9 @@ from burn.evaluation.classifier import (
     train_linear_at_best_rate,
 )
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
-from burn.evaluation.confusion import keep_confusion
-from burn.evaluation.neighbours import keep_neighbours
+from burn.evaluation.context import Subject, are_numbers
+from burn.evaluation.knn import knn_predict
 from burn.evaluation.progress import progress_bar
-from burn.evaluation.subject import Subject, are_numbers
-from burn.knn import knn_predict
-from burn.results import Result
-from burn.types import Features
 
 _HELD_OUT = 0.1  # of the training images, to choose the learning rate by
 

@@ -16,20 +16,20 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.core.files import write_text
+from burn.core.results import Result
 from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.sources import Source
 from burn.data.splits import Subset, balanced_share, hold_out
-from burn.errors import UserError
+from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.classifier import new_head, right_answers, top_k
 from burn.evaluation.configs import SemiConfig
-from burn.evaluation.kept import KeptParts
+from burn.evaluation.context import Subject
+from burn.evaluation.features import extract_features
 from burn.evaluation.progress import progress_bar
-from burn.evaluation.subject import Subject
-from burn.features import extract_features
-from burn.files import write_text
-from burn.results import Result
-from burn.stop import interrupted
+from burn.runtime.signals import interrupted
 
 _HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
 _RUN = {

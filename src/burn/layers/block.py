@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from burn.core.types import Precision
 from burn.layers.activation import RPReLU, per_channel
 from burn.layers.byte_conv import sign_conv2d
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import hard_sign, sign_derivative, weight_scale
-from burn.types import Precision
 
 
 @dataclass(frozen=True)

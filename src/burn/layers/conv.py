@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from burn.core.types import Precision, WeightInit
 from burn.layers.activation import RSign, per_channel, sum_channels
 from burn.layers.sign import (
     ActivationGradient,
@@ -16,7 +17,6 @@ from burn.layers.sign import (
     hard_sign,
     sign_derivative,
 )
-from burn.types import Precision, WeightInit
 
 _SMALL = 0.001
 

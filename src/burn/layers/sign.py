@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burn.types import ActivationGradient, WeightGradient
+from burn.core.types import ActivationGradient, WeightGradient
 
 
 def hard_sign(x: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""The ways to train a backbone: a module for each, behind one interface."""

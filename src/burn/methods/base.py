@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from burn.backbones import Backbone
-from burn.types import Batch, Part
+from burn.backbones.base import Backbone
+from burn.core.types import Batch, Part
 
 
 @dataclass(frozen=True)

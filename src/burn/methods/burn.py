@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
 from burn.backbones.late import LateBackbone
+from burn.core.schedule import loss_balance
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput, mlp
 from burn.methods.configs import BurnConfig, KlDirection, Similarity
-from burn.schedule import loss_balance
-from burn.targets.frozen import FrozenTarget
-from burn.types import Batch, Part
+from burn.methods.shared.frozen import FrozenTarget
 
 
 def kl_divergence(

@@ -8,12 +8,12 @@ from __future__ import annotations
 from lightly.loss import NegativeCosineSimilarity
 from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
+from burn.core.schedule import cosine_anneal
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.configs import ByolConfig
-from burn.schedule import cosine_anneal
-from burn.targets.momentum import MomentumTarget
-from burn.types import Batch, Part
+from burn.methods.shared.momentum import MomentumTarget
 
 
 class Byol(Method):

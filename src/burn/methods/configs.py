@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from burn.bounds import require_within
-from burn.errors import UserError
-from burn.schedule import LambdaShape
-from burn.types import TeacherBatchNorm
+from burn.core.errors import UserError
+from burn.core.schedule import LambdaShape
+from burn.core.types import TeacherBatchNorm
+from burn.runtime.bounds import require_within
 
 MethodName = Literal[
     "burn", "supervised", "supervised_kl", "byol", "swav", "mocov2", "s2bnn", "simclr", "infomin"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
 from burn.methods.configs import InfominConfig, Mocov2Config
 from burn.methods.mocov2 import Mocov2
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from lightly.models.modules.heads import MoCoProjectionHead
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.configs import Mocov2Config
-from burn.methods.contrast import MomentumContrast
-from burn.types import Batch, Part
+from burn.methods.shared.contrast import MomentumContrast
 
 
 class Mocov2(Method):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from burn.methods.configs import MethodName
 
 if TYPE_CHECKING:
-    from burn.backbones import Backbone
+    from burn.backbones.base import Backbone
+    from burn.checkpoints.foreign.weights import Teacher
     from burn.methods.base import Method
-    from burn.targets.weights import Teacher
 
 # Each process's BN is to see its own images alone, or queries and keys could be told by it.
 SHUFFLE_NORMS: frozenset[MethodName] = frozenset({"mocov2", "infomin", "s2bnn"})

@@ -11,14 +11,14 @@ from lightly.models.modules.heads import MoCoProjectionHead
 from torch import Tensor
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
-from burn.errors import UserError
+from burn.backbones.base import Backbone
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.errors import UserError
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.configs import S2bnnConfig
-from burn.methods.contrast import MomentumContrast, unit
-from burn.targets.frozen import FrozenTarget
-from burn.targets.weights import Teacher
-from burn.types import Batch, Part
+from burn.methods.shared.contrast import MomentumContrast, unit
+from burn.methods.shared.frozen import FrozenTarget
 
 
 def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Tensor:

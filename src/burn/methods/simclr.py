@@ -11,10 +11,10 @@ import torch
 from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
 
-from burn.backbones import Backbone
+from burn.backbones.base import Backbone
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.configs import SimclrConfig
-from burn.types import Batch, Part
 
 
 class Simclr(Method):

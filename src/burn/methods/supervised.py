@@ -9,13 +9,13 @@ from __future__ import annotations
 from torch import nn
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
-from burn.errors import UserError
+from burn.backbones.base import Backbone
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.errors import UserError
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.burn import kl_divergence
-from burn.targets.frozen import FrozenTarget
-from burn.targets.weights import Teacher
-from burn.types import Batch, Part
+from burn.methods.shared.frozen import FrozenTarget
 
 
 class Supervised(Method):

@@ -15,12 +15,12 @@ from lightly.utils import dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones import Backbone
-from burn.errors import UserError
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.configs import SwavConfig
-from burn.methods.contrast import gather
-from burn.types import Batch, Part
+from burn.methods.shared.contrast import gather
 
 
 class Swav(Method):

@@ -30,9 +30,9 @@ from burn.methods.configs import (
     SimclrConfig,
     SwavConfig,
 )
-from burn.optim_config import OptimConfig
 from burn.recipes.burn import burn_small, paper_imagenet, strong_small_views
-from burn.training.recipe import Recipe
+from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import Recipe
 
 
 def supervised_imagenet() -> Recipe:

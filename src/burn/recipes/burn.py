@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from burn.backbones import BackboneConfig
+from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
 from burn.methods.configs import BurnConfig
-from burn.optim_config import OptimConfig
+from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import Recipe
 from burn.recipes.teachers import CIFAR_MEAN, CIFAR_STD, demo_teacher
-from burn.training.recipe import Recipe
 
 
 def paper_imagenet() -> Recipe:

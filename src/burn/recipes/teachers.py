@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from burn.backbones import BackboneConfig
+from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
 from burn.methods.configs import ByolConfig, Mocov2Config, SimclrConfig
-from burn.optim_config import OptimConfig
-from burn.training.recipe import Recipe
+from burn.recipes.optim import OptimConfig
+from burn.recipes.schema import Recipe
 
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2470, 0.2435, 0.2616)

@@ -1,0 +1,1 @@
+"""The training loop: from a recipe and images to a checkpoint."""

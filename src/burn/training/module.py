@@ -9,13 +9,13 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from burn.core.schedule import learning_rate_factor
+from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
-from burn.optim import build_optimizer
-from burn.processes import Processes
-from burn.schedule import learning_rate_factor
-from burn.training.monitor import GradientFlowError
-from burn.training.recipe import Recipe
-from burn.types import Batch
+from burn.recipes.schema import Recipe
+from burn.runtime.distributed import Processes
+from burn.training.callbacks.guard import GradientFlowError
+from burn.training.optim import build_optimizer
 
 
 class PretrainModule(L.LightningModule):

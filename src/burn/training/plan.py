@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.bounds import require_processes, require_within
-from burn.compute import Device
-from burn.errors import UserError
-from burn.training.recipe import Recipe
+from burn.core.errors import UserError
+from burn.recipes.schema import Recipe
+from burn.runtime.bounds import require_processes, require_within
+from burn.runtime.compute import Device
 
 
 @dataclass(frozen=True)

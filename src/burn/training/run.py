@@ -25,33 +25,35 @@ from numpy.typing import NDArray
 from rich.console import Console
 from torch import nn
 
-from burn.backbones import Backbone, build_backbone
-from burn.checkpoint import (
+from burn.backbones.base import Backbone
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher, load_teacher
+from burn.checkpoints.native import (
     complete_checkpoint,
     images_per_step,
     load_checkpoint,
     save_checkpoint,
 )
-from burn.compute import Device, torch_device, uses_bfloat16
+from burn.core.errors import Interrupted, SaidByFirst, UserError
+from burn.core.files import locked, remove_unfinished, write_text
+from burn.core.inputs import read_json
+from burn.core.settings import from_plain
+from burn.core.types import Checkpoint, Precision
 from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
 from burn.data.sources import Source, open_source, require_outside, require_readable
-from burn.errors import Interrupted, SaidByFirst, UserError
-from burn.files import locked, remove_unfinished, write_text
-from burn.inputs import read_json
 from burn.layers import BinaryConv2d
-from burn.machine import cores, processor, source_commit
 from burn.methods.base import Method
 from burn.methods.configs import NEED_LABELS, NEED_TEACHER
 from burn.methods.registry import SHUFFLE_NORMS, build_method
-from burn.processes import Processes
-from burn.settings import from_plain
-from burn.stop import StopRequest
-from burn.targets.frozen import FrozenTarget
-from burn.targets.weights import Teacher, load_teacher
+from burn.methods.shared.frozen import FrozenTarget
+from burn.recipes.schema import Recipe
+from burn.runtime.compute import Device, torch_device, uses_bfloat16
+from burn.runtime.distributed import Processes
+from burn.runtime.hardware import cores, processor, source_commit
+from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_batches, stage_views
-from burn.training.binary import BinaryLayers
-from burn.training.callbacks import (
+from burn.training.callbacks.all import (
     Gradients,
     Guard,
     Layers,
@@ -62,14 +64,21 @@ from burn.training.callbacks import (
     features_message,
     unreadable_images,
 )
-from burn.training.finite import FiniteSteps
+from burn.training.callbacks.finite import FiniteSteps
+from burn.training.callbacks.guard import GradientFlowGuard
+from burn.training.callbacks.profile import Profile
+from burn.training.callbacks.resume import (
+    ResumeFiles,
+    ResumeWriter,
+    SaveResume,
+    difference_of_runs,
+)
 from burn.training.module import PretrainModule
-from burn.training.monitor import GradientFlowGuard
 from burn.training.plan import Machine, RunPlan
-from burn.training.profile import Profile
-from burn.training.recipe import Recipe
-from burn.training.record import Record
-from burn.training.resume import ResumeFiles, ResumeWriter, SaveResume, difference_of_runs
+from burn.training.records.binary import BinaryLayers
+from burn.training.records.view_samples import NAME as VIEWS
+from burn.training.records.view_samples import save_view_samples, view_samples
+from burn.training.records.writer import Record
 from burn.training.start_summary import (
     cache_line,
     expected_time,
@@ -79,9 +88,6 @@ from burn.training.start_summary import (
 )
 from burn.training.steps import StageSteps, monitor_interval, stage_steps
 from burn.training.teacher_cache import TeacherCache
-from burn.training.view_samples import NAME as VIEWS
-from burn.training.view_samples import save_view_samples, view_samples
-from burn.types import Checkpoint, Precision
 
 _RUN_FILE = "run.json"
 # What gloo and NCCL say when another process has ended.
@@ -133,8 +139,8 @@ def pretrain(
     fit its learning rate any more, that is said. Raises UserError for what cannot be used,
     GradientFlowError where the loss does not train, Interrupted after a signal.
 
-    Several processes (see `burn.processes`) share every batch; `out` must be a folder that all of
-    them see.
+    Several processes (see `burn.runtime.distributed`) share every batch; `out` must be a folder
+    that all of them see.
     """
     plan.recipe.check()
     _check_plan(plan)
@@ -807,9 +813,9 @@ def _trainer(
             num_sanity_val_steps=0,
             **several,
         )
-    # Signals are ours (burn.stop). Lightning's handler of SIGTERM talks to the other processes from
-    # inside the handler, and hangs where only one of them was told; its question at every step,
-    # whether the first one was, waits for a GPU.
+    # Signals are ours (burn.runtime.signals). Lightning's handler of SIGTERM talks to the other
+    # processes from inside the handler, and hangs where only one of them was told; its
+    # question at every step, whether the first one was, waits for a GPU.
     trainer._signal_connector.register_signal_handlers = lambda: None
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     return trainer

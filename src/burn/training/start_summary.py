@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from burn.core.errors import printable
+from burn.core.types import Batch, Known
 from burn.data.sources import Folder, LabeledFiles, Source, skipped_files
 from burn.data.view_config import ViewConfig
-from burn.errors import printable
 from burn.methods.base import Method
 from burn.methods.configs import NEED_LABELS
-from burn.targets.frozen import FrozenTarget
-from burn.training.pace import rate, rough_time
-from burn.training.recipe import Recipe
+from burn.methods.shared.frozen import FrozenTarget
+from burn.recipes.schema import Recipe
+from burn.training.callbacks.pace import rate, rough_time
 from burn.training.steps import StageSteps
 from burn.training.teacher_cache import TeacherCache
-from burn.types import Batch, Known
 
 # Of a trial, at least 4 images: fewer pixels would time little but the calls of Python.
 _TRIAL_PIXELS = 4 * 224**2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.training.recipe import Recipe
+from burn.recipes.schema import Recipe
 
 _LOOKS, _LONGEST = 50, 20  # at a stage, and optimizer steps between two of them
 

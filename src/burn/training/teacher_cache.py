@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.errors import UserError
+from burn.data.augment import drawing_fingerprint
 from burn.data.feature_cache import CacheFolder, FeatureCache
 from burn.data.sources import Source
-from burn.data.views import drawing_fingerprint
-from burn.errors import UserError
 from burn.methods.configs import NEED_TEACHER
-from burn.targets.weights import Teacher
-from burn.training.recipe import Recipe
+from burn.recipes.schema import Recipe
 
 _LOOKED_AT = 64  # views, to tell how much is known
 

@@ -1,0 +1,107 @@
+"""Backbones by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from burn.backbones.config import BackboneConfig, is_binary
+from burn.core.errors import UserError
+from burn.core.types import Precision
+from burn.runtime.hardware import memory_bytes
+
+if TYPE_CHECKING:
+    from burn.backbones.base import Backbone
+
+__all__ = [
+    "Backbone",
+    "BackboneConfig",
+    "build_backbone",
+    "check_backbone",
+    "describe_backbone",
+    "is_binary",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Backbone`, and with it torch, when it is first asked for."""
+    if name != "Backbone":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from burn.backbones.base import Backbone
+
+    return Backbone
+
+
+def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
+    """A freshly initialised backbone (by torch's global random state), channels last.
+
+    Raises:
+        UserError: Name, width, strides and precision do not go together, or the network is too
+            large for this machine's memory.
+    """
+    import torch
+
+    _check_memory(describe_backbone(config, precision))
+    backbone = _build(config, precision)
+    # Not by `Module.to`, which fails where a layer has weights of five dimensions.
+    for tensor in (*backbone.parameters(), *backbone.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+    return backbone
+
+
+def describe_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
+    """The backbone with names and shapes but without numbers: it is on torch's meta device.
+
+    It takes no memory, whatever its size, and draws no random numbers. Raises UserError as
+    `build_backbone` does.
+    """
+    import torch
+
+    check_backbone(config)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        return _build(config, precision)
+
+
+def _build(config: BackboneConfig, precision: Precision) -> Backbone:
+    if not is_binary(config.name):
+        # timm is slow to import: a binary network does not wait for it.
+        from burn.backbones.float import FloatBackbone
+
+        if precision != Precision.FLOAT:
+            raise UserError(f"backbone {config.name} has no binary layers: train it in one stage")
+        return FloatBackbone(config)
+    from burn.backbones.reactnet import ReActNet
+
+    return ReActNet(config, precision)
+
+
+def _check_memory(described: Backbone) -> None:
+    """Raise UserError for a network that this machine could not hold twice."""
+    config, memory = described.config, memory_bytes()
+    size = sum(t.numel() * t.element_size() for t in described.state_dict().values())
+    if memory is not None and 2 * size > memory:
+        raise UserError(
+            f"backbone {config.name} of width {config.width:g} takes {size / 1e9:,.1f} GB; this "
+            f"machine has {memory / 1e9:,.1f} GB of memory, and two copies must fit into it"
+        )
+
+
+def check_backbone(config: BackboneConfig) -> None:
+    """Raise UserError for settings out of range, or that do not belong to the architecture."""
+    if not 0 < config.width <= 16:
+        raise UserError(f"width {config.width} is not in (0, 16]")
+    if config.stem_stride not in (None, 1, 2):
+        raise UserError(f"stem_stride {config.stem_stride} is not 1 or 2")
+    for name in ("stage_strides", "resnet_strides"):
+        strides = getattr(config, name) or ()
+        if any(stride not in (1, 2) for stride in strides):
+            raise UserError(f"{name} {list(strides)}: each must be 1 or 2")
+    if min(config.std) <= 0:
+        raise UserError(f"std {list(config.std)}: each must be above 0")
+    if is_binary(config.name) and config.resnet_strides:
+        raise UserError("resnet_strides belong to float ResNets; reactnet_a has stage_strides")
+    if not is_binary(config.name):
+        if config.stage_strides != BackboneConfig().stage_strides:
+            raise UserError(f"stage_strides belong to reactnet_a, not to {config.name}")
+        if config.feature_layer:
+            raise UserError(f"feature_layer belongs to reactnet_a, not to {config.name}")

@@ -1,0 +1,1 @@
+"""Many runs at one budget: comparisons of methods and ablations of a recipe."""

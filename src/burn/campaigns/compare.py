@@ -1,0 +1,146 @@
+"""`burn compare`: several methods on the same images, network and budget, trained and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from rich.console import Console
+
+from burn.campaigns.settings import (
+    LABELLED_TEACHER,
+    TEACHER,
+    VARIANTS_OF_BURN,
+    Execution,
+    refuse_failed,
+    within_budget,
+)
+from burn.core.errors import UserError
+from burn.core.files import write_text
+from burn.core.results import Result
+from burn.evaluation.configs import LinearConfig
+from burn.methods.configs import METHODS, NEED_TEACHER
+from burn.recipes.registry import find_recipe
+from burn.report.render.tables import comparison_markdown
+from burn.runtime.bounds import require_within
+from burn.runtime.ranks import require_alone
+from burn.training.plan import RunPlan
+
+Family = Literal["small", "imagenet", "imagenet100"]
+COMPARED: tuple[str, ...] = (*METHODS, *VARIANTS_OF_BURN)
+_TAUGHT = NEED_TEACHER | set(VARIANTS_OF_BURN)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What every method has in common. Its own settings are those of its recipe, METHOD_FAMILY.
+
+    Attributes:
+        data: images to learn from, as for pretraining; with labels, which judging needs.
+        test: images with labels to judge on.
+        budget: images that each method sees in all of its stages together, to less than a batch a
+            stage; the views of an image count once.
+        teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
+            s2bnn.
+        labelled_teacher: teacher of supervised_kl, with its classifier.
+        teacher_size: side in pixels of the views that `teacher` sees; default: the student's.
+        labelled_teacher_size: the same of `labelled_teacher`.
+        family: whose recipes: small images, imagenet or imagenet100.
+        stages: of each method; default: its recipe's.
+        linear: linear evaluation, on features of plain views unless its augment says otherwise.
+    """
+
+    data: str
+    test: str
+    budget: int
+    teacher: str | None = None
+    labelled_teacher: str | None = None
+    teacher_size: int | None = None
+    labelled_teacher_size: int | None = None
+    family: Family = "small"
+    stages: Literal[1, 2] | None = None
+    linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
+
+    def check(self, methods: Sequence[str]) -> None:
+        """Raise UserError for values out of range, unknown methods and lacking teachers."""
+        for method in methods:
+            if method not in COMPARED:
+                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(COMPARED)}")
+        if not methods or len(set(methods)) < len(methods):
+            raise UserError("--methods: give each once, and at least one")
+        for method in methods:
+            if method in _TAUGHT and not self.teacher_of(method):
+                option, recipe = "teacher", "teacher_small"
+                if method == "supervised_kl":
+                    option, recipe = "labelled-teacher", "teacher_supervised_small"
+                raise UserError(
+                    f"method {method} needs --{option}: a run of {recipe}, say, or "
+                    f"ARCHITECTURE:FILE; or leave {method} out of --methods"
+                )
+        require_within(
+            8, 4096, teacher_size=self.teacher_size,
+            labelled_teacher_size=self.labelled_teacher_size,
+        )  # fmt: skip
+        self.linear.check()
+
+    def teacher_of(self, method: str) -> str | None:
+        """What the method learns from, as `--teacher` takes it."""
+        if method not in _TAUGHT:
+            return None
+        return self.labelled_teacher if method == "supervised_kl" else self.teacher
+
+    def _size_of(self, method: str) -> int | None:
+        if method not in _TAUGHT:
+            return None
+        return self.labelled_teacher_size if method == "supervised_kl" else self.teacher_size
+
+    def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
+        """Method `model`'s recipe, cut or stretched to the budget; warm-up is a fifth at most.
+
+        Raises UserError where the budget does not make a step.
+        """
+        name = f"{model}_{self.family}"
+        recipe = find_recipe(name)
+        if self.stages is not None:
+            recipe = replace(recipe, stages=self.stages)
+        recipe = replace(recipe, teacher_size=self._size_of(model))
+        recipe, steps = within_budget(recipe, self.budget, num_images)
+        return RunPlan(name, recipe, self.data, self.teacher_of(model), seed, steps)
+
+
+def compare(
+    comparison: Comparison,
+    methods: Sequence[str],
+    execution: Execution,
+    console: Console,
+    show: Callable[[Sequence[Result]], None] = lambda _: None,
+) -> list[Result]:
+    """Train and judge every method with every seed; what the folder already holds is kept.
+
+    Each leaves a run folder METHOD-seedN, with its compared.jsonl; later calls may add methods and
+    seeds, but not change settings. comparison.md and .svg show all that the folder holds, which is
+    returned; `show` receives it before anything of it is written. A run that fails does not stop
+    the others. Raises UserError as `pretrain` does, Interrupted after a signal.
+    """
+    from burn.campaigns.jobs import read_campaign, run_campaign
+    from burn.report.render.plots import comparison_picture
+
+    require_alone("compare")
+    comparison.check(methods)
+    failed = run_campaign(
+        "comparison", comparison, methods, execution, console,
+        settings=asdict(comparison), floor=methods,
+        references={TEACHER: comparison.teacher, LABELLED_TEACHER: comparison.labelled_teacher},
+        sizes={
+            TEACHER: comparison.teacher_size,
+            LABELLED_TEACHER: comparison.labelled_teacher_size,
+        },
+    )  # fmt: skip
+    results = read_campaign(execution.out)
+    if results:
+        show(results)
+        write_text(execution.out / "comparison.md", comparison_markdown(results))
+        comparison_picture(results, execution.out / "comparison.svg")
+    refuse_failed(failed, execution.out)
+    return results

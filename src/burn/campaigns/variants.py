@@ -1,0 +1,95 @@
+"""Variants for `burn ablate`: a BURN recipe's own choices, and the paper's method beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from burn.methods.configs import BurnConfig
+from burn.recipes.schema import Recipe
+
+Change = Callable[[Recipe], Recipe]
+
+
+def _burn(**changes: Any) -> Change:
+    return lambda recipe: replace(recipe, burn=replace(recipe.burn, **changes))
+
+
+def _stages(count: Literal[1, 2]) -> Change:
+    return lambda recipe: replace(recipe, stages=count)
+
+
+def _sign(gradient: Any) -> Change:
+    return lambda recipe: replace(
+        recipe, backbone=replace(recipe.backbone, activation_gradient=gradient)
+    )
+
+
+def _weights(init: Any) -> Change:
+    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, weight_init=init))
+
+
+def _unchanged(recipe: Recipe) -> Recipe:
+    return recipe
+
+
+def _paper(
+    stages: Literal[1, 2], classifier: Literal["joint", "frozen", "none"], **changes: Any
+) -> Change:
+    """The paper's loss and sign gradient with the recipe's network shape, views and optimizer."""
+
+    def change(recipe: Recipe) -> Recipe:
+        loss = BurnConfig(
+            classifier=classifier, num_classes=recipe.burn.num_classes, hidden=recipe.burn.hidden
+        )
+        recipe = replace(recipe, stages=stages, burn=replace(loss, **changes))
+        return _sign("poly")(recipe)
+
+    return change
+
+
+_KL_ALONE = {"lam": "constant", "lam_start": 0.0, "lam_end": 0.0}
+_CONSTANT = {"lam": "constant", "lam_end": 0.7}  # as in Table 7
+
+# Names that begin with "paper" are the paper's method, whatever the recipe does; the others change
+# one choice of the recipe. The components are the paper's Table 5. The teacher is not a recipe's,
+# but given beside it.
+VARIANTS: Mapping[str, Change] = {
+    "one-stage": _stages(1),
+    "two-stages": _stages(2),
+    "two-stages-double": _stages(2),
+    "no-classifier": _burn(classifier="none", classifier_lr=1.0, similarity_of="features"),
+    "frozen": _burn(classifier="frozen"),
+    "joint": _burn(classifier="joint"),
+    "linear-projection": _burn(projection="linear"),
+    "mlp-projection": _burn(projection="mlp"),
+    "plain-targets": _burn(standardize=False),
+    "standardized-targets": _burn(standardize=True),
+    "poly": _sign("poly"),
+    "clip": _sign("clip"),
+    "fan-in-weights": _weights("fan_in"),
+    "small-weights": _weights("small"),
+    "same-view": _burn(views="same"),
+    "crossed-views": _burn(views="cross"),
+    "unlabelled-teacher": _unchanged,
+    "labelled-teacher": _unchanged,
+    "paper-kl": _paper(1, "frozen", **_KL_ALONE),
+    "paper-kl+fs": _paper(1, "frozen", **_CONSTANT),
+    "paper-kl+fs+schedule": _paper(1, "frozen"),
+    "paper-two-stages": _paper(2, "frozen"),
+    "paper-two-stages-double": _paper(2, "frozen"),
+    "paper-joint-kl": _paper(1, "joint", **_KL_ALONE),
+    "paper-joint-kl+fs": _paper(1, "joint", **_CONSTANT),
+    "paper-joint-kl+fs+schedule": _paper(1, "joint"),
+    "paper-joint-two-stages": _paper(2, "joint"),
+    "paper-joint-fresh": _paper(2, "joint", carry_classifier=False),
+    "paper-fs": _paper(1, "none"),
+    "paper-l1": _paper(1, "frozen", similarity="l1"),
+    "paper-l2": _paper(1, "frozen", similarity="l2"),
+    "paper-heaviside": _paper(1, "frozen", lam="heaviside"),
+    "paper-student-first": _paper(1, "frozen", kl_direction="student_first"),
+}
+
+# Two stages in the paper are 200 epochs each, against 200 of one stage: twice the images.
+BUDGETS: Mapping[str, int] = {"two-stages-double": 2, "paper-two-stages-double": 2}

@@ -1,0 +1,111 @@
+"""A linear classifier on a frozen backbone as a file, and which backbone it belongs to.
+
+The file is safetensors: `weight` float32 (classes, features) and `bias` (classes,). Its metadata's
+"classifier" is JSON: format (version of this layout), burn (version), classes (their names),
+backbone (`fingerprint` of it) and settings (how it was trained).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from burn.backbones.base import Backbone
+from burn.checkpoints.native import read_safetensors
+from burn.core.errors import UserError, printable
+from burn.core.files import write_beside
+from burn.core.inputs import parse_json
+
+FORMAT = 1
+NAME = "classifier.safetensors"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """weight: float32 (classes, features). bias: float32 (classes,).
+
+    classes: names of the outputs. backbone: fingerprint of the network before it.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    classes: tuple[str, ...]
+    backbone: str
+
+
+def fingerprint(backbone: Backbone) -> str:
+    """Changes with the network's weights and settings."""
+    digest = hashlib.sha256(repr(asdict(backbone.config)).encode())
+    for name, tensor in backbone.state_dict().items():
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, Any]) -> None:
+    """Write `path` (.safetensors) atomically, in the place of an older one.
+
+    settings: plain JSON values. Raises UserError where it cannot be written.
+    """
+    about = {
+        "format": FORMAT,
+        "burn": version("burn-ssl"),
+        "classes": classifier.classes,
+        "backbone": classifier.backbone,
+        "settings": dict(settings),
+    }
+    tensors = {"weight": classifier.weight, "bias": classifier.bias}
+    tensors = {n: t.detach().to("cpu", torch.float32).contiguous() for n, t in tensors.items()}
+    metadata = {"classifier": json.dumps(about)}
+    try:
+        write_beside(path, lambda beside: save_file(tensors, beside, metadata=metadata))
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def load_classifier(path: Path) -> Classifier | None:
+    """What `save_classifier` wrote; None for a safetensors file that holds something else.
+
+    Raises UserError for a file that is damaged or of another version.
+    """
+    text, tensors = read_safetensors(path, "classifier")
+    if text is None:
+        return None
+    about = parse_json(text, f"{path}: its description")
+    try:
+        found, classes, backbone = about["format"], about["classes"], about["backbone"]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: its description cannot be read") from error
+    if lacking := {"weight", "bias"} - tensors.keys():
+        raise UserError(f"{path} is no classifier: it holds no {min(lacking)}")
+    weight, bias = tensors["weight"], tensors["bias"]
+    if found != FORMAT:
+        raise UserError(
+            f"{path} has classifier format {printable(str(found)[:40])}, this burn "
+            f"({version('burn-ssl')}) reads {FORMAT}"
+        )
+    if problem := _problem(weight, bias, classes):
+        raise UserError(f"{path} is no classifier: {problem}")
+    return Classifier(weight, bias, tuple(classes), str(backbone))
+
+
+def _problem(weight: Tensor, bias: Tensor, classes: Any) -> str | None:
+    if not isinstance(classes, Sequence) or not all(isinstance(name, str) for name in classes):
+        return "its classes are not a list of names"
+    shapes = weight.ndim == 2 and bias.shape == weight.shape[:1] == (len(classes),)
+    if not shapes or not weight.numel():
+        return f"weight {tuple(weight.shape)}, bias {tuple(bias.shape)}, {len(classes)} classes"
+    if weight.dtype != torch.float32 or bias.dtype != torch.float32:
+        return f"it holds {weight.dtype} and {bias.dtype}, not float32"
+    if not bool(torch.isfinite(weight).all() and torch.isfinite(bias).all()):
+        return "it holds numbers that are not finite"
+    return None

@@ -1,0 +1,1 @@
+"""Files of other projects: teachers' weights and published binary networks."""

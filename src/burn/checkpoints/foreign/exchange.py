@@ -1,0 +1,585 @@
+"""Published checkpoints of binary networks become ours, and ours go back to ReActNet's format.
+
+All are ReActNet-A under other names. Where a block doubles the width they have two 1×1 convolutions
+with a BN each and concatenate the outputs; ours has one with the channels of both. The function is
+theirs but where the argument of a sign is exactly 0: they have 0 there, we +1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.backbones.plan import STEM_CHANNELS
+from burn.backbones.reactnet import ReActNet
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import backbone_from, read_weights
+from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
+from burn.core.errors import UserError, printable
+from burn.core.files import require_free, write_beside
+from burn.core.types import Precision
+from burn.data.augment import ViewConfig
+
+Format = Literal["reactnet", "burn-release", "s2bnn"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+Shapes = dict[str, tuple[int, ...]]
+
+_PRECISIONS = {1: Precision.BINARY_ACTIVATIONS, 2: Precision.BINARY}  # by stage
+
+# How names in a file begin, without the words `state_dict` and `module`, and how they begin below;
+# None: dropped. The first that fits counts. A name that ends in no dot is a whole name.
+_NECK = {"fc0.": "0.", "bn0.": "1.", "fc1.": "3.", "bn1.": "4.", "": ""}  # NonLinearNeckSimCLR's
+_PARTS: dict[str, dict[str, str | None]] = {
+    "reactnet": {"feature.": "feature.", "fc.": "classifier."},
+    "burn-release": {
+        **{w + p: p for w in ("", "backbone.", "online_net.0.") for p in ("feature.", "fc.")},
+        **{
+            part + theirs: head + ours
+            for part, head in (
+                ("classifier.", "classifier."),
+                ("online_net.1.", "classifier."),
+                ("teacher_classifier.", "teacher_classifier."),
+                ("diff_branch_net.1.", "teacher_classifier."),
+            )
+            for theirs, ours in _NECK.items()
+        },
+        "head.fc_cls.": "classifier.",  # of linear evaluation
+        "diff_branch_net.0.": None,  # the float teacher
+    },
+    "s2bnn": {
+        "encoder_q.feature.": "feature.",
+        "encoder_q.fc.": "head.",
+        "feature.": "feature.",  # of linear evaluation
+        "fc.": "classifier.",
+        **dict.fromkeys(("encoder_k.", "queue", "queue_ptr"), None),
+    },
+}
+# What training leaves beside the weights, whatever is in it.
+_OF_TRAINING = ("optimizer", "scheduler", "lr_scheduler", "scaler", "amp")
+_MOST_ENTRIES = 100_000
+
+# Layers of the parts beside the backbone, with True for BN. The names in a file tell which one it
+# has.
+_LINEAR = {"": False}
+_PROJECTION = {"0.": False, "2.": False}
+_MLP = {"0.": False, "1.": True, "3.": False}
+_MLP_NORM = {**_MLP, "4.": True}  # the class's default, with_last_bn
+_HEADS = {
+    "reactnet": {"classifier.": (_LINEAR,)},
+    "burn-release": {
+        "classifier.": (_MLP, _MLP_NORM, _LINEAR),
+        "teacher_classifier.": (_MLP, _MLP_NORM),
+    },
+    "s2bnn": {  # a projection without its option --mlp is one layer
+        "head.": (_PROJECTION, _LINEAR),
+        "classifier.": (_LINEAR,),
+    },
+}
+
+_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+_NAMES = {  # ours -> theirs
+    "stem": "conv1",
+    "stem_norm": "bn1",
+    "feature_layer.0": "fc.0",
+    "spatial.sign.shift": "move11.bias",
+    "spatial": "binary_3x3",
+    "spatial_norm": "bn1",
+    "spatial_activation.before": "move12.bias",
+    "spatial_activation.slope": "prelu1.weight",
+    "spatial_activation.after": "move13.bias",
+    "pointwise.sign.shift": "move21.bias",
+    "pointwise": "binary_pw",
+    "pointwise_norm": "bn2",
+    "pointwise_activation.before": "move22.bias",
+    "pointwise_activation.slope": "prelu2.weight",
+    "pointwise_activation.after": "move23.bias",
+}
+_HALVES = {"binary_pw": ("binary_pw_down1", "binary_pw_down2"), "bn2": ("bn2_1", "bn2_2")}
+_STEM = "feature.0.conv1.weight"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import read.
+
+    parameters: of the backbone. heads: what was kept beside it, with its number of parameters.
+    dropped: what the file holds besides, with its number of entries. notes: what else to know.
+    """
+
+    format: str
+    stage: int
+    precision: Precision
+    width: float
+    parameters: int
+    heads: Mapping[str, int]
+    dropped: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote.
+
+    entries: in the file. parameters: of the network, with its `fc` if any. left_out: parts of the
+    checkpoint that the format has no place for. notes: what else to know.
+    """
+
+    format: str
+    precision: Precision
+    entries: int
+    parameters: int
+    left_out: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = None) -> Imported:
+    """Write the published checkpoint `file` as one of ours, `out` (.safetensors, not there yet).
+
+    stage: 1 (binary activations) or 2 (binary weights too). It may be left out where the file tells
+    it: flat weights belong to stage 2, and 4-D weights to stage 1 in ReActNet's files, which have
+    a classifier. Otherwise the function of the network depends on it, and it must be given.
+    Raises UserError, and writes nothing, unless every entry of the file has its place or a reason
+    to be dropped, none is lacking, and the stage is known and does not contradict the file.
+    """
+    if format not in FORMATS:
+        raise UserError(f"unknown format {format!r}: {', '.join(FORMATS)}")
+    if stage not in (None, *_PRECISIONS):
+        raise UserError(f"stage {stage}: 1 (binary activations) or 2 (binary weights too)")
+    if out.suffix != ".safetensors":
+        raise UserError(f"{out}: a checkpoint's name ends in .safetensors")
+    require_free(out, out.with_suffix(".json"))
+    content = read_weights(file)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
+    try:
+        read = _read(content, format)
+    except UserError as error:
+        fitting = [other for other in FORMATS if _fits(content, other)]
+        if not fitting:
+            raise UserError(f"{file} cannot be imported as {format}: {error}") from error
+        raise UserError(
+            f"{file} is of format {' or '.join(fitting)}, not {format}: give --format {fitting[0]}"
+        ) from error
+    try:
+        weights, imported = _translate(read, _stage(read, stage))
+    except UserError as error:
+        raise UserError(f"{file} cannot be imported as {format}: {error}") from error
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    meta = {
+        "stage": imported.stage,
+        "num_stages": len(_PRECISIONS),
+        "precision": imported.precision.value,
+        "steps": 0,
+        "seed": None,
+        "backbone": asdict(read.config),
+        "views": asdict(ViewConfig()),
+        "recipe": {"name": f"imported {format}"},
+        "source": {"format": format, "file": file.name, "sha256": digest},
+    }
+    save_checkpoint(out, weights, meta, new=True)
+    return imported
+
+
+def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
+    """Write a checkpoint of ours as the torch file `out` (not there yet), for ReActNet's code.
+
+    A linear classifier becomes `fc`. Raises UserError, and writes nothing, for a network that
+    ReActNet's code cannot build.
+    """
+    if format != "reactnet":
+        raise UserError(f"cannot export to {format!r}: reactnet is the only format")
+    if out.suffix == ".safetensors":
+        raise UserError(f"{out}: the format is a torch file, name it .pth or .pth.tar")
+    require_free(out)
+    held = load_checkpoint(checkpoint)
+    backbone = backbone_from(held)
+    if problem := _unpublished(backbone):
+        raise UserError(f"{held.origin} cannot be exported to {format}: {problem}")
+    precision = Precision(held.meta["precision"])
+    config, ours = backbone.config, backbone.state_dict()
+    theirs: dict[str, Tensor] = {}
+    for name, shapes in _published(ours, flat=precision == Precision.BINARY).items():
+        whole = ours[name].flatten().repeat(1 if ours[name].ndim else len(shapes))
+        for (their, shape), piece in zip(shapes.items(), whole.chunk(len(shapes)), strict=True):
+            theirs[their] = piece.reshape(shape).clone()
+    parameters = sum(p.numel() for p in backbone.parameters())
+    left_out = {name.partition(".")[0] for name in held.weights} - {"backbone"}
+    head = take(held.weights, "classifier.")
+    notes = []
+    if {n: t.shape for n, t in head.items()} == _head_shapes(_LINEAR, head, backbone.num_features):
+        theirs |= {f"fc.{name}": tensor for name, tensor in head.items()}
+        parameters += sum(tensor.numel() for tensor in head.values())
+        left_out.remove("classifier")
+    else:
+        notes.append("the checkpoint has no linear classifier, the file no fc")
+    if (config.mean, config.std) != (BackboneConfig.mean, BackboneConfig.std):
+        notes.append(f"images are to be normalised by mean {config.mean} and std {config.std}")
+    state = {f"module.{name}": tensor for name, tensor in theirs.items()}
+    try:
+        write_beside(out, lambda beside: torch.save({"state_dict": state}, beside), new=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+    left = tuple(sorted(left_out))
+    return Exported(format, precision, len(state), parameters, left, tuple(notes))
+
+
+def _unpublished(backbone: Backbone) -> str | None:
+    """Why ReActNet's code cannot build this network, if it cannot."""
+    config = backbone.config
+    if not isinstance(backbone, ReActNet):
+        return f"it is a {config.name}, not a reactnet_a"
+    if backbone.precision == Precision.FLOAT:
+        return "its precision is float; both steps of ReActNet have binary activations"
+    if config.feature_layer:
+        return "it has a feature layer (Linear and ReLU after pooling)"
+    strides = (config.stem_stride or 2, *config.stage_strides)
+    if strides != (2,) * 5:
+        return f"its strides (stem, then stages) are {list(strides)}, and not all 2"
+    published = _described(_config_of(backbone.stem.weight)).state_dict()
+    if any(published[name].shape != t.shape for name, t in backbone.state_dict().items()):
+        return f"width {config.width} is too small for the stem's channels to double"
+    return None
+
+
+def _config_of(stem: Tensor) -> BackboneConfig:
+    return BackboneConfig(width=stem.shape[0] / STEM_CHANNELS)
+
+
+def _described(config: BackboneConfig) -> Backbone:
+    """Shapes without memory: what a file claims of itself costs nothing until it is checked."""
+    with torch.device("meta"):
+        return build_backbone(config, Precision.BINARY)
+
+
+def _published(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:
+    """For each of our entries the published one with its shape, or the two that it is cut into."""
+    published: dict[str, Shapes] = {}
+    for name, tensor in ours.items():
+        block, rest, prefix = "", name, "feature.0."
+        if name.startswith("blocks."):
+            _, block, rest = name.split(".", 2)
+            prefix = f"feature.{int(block) + 1}."
+        module, _, leaf = _NAMES.get(rest, rest).rpartition(".")
+        module = _NAMES.get(module, module)
+        prefix = "" if module == "fc.0" else prefix
+        modules: tuple[str, ...] = (module,)
+        if module in _HALVES:
+            out_channels, in_channels = ours[f"blocks.{block}.pointwise.weight"].shape[:2]
+            modules = _HALVES[module] if out_channels > in_channels else modules
+        shape = (len(tensor) // len(modules), *tensor.shape[1:]) if tensor.ndim else ()
+        if module.startswith("move"):
+            shape = (1, *shape, 1, 1)
+        elif flat and module.startswith("binary"):
+            leaf, shape = "weights", (math.prod(shape), 1)
+        published[name] = {f"{prefix}{m}.{leaf}": shape for m in modules}
+    return published
+
+
+def _both_kinds(*, flat: bool) -> Iterator[str]:
+    """Names of all 1×1 convolutions and their BN: each block has those of both kinds."""
+    leaves = {"binary_pw": ["weights" if flat else "weight"], "bn2": _NORM}
+    for block in range(1, 14):
+        for module, halves in _HALVES.items():
+            for kind in (module, *halves):
+                yield from (f"feature.{block}.{kind}.{leaf}" for leaf in leaves[module])
+
+
+def _head_shapes(
+    layers: Mapping[str, bool], held: Mapping[str, Tensor], features: int | None
+) -> Shapes:
+    """Shapes of a head with linear layers as wide as those held, on `features` if these are known.
+
+    layers: by name, True for BN. An MLP may have linear layers without bias, if all have none.
+    """
+    linear = [layer for layer, norm in layers.items() if not norm]
+    biased = len(layers) == 1 or any(f"{layer}bias" in held for layer in linear)
+    shapes: Shapes = {}
+    width = features
+    for layer, norm in layers.items():
+        if norm:
+            shapes |= {f"{layer}{n}": () if n == _NORM[-1] else (width or 0,) for n in _NORM}
+        else:
+            weight = held.get(f"{layer}weight")
+            out, given = (0, 0) if weight is None or weight.ndim != 2 else weight.shape
+            shapes[f"{layer}weight"] = (out, given if width is None else width)
+            if biased:
+                shapes[f"{layer}bias"] = (out,)
+            width = out
+    return shapes
+
+
+def _layers(
+    alternatives: Sequence[Mapping[str, bool]], held: Mapping[str, Tensor]
+) -> Mapping[str, bool]:
+    """The head of which most layers are held; of several, the smallest."""
+    return max(alternatives, key=lambda a: (sum(f"{n}weight" in held for n in a), -len(a)))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A published network by the names of this module, every entry checked.
+
+    found: tensors by name. published: of each of our entries, its pieces in `found`. ours: our
+    entries, without memory. flat: whether binary weights are flat.
+    """
+
+    format: str
+    config: BackboneConfig
+    found: Mapping[str, Tensor]
+    published: Mapping[str, Shapes]
+    ours: Mapping[str, Tensor]
+    flat: bool
+    heads: Mapping[str, int]
+    dropped: Mapping[str, int]
+    notes: tuple[str, ...]
+    parameters: int
+
+
+def _read(content: Mapping[Any, Any], format: str) -> _Read:
+    """Raises UserError unless the content is a network of this format and nothing else."""
+    entries = _sort(content, _PARTS[format])
+    found, dropped = entries.found, entries.dropped
+    stem = found.get(_STEM)
+    if stem is None or stem.ndim != 4:
+        raise _misfit({"lacks": [_STEM], "has unknown": entries.unknown})
+    flat = any(name.endswith(".weights") for name in found)
+    config = _config_of(stem)
+    if format == "burn-release":
+        config = replace(
+            config,
+            feature_layer="fc.0.weight" in found,  # the option use_mlp
+            activation_gradient="clip",
+            weight_gradient="identity",
+        )
+    backbone = _described(config)
+    ours = backbone.state_dict()
+    published = _published(ours, flat=flat)
+    shapes = {name: shape for pieces in published.values() for name, shape in pieces.items()}
+    if format == "s2bnn":
+        # Its blocks carry both kinds of 1×1 convolutions and use one.
+        unused = {name for name in _both_kinds(flat=flat) if name not in shapes}
+        if lacking := sorted(unused - found.keys()):
+            raise _misfit({"lacks": [entries.theirs(name) for name in lacking]})
+        dropped["1×1 convolutions and BN that are not used"] = len(unused)
+        found = {name: tensor for name, tensor in found.items() if name not in unused}
+    heads: dict[str, int] = {}
+    for part, alternatives in _HEADS[format].items():
+        if held := take(found, part):
+            features = None if part == "teacher_classifier." else backbone.num_features
+            head = _head_shapes(_layers(alternatives, held), held, features)
+            shapes |= {part + name: shape for name, shape in head.items()}
+            learned = (s for n, s in head.items() if n.endswith(("weight", "bias")))
+            heads[part.removesuffix(".")] = sum(map(math.prod, learned))
+    _check(found, shapes, entries)
+    parameters = sum(p.numel() for p in backbone.parameters())
+    return _Read(
+        format, config, found, published, ours, flat, heads, dropped, entries.notes, parameters
+    )
+
+
+def _fits(content: Mapping[Any, Any], format: str) -> bool:
+    try:
+        _read(content, format)
+    except UserError:
+        return False
+    return True
+
+
+def _stage(read: _Read, given: int | None) -> int:
+    """The stage that the file tells, or the given one where it tells none.
+
+    Raises UserError where the two differ, and where there is neither. In ReActNet's format 4-D
+    weights belong to stage 1. But a file without a classifier may be BURN's of the class's default
+    use_mlp=False, of either stage, with the same names and shapes: it does not tell.
+    """
+    if read.flat:
+        told, shape = 2, "flat"
+    elif read.format == "reactnet":
+        told, shape = 1, "4-D"
+    else:
+        told, shape = None, ""
+    if told is not None and given not in (None, told):
+        hint = "" if read.flat or read.heads else "; for a file of BURN give --format burn-release"
+        raise UserError(f"its weights are {shape}, which is stage {told}, not {given}{hint}")
+    certain = told is not None and (read.flat or bool(read.heads))
+    if certain or given is not None:
+        return told or given or 0
+    if read.format == "reactnet":
+        raise UserError(
+            "without a classifier it may be of ReActNet's step 1 (give --stage 1), or of BURN "
+            "(give --format burn-release and the stage)"
+        )
+    raise UserError(
+        "the file does not tell its stage: give --stage 1 (only activations are binary) or "
+        "--stage 2 (weights too)"
+    )
+
+
+def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
+    """Weights by our names, and the summary."""
+    heads = tuple(_HEADS[read.format])
+    weights = {n: t.clone() for n, t in read.found.items() if n.startswith(heads)}
+    for name, pieces in read.published.items():
+        joined = torch.cat([read.found[n].flatten() for n in pieces])
+        like = read.ours[name]  # of a BN's two counts of batches, which agree, the first is taken
+        weights[f"backbone.{name}"] = joined[: like.numel()].reshape(like.shape)
+    weights = {n: t.float() if t.is_floating_point() else t for n, t in weights.items()}
+    signed = [t for n, t in weights.items() if n.endswith(("spatial.weight", "pointwise.weight"))]
+    notes = read.notes
+    if stage == 2 and (zeros := sum(int((weight == 0).sum()) for weight in signed)):
+        notes += (f"{zeros} binary weights are exactly 0, of sign 0 there and +1 here",)
+    imported = Imported(
+        format=read.format,
+        stage=stage,
+        precision=_PRECISIONS[stage],
+        width=read.config.width,
+        parameters=read.parameters,
+        heads=read.heads,
+        dropped=read.dropped,
+        notes=notes,
+    )
+    return weights, imported
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of a file, by the names of this module.
+
+    dropped: the number by reason. unknown: paths of the rest. parts: how names begin there and
+    here, those in use before the others.
+    """
+
+    found: dict[str, Tensor]
+    dropped: dict[str, int]
+    unknown: list[str]
+    parts: list[tuple[str, str]]
+    notes: tuple[str, ...]
+
+    def theirs(self, name: str) -> str:
+        """How the file calls what is `name` here, or would call it."""
+        there, here = next(p for p in self.parts if name.startswith(p[1]))
+        return there + name.removeprefix(here)
+
+
+def _sort(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> _Entries:
+    """Raises UserError for an entry that the file holds twice with different numbers."""
+    found: dict[str, Tensor] = {}
+    origins: dict[str, tuple[str, str]] = {}  # by name: the part and the path it was found in
+    dropped: Counter[str] = Counter()
+    unknown: list[str] = []
+    copies: dict[tuple[str, str], None] = {}
+    nested = any(isinstance(value, Mapping) for value in content.values())
+    for number, (path, value) in enumerate(_flatten(content)):
+        if number == _MOST_ENTRIES:
+            raise UserError(f"it has more than {_MOST_ENTRIES:,} entries")
+        first = path.partition(".")[0]
+        # Beside a dict of weights a single number is a measurement, such as the best accuracy.
+        measured = isinstance(value, Tensor) and nested and first == path and value.numel() == 1
+        if not isinstance(value, Tensor) or measured or first in _OF_TRAINING:
+            dropped[printable(first)] += 1
+            continue
+        name = ".".join(word for word in path.split(".") if word not in ("state_dict", "module"))
+        part = next((p for p in parts if name == p or (p[-1] == "." and name.startswith(p))), None)
+        place = None if part is None else parts[part]
+        if part is None:
+            unknown.append(path)
+        elif place is None:
+            dropped[part.removesuffix(".")] += 1
+        elif (here := place + name.removeprefix(part)) not in found:
+            found[here] = value
+            origins[here] = part, path
+        elif _same(found[here], value):
+            copies[origins[here][0], part] = None
+        else:
+            both = _few([origins[here][1], path], 2)
+            raise UserError(f"it holds weights twice with different numbers: {both}")
+    used = {part: parts[part] for part, _ in origins.values()}
+    known = {there: here for there, here in {**used, **parts}.items() if here is not None}
+    notes = tuple(
+        f"held twice, with equal numbers: {one}*" + (f" and {two}*" if two != one else "")
+        for one, two in copies
+    )
+    return _Entries(found, dict(dropped), unknown, list(known.items()), notes)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two dense tensors are equal, or one storage's same numbers."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
+        return False
+    if one.layout != torch.strided or one.device != other.device:
+        return False
+    place = (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride())
+    return place or torch.equal(one, other)
+
+
+def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """Entries by dotted path; no format has its weights more than three dicts deep."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and depth > 1:
+            yield from ((f"{key}.{path}", leaf) for path, leaf in _flatten(value, depth - 1))
+        else:
+            yield str(key), value
+
+
+def _check(found: Mapping[str, Tensor], shapes: Shapes, entries: _Entries) -> None:
+    """Raise UserError unless `found` are just these names, of these shapes, and finite."""
+    theirs = entries.theirs
+    expected = {name: tensor for name, tensor in found.items() if name in shapes}
+    shape = [
+        f"{theirs(name)} {tuple(tensor.shape)} instead of {shapes[name]}"
+        for name, tensor in expected.items()
+        if tensor.shape != shapes[name]
+    ]
+    kind = [
+        f"{theirs(name)} as {tensor.dtype}, {tensor.layout} on {tensor.device}"
+        for name, tensor in expected.items()
+        if tensor.layout != torch.strided
+        or tensor.device.type != "cpu"
+        or tensor.is_floating_point() == name.endswith(_NORM[-1])
+        or tensor.is_complex()
+        or tensor.is_quantized
+    ]
+    unknown = [*entries.unknown, *(theirs(name) for name in found if name not in shapes)]
+    problems = {
+        "lacks": [theirs(name) for name in shapes if name not in found],
+        "has unknown": unknown,
+        "has": shape or kind,
+    }
+    if not any(problems.values()):
+        problems["has numbers not finite in"] = [
+            theirs(name)
+            for name, tensor in expected.items()
+            if not bool(tensor.float().isfinite().all())
+        ]
+        problems["has negative variances in"] = [
+            theirs(name)
+            for name, tensor in expected.items()
+            if name.endswith("running_var") and bool((tensor < 0).any())
+        ]
+    if any(problems.values()):
+        raise _misfit(problems)
+
+
+def _misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
+    """The first two problems, short enough for two lines of a terminal."""
+    found = [(words, names) for words, names in problems.items() if names][:2]
+    each = 2 if len(found) == 1 else 1
+    return UserError("; ".join(f"it {words} {_few(names, each)}" for words, names in found))
+
+
+def _few(names: Sequence[str], most: int) -> str:
+    """The first names and the number of the others, in one line whatever they hold."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(printable(name[:70]) for name in names[:most]) + more

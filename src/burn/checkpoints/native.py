@@ -1,0 +1,210 @@
+"""Our checkpoints: a safetensors file with its description inside, and beside it as JSON to read.
+
+The description (`meta`) holds: format (version of this layout), burn and torch (versions), recipe
+(name and every field), backbone, views, precision, stage, num_stages, steps, images_per_step,
+max_steps, seed, teacher, data (name, number of images, fingerprint), monitor (the stage's exit
+summary). An imported one has source (format, name and SHA-256 of the file) instead of data and
+monitor.
+
+Lightning's own file serves only to resume an interrupted stage.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from burn.core.errors import UserError, printable
+from burn.core.files import write_beside, write_text
+from burn.core.inputs import parse_json, require_safetensors, status_of
+from burn.core.paths import nearest_path
+from burn.core.types import Checkpoint
+from burn.runtime.hardware import memory_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = 1
+
+
+def save_checkpoint(
+    path: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any], *, new: bool = False
+) -> None:
+    """Write `path` (.safetensors) and the same meta beside it as .json, each atomically.
+
+    Args:
+        path: The file, ending in .safetensors.
+        weights: Tensors by name.
+        meta: The description: plain JSON values.
+        new: Never replace a file.
+
+    Raises:
+        OSError: One of the two cannot be written.
+        UserError: `new` is set, and there is a file at `path`.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
+    text = _text({"format": FORMAT, **versions, **meta})
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    write_beside(
+        path, lambda beside: save_file(contiguous, beside, metadata={"burn": text}), new=new
+    )
+    write_text(path.with_suffix(".json"), text + "\n")
+
+
+def complete_checkpoint(path: Path, meta: Mapping[str, Any]) -> None:
+    """Write the .json beside a checkpoint whose process was killed before it could."""
+    if not path.with_suffix(".json").is_file():
+        write_text(path.with_suffix(".json"), _text(meta) + "\n")
+
+
+def _text(meta: Mapping[str, Any]) -> str:
+    return json.dumps(meta, indent=2)
+
+
+def find_checkpoint(path: Path) -> Path:
+    """A checkpoint file itself, or the last stage's in the folder of a run.
+
+    Raises UserError where there is none.
+    """
+    status = status_of(path)
+    if status is None:
+        near = nearest_path(path)
+        hint = f": did you mean {near}?" if near else ""
+        raise UserError(f"no checkpoint at {path}{hint}")
+    if not stat.S_ISDIR(status.st_mode):
+        return path
+    stages = {
+        int(match[1]): file
+        for file in path.glob("stage*.safetensors")
+        if (match := re.fullmatch(r"stage(\d+)\.safetensors", file.name))
+    }
+    if not stages:
+        raise UserError(f"{path} holds no finished stage (stage1.safetensors)")
+    return stages[max(stages)]
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint of ours.
+
+    Raises:
+        UserError: There is none, it is damaged, is something else, is of another version, or does
+            not fit into memory.
+    """
+    file = find_checkpoint(path)
+    text, weights = read_safetensors(file, "burn")
+    return Checkpoint(weights, _meta(text, file), str(file))
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a checkpoint says of itself.
+
+    Attributes:
+        meta: The description: plain JSON values.
+        shapes: Shape of every tensor by its name.
+        origin: The file, for messages.
+    """
+
+    meta: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    origin: str
+
+
+def read_description(path: Path) -> Description:
+    """Read a checkpoint of ours without its numbers, and without importing torch.
+
+    Raises UserError as `load_checkpoint` does.
+    """
+    file = find_checkpoint(path)
+    require_safetensors(file)
+    try:
+        with safe_open(file, framework="np") as opened:
+            text = (opened.metadata() or {}).get("burn")
+            names = list(opened.keys())
+            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(file, error) from error
+    return Description(_meta(text, file), shapes, str(file))
+
+
+def _meta(text: str | None, file: Path) -> dict[str, Any]:
+    """The description out of a file's metadata. Raises UserError as `load_checkpoint` does."""
+    if text is None:
+        raise UserError(f"{file} holds weights but is no checkpoint of burn's (no metadata)")
+    meta = parse_json(text, f"{file}: its description")
+    if not isinstance(meta, dict) or "format" not in meta:
+        raise UserError(f"{file}: its description cannot be read: it does not say its format")
+    found = meta["format"]
+    if found != FORMAT:
+        raise UserError(
+            f"{file} has checkpoint format {_short(found)}, this burn ({version('burn-ssl')}) "
+            f"reads {FORMAT}: use the version that wrote it ({_short(meta.get('burn', 'unknown'))})"
+        )
+    return meta
+
+
+def images_per_step(meta: Mapping[str, Any]) -> int:
+    """Images of an optimizer step in the training that a checkpoint's description is of.
+
+    The checkpoints of burn 0.1.0 do not say it: there it is the recipe's batch, or all images if
+    these are fewer. Raises KeyError, TypeError or ValueError for a description that lacks it.
+    """
+    if "images_per_step" in meta:
+        return int(meta["images_per_step"])
+    return min(int(meta["recipe"]["batch_size"]), int(meta["data"]["images"]))
+
+
+def read_safetensors(file: Path, key: str) -> tuple[str | None, dict[str, torch.Tensor]]:
+    """Read a safetensors file.
+
+    Args:
+        file: Path of the file.
+        key: Name of an entry of its metadata.
+
+    Returns:
+        That entry, or None where it is not there, and the tensors by name.
+
+    Raises:
+        UserError: The file is damaged, is something else, or does not fit into memory.
+    """
+    size, memory = require_safetensors(file), memory_bytes()
+    if memory is not None and size > memory:
+        raise UserError(
+            f"{file} has {size / 1e9:,.1f} GB; this machine has {memory / 1e9:,.1f} GB of memory"
+        )
+    try:
+        with safe_open(file, framework="pt") as opened:
+            text = (opened.metadata() or {}).get(key)
+            return text, {name: opened.get_tensor(name) for name in list(opened.keys())}
+    except MemoryError as error:
+        raise UserError(f"{file} does not fit into memory ({size / 1e9:,.1f} GB)") from error
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    return UserError(f"{file} is not a readable safetensors file: {str(error)[:100]}")
+
+
+def _short(value: Any) -> str:
+    return printable(str(value)[:40])
+
+
+def take(weights: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The entries below `prefix`, without it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in weights.items()
+        if name.startswith(prefix)
+    }

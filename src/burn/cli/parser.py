@@ -1,0 +1,303 @@
+"""Command-line parsers whose errors are one line and whose help leads with examples."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jsonargparse
+import yaml
+
+from burn.cli.configuration import dump_configuration, load_value, read_configuration, reason
+from burn.core.errors import UserError, shortened
+
+# Values on the command line are read by the same bounded reader as configurations.
+jsonargparse.set_loader("burn", load_value, (yaml.YAMLError,))
+_MOST = 2**62  # what any integer option may be, before its own range is checked
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """jsonargparse's parser: options may be written with - or _, and errors are UserError."""
+
+    def __init__(self, command: str, description: str, examples: str) -> None:
+        super().__init__(
+            prog=f"burn {command}",
+            usage=f"burn {command} [options]",
+            description=f"{description}\n\nexamples:\n{examples}",
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+            exit_on_error=False,
+            parser_mode="burn",
+        )
+        self._positionals.title = "arguments"
+        self._fields: tuple[str, ...] = ()
+        self._num_shown_groups: int | None = None
+
+    def add_fields(self, config: type) -> None:
+        """An option for every field of a dataclass; those of nested ones only in --help-fields."""
+        self.description = f"{self.description}\n\n{self.prog} --help-fields shows more options."
+        self._fields = tuple(field.name for field in dataclasses.fields(config))
+        self._num_shown_groups = len(self._action_groups)
+        self.add_class_arguments(config, as_group=False)
+
+    def set_field_defaults(self, values: Mapping[str, Any]) -> None:
+        """Defaults of the fields, nested as in the dataclass."""
+        self.set_defaults(_flatten(values))
+
+    def fields_of(self, options: jsonargparse.Namespace) -> dict[str, Any]:
+        """The fields' values, nested as in the dataclass."""
+        return {name: value for name, value in options.as_dict().items() if name in self._fields}
+
+    def add_configuration(self) -> None:
+        """Add --config, a YAML file with options, and --print-config, which writes one."""
+        self.add_argument("--config", type=str, help="YAML file with any of these options")
+        self.add_argument(
+            "--print_config", action="store_true", help="print the options as such a file, and stop"
+        )
+
+    def peek(self, expanded: Sequence[str], name: str) -> str | None:
+        """The one value that an option has in what `expand` gave, before parsing.
+
+        Raises UserError where it is given two.
+        """
+        start = f"--{name}="
+        values = [word.removeprefix(start) for word in expanded if word.startswith(start)]
+        if len(set(values)) > 1:
+            raise UserError(f"two values of --{name} are given, {values[0]} and {values[-1]}")
+        return values[0] if values else None
+
+    def expand(self, arguments: Sequence[str]) -> list[str]:
+        """Arguments with _ in names, and in the place of each --config what its file holds.
+
+        Raises:
+            UserError: An option is unknown, a file cannot be read, or it holds what is no part of
+                a configuration: a switch, or a boolean that is not one.
+        """
+        plain = [_underscored(argument) for argument in arguments]
+        for argument in plain:
+            name = argument.partition("=")[0]
+            if name.startswith("--"):
+                self._find(name, f"unknown option {shortened(_hyphenated(name))}")
+        expanded: list[str] = []
+        rest = iter(plain)
+        for argument in rest:
+            name, separator, value = argument.partition("=")
+            action = self._option_string_actions.get(name)
+            if action is None or action.nargs == 0:
+                expanded.append(argument)
+                continue
+            value = value if separator else next(rest, None)
+            if value is not None and not separator and value.startswith("--"):
+                value = None  # the next option
+            if name == "--config":
+                if not value:
+                    raise UserError("--config names no file: give a YAML file with options")
+                expanded += self._configured(value)
+            elif value is None:
+                raise UserError(f"{_hyphenated(name)} lacks its value: see {self.prog} --help")
+            else:
+                if _type_of(action) not in (str, str | None):
+                    _check_syntax(_hyphenated(name), value)
+                expanded.append(f"{name}={value}")
+        return expanded
+
+    def _configured(self, path: str) -> list[str]:
+        """The arguments that a configuration stands for."""
+        given: list[str] = []
+        switches: list[str] = []
+        for entry in read_configuration(Path(path)):
+            name = f"--{entry.name}"
+            action = self._find(name, f"--config {path}: unknown option {shortened(entry.name)}")
+            if action is None or action.nargs == 0 or name == "--config":
+                switches.append(entry.name)
+            elif _type_of(action) in (bool, bool | None) and entry.kind != "bool":
+                raise UserError(
+                    f"--config {path}: {entry.name} is true or false, got {shortened(entry.text)}"
+                )
+            elif entry.kind in ("int", "float") and _SEXAGESIMAL.fullmatch(entry.text):
+                raise UserError(
+                    f"--config {path}: {entry.name} {entry.text} is not a number: write it without "
+                    "colons"
+                )
+            elif entry.kind != "null" or _type_of(action) is not str:
+                given.append(f"{name}={entry.text}")
+        if switches:
+            them = "it is" if len(switches) == 1 else "they are"
+            raise UserError(
+                f"--config {path} sets {', '.join(switches)}: {them} no part of a configuration; "
+                f"remove {'it' if len(switches) == 1 else 'them'}, and type "
+                f"{_hyphenated('--' + switches[0])} if you mean it"
+            )
+        return given
+
+    def read(self, arguments: Sequence[str]) -> jsonargparse.Namespace:
+        """Parse. Raises UserError for anything that does not fit, naming the nearest option."""
+        plain = self.expand(arguments)
+        if "--help_fields" in plain:
+            print(self._help(self._action_groups[self._num_shown_groups :]), end="")
+            raise SystemExit(0)
+        prints = "--print_config" in plain  # jsonargparse has one of that name
+        try:
+            options = self.parse_args([word for word in plain if word != "--print_config"])
+        except (argparse.ArgumentError, jsonargparse.ArgumentError) as error:
+            raise UserError(self._explain(str(error))) from error
+        for name, value in _flatten(options.as_dict()).items():
+            _check_value(_hyphenated(f"--{name}"), value)
+        if prints:
+            print(dump_configuration(self._without_switches(options.as_dict())), end="")
+            raise SystemExit(0)
+        return options
+
+    def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What belongs into a configuration: what was switched on once is not to be kept."""
+        left_out = {"config", *(a.dest for a in self._actions if a.nargs == 0)}
+        return {name: value for name, value in values.items() if name not in left_out}
+
+    def _find(self, name: str, problem: str) -> Any:
+        """The action of an option. Raises UserError with `problem` and the nearest option.
+
+        A group of options, `--burn` of `--burn.lam`, is none: jsonargparse would open its value as
+        a file.
+        """
+        groups = {a for a in self._actions if type(a).__name__ == "_ActionConfigLoad"}
+        actions = {
+            option: action
+            for option, action in self._option_string_actions.items()
+            if option.startswith("--") and action not in groups
+        }
+        if name in actions or name == "--help_fields":
+            return actions.get(name)
+        known = list(actions)
+        leaves = {option.rpartition(".")[2].lstrip("-"): option for option in known}
+        near = [option for option in known if option.startswith(f"{name}.")][:1]
+        near = near or difflib.get_close_matches(name, known, n=1)
+        near = near or [
+            leaves[leaf] for leaf in difflib.get_close_matches(name.lstrip("-"), leaves, n=1)
+        ]
+        hint = f"did you mean {_hyphenated(near[0])}?" if near else f"see {self.prog} --help"
+        raise UserError(f"{problem}: {hint}")
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise UserError(self._explain(message)) from ex
+
+    def _explain(self, message: str) -> str:
+        extra = message.partition("nrecognized arguments: ")[2]
+        if extra:
+            return f"unexpected argument {shortened(extra)}: see {self.prog} --help"
+        lacking = message.partition("the following arguments are required: ")[2].strip()
+        if not lacking:
+            return _readable(message)
+        options = (f"--{name}" for name in lacking.split(", "))
+        known = self._option_string_actions
+        names = [_hyphenated(o) if o in known else o[2:].upper() for o in options]
+        return f"give {', '.join(names)}: see {self.prog} --help"
+
+    def format_help(self) -> str:
+        return self._help(self._action_groups[: self._num_shown_groups])
+
+    def _help(self, groups: Sequence[Any]) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in groups:
+            formatter.start_section(group.title)
+            formatter.add_text(group.description)
+            nested = group.title not in ("options", "arguments")
+            formatter.add_arguments(
+                [a for a in group._group_actions if not nested or "." in a.dest]  # no whole groups
+            )
+            formatter.end_section()
+        return re.sub(
+            r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), formatter.format_help()
+        )
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help that ends with the default, where there is one to tell; as wide as what stands above."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=100)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return "VALUE"  # the option's name again would tell no more
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        untold = default is None or default is False or default in ("", argparse.SUPPRESS)
+        if not action.option_strings or untold or "efault" in text:
+            return text
+        plain = list(default) if isinstance(default, tuple) else default
+        shown = str(plain).replace("'", "").replace("%", "%%")
+        return f"{text.removesuffix('.')} (default: {shown})"
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _type_of(action: argparse.Action) -> Any:
+    """The type of an option's value; jsonargparse keeps those that are more than a class apart."""
+    return getattr(action, "_typehint", action.type)
+
+
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+
+
+def _check_syntax(option: str, text: str) -> None:
+    """Raise UserError for what is no value in YAML's syntax, as jsonargparse would read it."""
+    if _SEXAGESIMAL.fullmatch(text):  # 12:30 is 750 in YAML 1.1
+        raise UserError(f"{option} {text} is not a number: write it without colons")
+    try:
+        load_value(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{option} {shortened(text)} is not usable: {reason(error)}") from error
+
+
+def _check_value(option: str, value: Any) -> None:
+    """Raise UserError for a value that no option can mean."""
+    for part in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(part, str) and "\0" in part:
+            raise UserError(f"{option}: the value contains a null byte")
+        if isinstance(part, int) and abs(part) >= _MOST:
+            raise UserError(f"{option} {shortened(str(part))} is too large")
+        if isinstance(part, float) and not math.isfinite(part):
+            raise UserError(f"{option} {part} is not a finite number")
+
+
+def _underscored(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    name, separator, value = argument.partition("=")
+    return "--" + name[2:].replace("-", "_") + separator + value
+
+
+def _hyphenated(option: str) -> str:
+    return "--" + option[2:].replace("_", "-")
+
+
+def _readable(message: str) -> str:
+    """jsonargparse's message on one line, without its words for types."""
+    line = " ".join(message.split())
+    line = re.sub(r'^Parser key "([^"]+)": ', lambda m: f"{_hyphenated('--' + m[1])}: ", line)
+    line = re.sub(r"<class '(\w+)'>", r"\1", line).replace("typing.Literal", "one of ")
+    line = re.sub(
+        r"Does not validate against any of the Union subtypes Subtypes: \[(.*?)\] Errors:.*? "
+        r"Given value: (.*)",
+        lambda m: f"expected {m[1].replace(', NoneType', '')}. Got value: {m[2]}",
+        line,
+    )
+    line, separator, value = line.partition("Got value: ")
+    line += separator + shortened(value)
+    return line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")

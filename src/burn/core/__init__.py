@@ -1,0 +1,1 @@
+"""Plain values, files, settings and errors that all packages use, without torch."""

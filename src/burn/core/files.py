@@ -1,0 +1,275 @@
+"""Files that are written atomically, and locks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+from burn.core.errors import UserError
+
+_BESIDE = ".writing."  # how the name of a folder begins that holds a file that is not whole yet
+_OWN_FOLDER = re.compile(re.escape(_BESIDE) + "[0-9a-f]{16}")
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+class Busy(UserError):
+    """Another process of burn holds the folder."""
+
+
+def require_free(*paths: Path) -> None:
+    """Raise UserError where a file cannot be written anew."""
+    for path in paths:
+        if path.exists():
+            raise UserError(f"{path} already exists: remove it, or give another name")
+        if not path.parent.is_dir():
+            raise UserError(f"{path}: there is no folder {path.parent}: make it first")
+
+
+def write_beside(
+    path: Path, write: Callable[[Path], Any], keep: Path | None = None, *, new: bool = False
+) -> None:
+    """Write the file `path` so that it is whole or not there, whatever happens meanwhile.
+
+    `write` fills a file of the same name in a hidden folder beside `path`, which is then renamed.
+    The folder belongs to this call alone, so two processes that write the same `path` do not
+    disturb each other: the last one's file stays. The file is on the disk before it is renamed, so
+    that a machine that loses power keeps the old file or the new one.
+
+    Args:
+        path: The file.
+        write: Receives the path of the file to fill. It may raise whatever it likes.
+        keep: New name of the old file at `path`, if there is one.
+        new: Never replace a file, not even one that another process has written meanwhile.
+
+    Raises:
+        OSError: The file cannot be written; it names `path`. safetensors' and torch's own errors
+            for a disk that is full become OSError too.
+        UserError: `new` is set, and there is a file at `path`.
+    """
+    try:
+        with _own_folder(path.parent) as folder:
+            temporary = folder / path.name
+            write(temporary)
+            temporary.chmod(0o666 & ~_umask())  # safetensors leaves its files to their owner alone
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            if new:
+                _rename_to_new(temporary, path)
+                return
+            if keep is not None and path.is_file():
+                path.replace(keep)
+            temporary.replace(path)
+    except OSError as error:
+        if error.errno is None or (error.filename and _BESIDE not in str(error.filename)):
+            raise
+        # The name that the user knows, not that of the hidden folder.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    except Exception as error:
+        if (known := _as_os_error(error, path)) is None:
+            raise
+        raise known from error
+
+
+def _rename_to_new(temporary: Path, path: Path) -> None:
+    """A rename would replace what another process has put there; a link does not."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise UserError(
+            f"{path} already exists: another command has written it meanwhile; remove it, or give "
+            "another name"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        require_free(path)
+        temporary.replace(path)
+
+
+def _as_os_error(error: Exception, path: Path) -> OSError | None:
+    """What safetensors and torch raise where a file cannot be written; None for anything else."""
+    from safetensors import SafetensorError  # not needed by commands that write nothing
+
+    text = str(error)
+    if isinstance(error, SafetensorError):
+        if found := re.search(r"\(os error (\d+)\)", text):
+            return OSError(int(found[1]), os.strerror(int(found[1])), str(path))
+        return OSError(errno.EIO, text, str(path))
+    if isinstance(error, RuntimeError) and re.search(
+        "inline_container|PytorchStreamWriter|iostream", text
+    ):
+        reason = "the file cannot be written whole, the disk may be full"
+        return OSError(errno.EIO, reason, str(path))
+    return None
+
+
+@contextlib.contextmanager
+def _own_folder(parent: Path) -> Iterator[Path]:
+    """A new hidden folder in `parent`, locked as long as it is needed, and removed afterwards.
+
+    A process that is killed leaves it behind, without its lock: the next call here removes it.
+    """
+    _remove_abandoned(parent)
+    with contextlib.ExitStack() as held:
+        while True:
+            folder = parent / f"{_BESIDE}{secrets.token_hex(8)}"
+            folder.mkdir()
+            with contextlib.suppress(FileNotFoundError):
+                held.enter_context(_lock(folder, wait=True))
+            if folder.is_dir():
+                break
+            held.close()  # another process took it for abandoned before it was locked
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
+    """Remove folders of `_own_folder` whose process has ended.
+
+    without_locks: also where the file system has no locks to tell by.
+    """
+    with contextlib.suppress(OSError):  # the folder is missing, or may not be read
+        for folder in list(parent.iterdir()):
+            if _OWN_FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+                with contextlib.suppress(OSError), _lock(folder, wait=False) as state:
+                    if state or (state is None and without_locks):
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `write_beside` leaves in a folder when its process is killed.
+
+    The folder must belong to the caller (`locked`): files of an earlier version go too.
+    """
+    _remove_abandoned(folder, without_locks=True)
+    for file in folder.glob(f"{_BESIDE}*"):
+        if not file.is_dir():
+            file.unlink(missing_ok=True)
+
+
+def append_lines(path: Path, lines: str) -> None:
+    """Add whole lines to a text file, one process after the other.
+
+    A last line that was cut short is ended first. Where the lines cannot be written, the file is
+    left as it was.
+
+    Args:
+        path: The file, which is made if need be.
+        lines: Text that ends with a newline, in UTF-8 but for names of files that are not.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    content = lines.encode("utf-8", "surrogateescape")
+    with path.open("a+b", buffering=0) as file:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        if size and content:
+            file.seek(-1, os.SEEK_END)
+            content = content if file.read(1) == b"\n" else b"\n" + content
+        try:
+            while content:
+                content = content[file.write(content) :]
+            os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            error.filename = str(path)
+            raise
+
+
+_held: set[int] = set()  # descriptors of locked folders
+
+
+def _let_go() -> None:
+    """In a forked process, which would hold a lock as long as it lives."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, patience: float = 0) -> Iterator[None]:
+    """Hold a folder for this process alone.
+
+    The lock ends with the process and leaves nothing behind. Where there is no folder, or its file
+    system or the operating system has no such locks, nothing is held.
+
+    Args:
+        folder: The folder.
+        patience: Seconds to wait for a process that holds it.
+
+    Raises:
+        Busy: Another process of burn holds the folder.
+    """
+    if not folder.is_dir():
+        yield
+        return
+    deadline = time.monotonic() + patience
+    while True:
+        with _lock(folder, wait=False) as state:
+            if state is not False:
+                yield
+                return
+        if time.monotonic() >= deadline:
+            raise Busy(f"another burn process is using {folder}: wait until it has ended")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, *, wait: bool) -> Iterator[bool | None]:
+    """Lock a folder: gives True where it is held, False where another holds it, None for no locks.
+
+    A child process that is forked meanwhile does not hold it.
+    """
+    if fcntl is None:
+        yield None
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    _held.add(descriptor)
+    try:
+        state: bool | None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            state = True
+        except BlockingIOError:
+            state = False
+        except OSError:
+            state = None
+        yield state
+    finally:
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, whole or not there, in UTF-8 but for names of files that are not."""
+    write_beside(path, lambda to: to.write_text(text, encoding="utf-8", errors="surrogateescape"))

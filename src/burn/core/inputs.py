@@ -1,0 +1,175 @@
+"""Files from a user, bounded before they are believed.
+
+A file that burn reads whole must be a regular file of bounded size, so that a named pipe, a device
+or a file of many gigabytes under an expected name is an error at once and not a hang.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from burn.core.errors import UserError
+
+_HEADER_LIMIT = 16 * 2**20  # bytes of a safetensors file's names and shapes
+_LONGEST_INTEGER = 40  # digits
+JSON_LIMIT = 64 * 2**20  # bytes; the largest description that burn writes has a few kilobytes
+
+
+_last_opened: list[Path] = []
+
+
+def last_opened() -> Path | None:
+    """The file that `open_regular` opened last, for messages about what it could not foresee."""
+    return _last_opened[-1] if _last_opened else None
+
+
+def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
+    """Open a regular file for reading, without waiting for a writer of a named pipe.
+
+    Args:
+        path: The file.
+        limit: Largest size in bytes that is accepted, or None for any size.
+
+    Raises:
+        UserError: The file is missing, unreadable, not a regular file, or larger than `limit`.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe waits until somebody writes to it.
+        descriptor = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        )
+    except OSError as error:
+        raise UserError(_reason(path, error)) from error
+    except ValueError as error:  # a null byte
+        raise UserError(f"{path}: the name contains a null byte") from error
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise UserError(f"{path} is a folder, not a file")
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{path} is not a regular file (a pipe or a device): give a file")
+        if limit is not None and found.st_size > limit:
+            raise UserError(
+                f"{path} has {found.st_size:,} bytes; a file of its kind has at most {limit:,}"
+            )
+        _last_opened[:] = [path]
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_regular(path: Path, limit: int | None = None) -> int:
+    """Check that `path` is a readable regular file and return its size in bytes.
+
+    For files that a library opens by name. Raises UserError as `open_regular` does.
+    """
+    with open_regular(path, limit) as file:
+        return os.fstat(file.fileno()).st_size
+
+
+def status_of(path: Path) -> os.stat_result | None:
+    """What a path leads to, links followed, or None where there is nothing of that name.
+
+    Raises:
+        UserError: It cannot be looked up: no permission, links in a circle, a name too long.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(_reason(path, error)) from error
+    except ValueError as error:
+        raise UserError(f"{path}: the name contains a null byte") from error
+
+
+def list_folder(path: Path) -> list[os.DirEntry[str]]:
+    """The entries of a folder, in the order of their names.
+
+    Raises:
+        UserError: It cannot be listed, or what is in it cannot be looked up: no permission.
+    """
+    try:
+        # Listing needs the right to read; to look at what is listed needs the right to search.
+        os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - Path drops the dot
+        with os.scandir(path) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise UserError(_reason(path, error)) from error
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Read a whole file of at most `limit` bytes. Raises UserError as `open_regular` does."""
+    with open_regular(path, limit) as file:
+        try:
+            content = file.read(limit + 1)
+        except OSError as error:
+            raise UserError(_reason(path, error)) from error
+    if len(content) > limit:  # it grew, or its size was not known
+        raise UserError(f"{path} has more than {limit:,} bytes")
+    return content
+
+
+def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
+    """Read a whole UTF-8 file. Raises UserError as `open_regular` does, and for other encodings."""
+    try:
+        return read_bytes(path, limit).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8") from error
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
+    """Read a JSON file. Raises UserError as `read_text` does, and where it is not valid JSON."""
+    return parse_json(read_text(path, limit), str(path))
+
+
+def parse_json(text: str, origin: str) -> Any:
+    """Parse JSON from `origin`, which the error names.
+
+    Raises:
+        UserError: The text is not JSON, nests too deeply, or holds a number of thousands of digits.
+    """
+    try:
+        return json.loads(text, parse_int=_integer)
+    except RecursionError as error:
+        raise UserError(f"{origin} is not usable JSON: it nests too deeply") from error
+    except ValueError as error:
+        raise UserError(f"{origin} is not valid JSON: {error}") from error
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _LONGEST_INTEGER:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def require_safetensors(path: Path, limit: int | None = None) -> int:
+    """Check that a file may be given to safetensors' reader and return its size in bytes.
+
+    The reader maps the file and compares the declared sizes with it; it reads the header at once.
+    Raises UserError as `open_regular` does, and for a header of more than 16 MiB.
+    """
+    with open_regular(path, limit) as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = os.fstat(file.fileno()).st_size
+    if length > min(_HEADER_LIMIT, size):
+        raise UserError(f"{path} is not a weights file, or it is damaged or truncated")
+    return size
+
+
+def _reason(path: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return f"{path}: no such file"
+    if error.errno == errno.ELOOP:
+        return f"{path}: its symbolic links lead in a circle"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{path}: no permission to read it"
+    if error.errno == errno.ENXIO:  # a socket
+        return f"{path} is not a regular file: give a file"
+    return f"{path}: {error.strerror or error}"

@@ -1,0 +1,68 @@
+"""Frozen settings from JSON and YAML, where tuples are lists and dataclasses are dicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from burn.core.errors import UserError
+
+Settings = TypeVar("Settings")
+
+
+def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
+    """The dataclass `kind` from plain values; what is not given keeps its default.
+
+    Raises UserError naming the setting for unknown ones, wrong types and numbers not finite.
+    """
+    assert is_dataclass(kind)
+    if isinstance(values, kind):
+        return values
+    if not isinstance(values, Mapping):
+        raise UserError(f"{name or 'settings'}: expected named values, got {_short(values)}")
+    hints = get_type_hints(kind)
+    prefix = f"{name}." if name else ""
+    unknown = [str(key) for key in values if key not in {field.name for field in fields(kind)}]
+    if unknown:
+        raise UserError(f"unknown setting {prefix}{unknown[0]}")
+    return kind(**{k: _convert(hints[k], v, f"{prefix}{k}") for k, v in values.items()})
+
+
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    if is_dataclass(hint):
+        return from_plain(hint, value, name)  # type: ignore[arg-type]
+    value = tuple(value) if isinstance(value, list) else value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value) if abs(value) < 1e300 else math.inf
+    if not _fits(hint, value):
+        expected = getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint)
+        raise UserError(f"{name}: expected {expected}, got {_short(value)}")
+    return value
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(argument, value) for argument in arguments)
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            arguments = arguments[:1] * len(value)
+        return len(value) == len(arguments) and all(map(_fits, arguments, value))
+    if hint is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62
+    return isinstance(value, NoneType if hint is None else hint)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,1 @@
+"""Images that need no download: digits, and drawn scenes with boxes."""

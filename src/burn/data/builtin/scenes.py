@@ -1,0 +1,284 @@
+"""The built-in images with boxes: scenes of handwritten digits, in the layout of Pascal VOC."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from burn.core.errors import UserError
+from burn.data.builtin.digits import Digits, Split
+
+_NAME = "digit-scenes-v1"  # another number for other pixels
+_COUNTS = {"train": 160, "val": 40, "test": 80}
+_HEIGHT, _WIDTH = 128, 160
+_HEIGHTS = (20, 56)  # of a digit, pixels
+_SMALL_HEIGHTS = (9, 13)  # of one that is marked difficult
+_OVERLAP = 0.12  # at most, of the smaller of two boxes
+_CONTRAST = 85  # at least, between a digit and the mean of what it covers, of 255
+
+
+@dataclass(frozen=True)
+class _Digit:
+    """Where a digit stands: pixels, half-open."""
+
+    name: str
+    left: int
+    top: int
+    right: int
+    bottom: int
+    truncated: bool
+    difficult: bool
+
+
+def digit_scenes() -> Path:
+    """The folder of the scenes, written on first use below $XDG_CACHE_HOME (or ~/.cache).
+
+    Where that cannot be written, it is a private folder among the temporary files. Raises
+    UserError where neither can.
+    """
+    places = [place for place in (_cache(), _temporary()) if place is not None]
+    for place in places:
+        if _is_complete(place / _NAME):
+            return place / _NAME
+    for place in places:
+        try:
+            return _publish(place)
+        except OSError:
+            continue
+    raise UserError("no folder to write digit-scenes to: set XDG_CACHE_HOME to one")
+
+
+def write_digit_scenes(folder: Path) -> None:
+    """Write 160 scenes for train, 40 for val and 80 for test into `folder`; always the same.
+
+    Scenes for test show only the digits that `Digits` holds out.
+    """
+    for name in ("Annotations", "ImageSets/Main", "JPEGImages"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    drawn = {"train": _draw("train", 200), "test": _draw("test", 80)}
+    ids: dict[str, list[str]] = {}
+    for split, count in _COUNTS.items():
+        ids[split] = []
+        for _ in range(count):
+            pixels, digits = next(drawn["test" if split == "test" else "train"])
+            name = f"{sum(map(len, ids.values())):06d}"
+            Image.fromarray(pixels).save(folder / "JPEGImages" / f"{name}.png", compress_level=3)
+            (folder / "Annotations" / f"{name}.xml").write_bytes(_annotation(name, digits))
+            ids[split].append(name)
+    ids["trainval"] = ids["train"] + ids["val"]
+    for split, names in ids.items():
+        text = "".join(f"{name}\n" for name in names)
+        (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(text)
+
+
+# --- Where they are kept. ---
+
+
+def _cache() -> Path | None:
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.is_absolute():  # the specification ignores any other
+        return given / "burn"
+    try:
+        return Path.home() / ".cache" / "burn"
+    except RuntimeError:
+        return None
+
+
+def _temporary() -> Path | None:
+    """A folder that nobody else can write to, or None where its name is taken."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    place = Path(tempfile.gettempdir(), f"burn-{user}")
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        status = place.lstat()
+    except OSError:
+        return None
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) if hasattr(os, "getuid") else 0
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == user and not others
+    return place if mine else None
+
+
+def _is_complete(folder: Path) -> bool:
+    """False as well where a cleaner of old files took some away."""
+    total = sum(_COUNTS.values())
+    try:
+        return (
+            len(list((folder / "Annotations").iterdir())) == total
+            and len(list((folder / "JPEGImages").iterdir())) == total
+            and len(list((folder / "ImageSets" / "Main").iterdir())) == len(_COUNTS) + 1
+        )
+    except OSError:
+        return False
+
+
+def _publish(place: Path) -> Path:
+    """Write beside, then rename: a folder of this name is whole, whoever else writes it."""
+    place.mkdir(parents=True, exist_ok=True)
+    final, beside = place / _NAME, Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
+    try:
+        write_digit_scenes(beside / "new")
+        if final.exists() and not _is_complete(final):
+            final.rename(beside / "old")
+        try:
+            (beside / "new").rename(final)
+        except OSError:
+            if not _is_complete(final):  # otherwise another process was first
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return final
+
+
+# --- What they show. ---
+
+
+def _draw(split: Split, count: int) -> Iterator[tuple[np.ndarray, list[_Digit]]]:
+    """Scenes as uint8 (height, width, 3), and the digits they show; none is shown twice."""
+    digits = Digits(split)
+    assert digits.labels is not None
+    seed = 0 if split == "train" else 1
+    order = np.random.default_rng(seed).permutation(len(digits))
+    used = 0
+    for index in range(count):
+        random = np.random.default_rng((seed, index))
+        pixels = _background(random)
+        placed: list[_Digit] = []
+        for _ in range(random.integers(1, 6)):
+            chosen = int(order[used])
+            used += 1
+            ink = digits.read(chosen)[0].numpy()
+            _place(random, pixels, placed, ink, digits.classes[digits.labels[chosen]])
+        noise = random.integers(-4, 5, (_HEIGHT, _WIDTH, 1))
+        yield (pixels + noise).clip(0, 255).astype(np.uint8), placed
+
+
+def _background(random: np.random.Generator) -> np.ndarray:
+    """A gradient between two colours, clouds or stripes, and a few shapes: int64 (h, w, 3)."""
+    rows, columns = np.mgrid[:_HEIGHT, :_WIDTH]
+    angle = random.uniform(0, 2 * np.pi)
+    along = np.cos(angle) * columns / _WIDTH + np.sin(angle) * rows / _HEIGHT
+    along = (along - along.min()) / (along.max() - along.min())
+    first, second = random.integers(30, 226, (2, 3))
+    pixels = first + along[..., None] * (second - first)
+    if random.random() < 0.5:
+        coarse = random.integers(0, 256, (random.integers(4, 12), random.integers(4, 12)))
+        clouds = Image.fromarray(coarse.astype(np.uint8)).resize(
+            (_WIDTH, _HEIGHT), Image.Resampling.BICUBIC
+        )
+        texture = np.asarray(clouds) / 255 - 0.5
+    else:
+        angle, period = random.uniform(0, np.pi), random.uniform(6, 24)
+        phase = (np.cos(angle) * columns + np.sin(angle) * rows) / period
+        texture = np.sin(2 * np.pi * phase) / 2
+    pixels += texture[..., None] * random.integers(20, 61)
+    canvas = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+    draw = ImageDraw.Draw(canvas)
+    for _ in range(random.integers(0, 5)):  # what is no digit
+        x, y = int(random.integers(0, _WIDTH)), int(random.integers(0, _HEIGHT))
+        w, h = (int(side) for side in random.integers(8, 60, 2))
+        r, g, b = (int(value) for value in random.integers(0, 256, 3))
+        match random.integers(0, 3):
+            case 0:
+                draw.rectangle((x, y, x + w, y + h), fill=(r, g, b))
+            case 1:
+                draw.polygon([(x, y), (x + w, y + h // 2), (x + w // 3, y + h)], fill=(r, g, b))
+            case _:
+                draw.line((x, y, x + w, y + h - 30), fill=(r, g, b), width=3)
+    return np.asarray(canvas).astype(np.int64)
+
+
+def _place(
+    random: np.random.Generator, pixels: np.ndarray, placed: list[_Digit], ink: np.ndarray,
+    name: str,
+) -> None:  # fmt: skip
+    """Draw one digit where it hardly covers the others; no digit where there is no such place."""
+    kind = random.choice(["whole", "cut", "small", "covered"], p=[0.8, 0.08, 0.05, 0.07])
+    low, high = _SMALL_HEIGHTS if kind == "small" else _HEIGHTS
+    alpha = _stroke(ink, int(random.integers(low, high + 1)), random.uniform(0.85, 1.3))
+    height, width = alpha.shape
+    for _ in range(40):
+        left = int(random.integers(0, _WIDTH - width + 1))
+        top = int(random.integers(0, _HEIGHT - height + 1))
+        if kind == "cut":  # by the left or the right edge, a quarter at most
+            missing = int(random.integers(1, max(2, width // 4 + 1)))
+            left = -missing if random.random() < 0.5 else _WIDTH - width + missing
+        right, bottom = left + width, top + height
+        digit = _Digit(
+            name, max(left, 0), top, min(right, _WIDTH), bottom,
+            truncated=kind == "cut", difficult=kind in ("small", "covered"),
+        )  # fmt: skip
+        if all(_overlap(digit, other) <= _OVERLAP for other in placed):
+            break
+    else:
+        return
+    seen = alpha[:, digit.left - left : digit.right - left, None]
+    area = pixels[digit.top : digit.bottom, digit.left : digit.right]
+    colour = _colour(random, area.mean(axis=(0, 1)))
+    before = area.copy()
+    area[:] = (seen * colour + (255 - seen) * area + 127) // 255
+    if kind == "covered":  # a band of what lay there before, with a border, over three fifths
+        band = round(0.6 * height)
+        start = int(random.integers(0, height - band + 1))
+        area[start : start + band] = (before[start : start + band] + 3 * before.mean((0, 1))) // 4
+        area[[start, start + band - 1]] = colour // 2
+    placed.append(digit)
+
+
+def _stroke(ink: np.ndarray, height: int, stretch: float) -> np.ndarray:
+    """A digit's opacity in 0 … 255, int64, cut to its ink and enlarged to `height` pixels."""
+    rows, columns = np.nonzero(ink > 128)
+    tight = ink[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    width = max(4, round(height * tight.shape[1] / tight.shape[0] * stretch))
+    large = Image.fromarray(tight).resize((width, height), Image.Resampling.BICUBIC)
+    # 8×8 pixels enlarged are blurred: steepen the edge, open the holes
+    return ((np.asarray(large).astype(np.int64) - 104) * 5 // 2).clip(0, 255)
+
+
+def _colour(random: np.random.Generator, background: np.ndarray) -> np.ndarray:
+    """A colour, int64 (3,), that stands out from a mean background in brightness."""
+    weights = np.array([0.299, 0.587, 0.114])
+    while True:
+        colour = random.integers(0, 256, 3)
+        if abs((colour - background) @ weights) >= _CONTRAST:
+            return colour
+
+
+def _overlap(a: _Digit, b: _Digit) -> float:
+    """Area of the intersection by that of the smaller box."""
+    width = min(a.right, b.right) - max(a.left, b.left)
+    height = min(a.bottom, b.bottom) - max(a.top, b.top)
+    areas = [(box.right - box.left) * (box.bottom - box.top) for box in (a, b)]
+    return max(width, 0) * max(height, 0) / min(areas)
+
+
+def _annotation(name: str, digits: list[_Digit]) -> bytes:
+    root = ET.Element("annotation")
+
+    def add(parent: ET.Element, tag: str, value: object) -> None:
+        ET.SubElement(parent, tag).text = str(value)
+
+    add(root, "folder", "digit-scenes")
+    add(root, "filename", f"{name}.png")
+    size = ET.SubElement(root, "size")
+    for tag, value in (("width", _WIDTH), ("height", _HEIGHT), ("depth", 3)):
+        add(size, tag, value)
+    for digit in digits:
+        element = ET.SubElement(root, "object")
+        add(element, "name", digit.name)
+        add(element, "truncated", int(digit.truncated))
+        add(element, "difficult", int(digit.difficult))
+        box = ET.SubElement(element, "bndbox")
+        corners = (digit.left + 1, digit.top + 1, digit.right, digit.bottom)
+        for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True):
+            add(box, tag, value)
+    ET.indent(root)
+    return ET.tostring(root)

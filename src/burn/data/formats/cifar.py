@@ -1,0 +1,152 @@
+"""CIFAR-10 and CIFAR-100 in the python batches that torchvision downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import pickletools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burn.core.errors import UserError
+from burn.core.inputs import read_bytes, status_of
+from burn.data.builtin.digits import Split
+
+_MOST_BYTES = 2**28  # of a batch; the largest, CIFAR-100's, has 155 MB
+_MOST_TUPLES = 1000  # in a batch; they have a handful
+
+
+class Cifar:
+    """Images and labels of one split; `folder` holds the batches.
+
+    Raises UserError where a batch is missing, damaged or not CIFAR's.
+    """
+
+    def __init__(self, folder: Path, split: Split) -> None:
+        if (folder / "batches.meta").is_file():
+            train = [f"data_batch_{i}" for i in range(1, 6)]
+            batches, meta = (train if split == "train" else ["test_batch"]), "batches.meta"
+            label_key, names_key = b"labels", b"label_names"
+        else:
+            batches, meta = [split], "meta"
+            label_key, names_key = b"fine_labels", b"fine_label_names"
+        loaded = [_load(folder / batch) for batch in batches]
+        names = _load(folder / meta)
+        try:
+            pixels = np.concatenate([batch[b"data"].array for batch in loaded])
+            self._images = pixels.reshape(-1, 3, 32, 32)
+            labels = [_labels(batch[label_key]) for batch in loaded]
+            self.labels: np.ndarray | None = np.concatenate(labels)
+            self.classes = tuple(name.decode() for name in names[names_key])
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{folder} is not laid out as CIFAR's batches: {reason}") from error
+        if len(self.labels) != len(self._images):
+            raise UserError(f"{folder}: {len(self._images)} images but {len(self.labels)} labels")
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
+            raise UserError(f"{folder}: a label is outside its {len(self.classes)} classes")
+        self.name = f"{folder}:{split}"
+        self.fingerprint = hashlib.sha256(self._images.tobytes()).hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> Tensor:
+        return torch.from_numpy(self._images[index].copy())
+
+    def describe(self, index: int) -> str:
+        return f"{self.name}[{index}]"
+
+
+def _labels(found: Any) -> np.ndarray:
+    # Nested lists that share elements may stand for any number of values, which NumPy would visit.
+    if not isinstance(found, list) or not all(type(label) is int for label in found):
+        raise TypeError("labels that are no list of whole numbers")
+    return np.array(found, dtype=np.int64)
+
+
+def _load(path: Path) -> dict[bytes, Any]:
+    if status_of(path) is None:
+        raise UserError(f"{path} is missing from the CIFAR folder")
+    pickled = read_bytes(path, _MOST_BYTES)
+    try:
+        _require_small(pickled)
+        content = _Unpickler(io.BytesIO(pickled), encoding="bytes").load()
+    except Exception as error:  # damaged pickles raise whatever their bytes happen to mean
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{path} is not a CIFAR batch: {reason}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not laid out as CIFAR's batches: it holds no dict")
+    return content
+
+
+def _require_small(pickled: bytes) -> None:
+    """Raise for a pickle that asks for more memory than its bytes, or nests without end.
+
+    The unpickler makes room for a memo of any number, and for a bytearray of any length, before it
+    looks for them; and hashing a tuple of tuples of tuples overflows the stack.
+    """
+    tuples = 0
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
+        puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+        if puts and not 0 <= (argument or 0) <= count:
+            raise pickle.UnpicklingError("a memo of more entries than there are")
+        if opcode.name == "BYTEARRAY8":
+            raise pickle.UnpicklingError("a bytearray, which no CIFAR batch holds")
+        tuples += opcode.name.startswith(("TUPLE", "FROZENSET"))
+        if tuples > _MOST_TUPLES:
+            raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
+
+
+class _PickledArray:
+    """Stands for an array of bytes; numpy's own unpickling would follow forged pointers."""
+
+    array: np.ndarray
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, data = state
+        if not isinstance(dtype, _PickledByte) or is_fortran or not isinstance(data, bytes):
+            raise pickle.UnpicklingError("an array that is not plain uint8")
+        self.array = np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+class _PickledByte:
+    """Stands for the dtype uint8, the only one CIFAR has; its state does not matter."""
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+def _array(*_arguments: Any) -> _PickledArray:
+    return _PickledArray()
+
+
+def _dtype(name: Any, *_arguments: Any) -> _PickledByte:
+    if name not in ("u1", b"u1"):
+        raise pickle.UnpicklingError(f"an array of {name!r}, not uint8")
+    return _PickledByte()
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode("latin1" if encoding == "latin1" else "ascii")
+
+
+class _Unpickler(pickle.Unpickler):
+    """CIFAR's batches are pickles: this one calls nothing but the stand-ins above."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        stand_ins = {
+            ("numpy.core.multiarray", "_reconstruct"): _array,
+            ("numpy._core.multiarray", "_reconstruct"): _array,
+            ("numpy", "ndarray"): None,
+            ("numpy", "dtype"): _dtype,
+            ("_codecs", "encode"): _encode,
+        }
+        if (module, name) not in stand_ins:
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a CIFAR batch")
+        return stand_ins[module, name]

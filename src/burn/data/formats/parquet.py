@@ -1,0 +1,327 @@
+"""Parquet files of encoded images: which columns are read, and how much they may expand to.
+
+A parquet file of some kilobytes can stand for gigabytes: rows that are null, one value that a
+dictionary repeats, pages that decompress to a thousand times their size. What a file declares is
+compared with its size before anything is decoded, and images are decoded in batches that take
+little memory even where every one of them is as large as the largest page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from burn.core.errors import UserError
+from burn.core.inputs import open_regular, require_regular
+from burn.data.formats.labeled import MOST_CLASSES
+
+_MOST_ROWS = 2**20  # of a file with fewer bytes than rows
+# Parquet hardly compresses JPEGs further; raw bitmaps, or PNGs of few colours, several times.
+_MOST_EXPANSION = 20  # times the size of a file
+_LEAST_LIMIT = 2**28  # bytes, which are no harm whatever the size
+_BATCH_BYTES = 2**26  # of a batch, if each of its values were as large as a page
+_BATCH_ROWS = 2**16
+_HEADER_BYTES = 2**16  # of a page; statistics are most of it
+
+
+class Budget:
+    """How many bytes the images of some files may take together, as they are decoded.
+
+    Args:
+        name: Name of the data, for the message.
+        size: Bytes of the files.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self.limit = self._left = max(_LEAST_LIMIT, _MOST_EXPANSION * size)
+
+    def spend(self, count: int) -> None:
+        """Take `count` bytes. Raises UserError where they are more than are left."""
+        self._left -= count
+        if self._left < 0:
+            raise UserError(
+                f"{self._name}: its images expand to more than {self.limit:,} bytes, too much for "
+                "the size of its files"
+            )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a parquet file that are read.
+
+    Attributes:
+        image: Name of the column of encoded images.
+        in_struct: Whether it holds {bytes, path} instead of bytes.
+        label: Name of the column of labels, or None.
+        class_names: Names of the classes, or () where the file does not tell them.
+    """
+
+    image: str
+    in_struct: bool
+    label: str | None
+    class_names: tuple[str, ...]
+
+    @property
+    def image_leaf(self) -> str:
+        """Path of the column of bytes."""
+        return f"{self.image}.bytes" if self.in_struct else self.image
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
+    """A parquet file of plausible size, and the columns to read.
+
+    Whatever pyarrow finds wrong inside the `with` block becomes a UserError that names the file.
+
+    Raises:
+        UserError: The file is no regular file or damaged, lacks a column of images, or declares
+            more rows or bytes than a file of its size can hold.
+    """
+    size = require_regular(path)
+    try:
+        # With a buffer, pages come one by one (of up to 1,024 images, as most are written);
+        # without, a row group comes as a whole.
+        with pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False) as file:
+            schema = file.schema_arrow
+            image, in_struct = image_column_of(schema, path)
+            label = label_column_of(schema)
+            names = class_names_of(schema, label) if label else ()
+            columns = Columns(image, in_struct, label, names)
+            _require_plausible(path, size, file.metadata, columns)
+            yield file, columns
+    except UnicodeError as error:
+        raise UserError(
+            f"{path} cannot be read: its own name or that of a column is not UTF-8"
+        ) from error
+    except (pa.ArrowException, OSError, MemoryError) as error:
+        reason = str(error).strip().partition("\n")[0][:100] or type(error).__name__
+        raise UserError(f"{path} is not a readable parquet file: {reason}") from error
+
+
+def images_in(
+    path: Path, file: pq.ParquetFile, columns: Columns, group: int, most_rows: int = _BATCH_ROWS
+) -> Iterator[pa.Array]:
+    """The encoded images of a row group, in order, some at a time: arrays of binary.
+
+    Raises:
+        UserError: A page expands to more than a file of its size can hold.
+    """
+    page = _largest_page(path, file.metadata.row_group(group), columns)
+    rows = max(1, min(_BATCH_ROWS, most_rows, _BATCH_BYTES // max(1, page)))
+    for batch in file.iter_batches(rows, [group], [columns.image_leaf], use_threads=False):
+        images = batch.column(0)
+        yield images.field("bytes") if columns.in_struct else images
+
+
+def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> pa.ChunkedArray | None:
+    """The labels as int64, or None where there is no such column.
+
+    Raises:
+        UserError: A label is missing.
+    """
+    if columns.label is None:
+        return None
+    labels = file.read([columns.label], use_threads=False)[columns.label]
+    if labels.null_count:
+        raise UserError(f"{path}: column label has missing values")
+    return labels.cast(pa.int64())
+
+
+def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
+    """Raise UserError for a file that declares more than one of `size` bytes can hold."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    counts = [group.num_rows for group in groups]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise UserError(f"{path} is not a readable parquet file: its numbers of rows disagree")
+    if metadata.num_rows > max(_MOST_ROWS, size):
+        raise UserError(
+            f"{path} declares {metadata.num_rows:,} rows in {size:,} bytes: these are no images"
+        )
+    wanted = {columns.image_leaf, columns.label}
+    expanded = sum(
+        chunk.total_uncompressed_size
+        for group in groups
+        for chunk in map(group.column, range(group.num_columns))
+        if chunk.path_in_schema in wanted
+    )
+    _check_expansion(path, size, expanded)
+
+
+def _check_expansion(path: Path, size: int, expanded: int) -> None:
+    if not 0 <= expanded <= max(_LEAST_LIMIT, _MOST_EXPANSION * size):
+        raise UserError(
+            f"{path} has {size:,} bytes and declares that they expand to {expanded:,}: too many"
+        )
+
+
+def _largest_page(path: Path, group: pq.RowGroupMetaData, columns: Columns) -> int:
+    """Bytes of the largest page of a row group's images, decompressed.
+
+    Pages are decompressed into as much memory as their own headers ask for, whatever the file's
+    description says, and no value is larger than its page.
+    """
+    largest = 0
+    with open_regular(path) as file:
+        size = file.seek(0, 2)
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema != columns.image_leaf:
+                continue
+            at = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+                at = min(at, chunk.dictionary_page_offset)
+            stop = at + chunk.total_compressed_size
+            while 0 < at < min(stop, size):
+                expanded, compressed, length = _page_header(path, file, at)
+                largest = max(largest, expanded)
+                _check_expansion(path, size, expanded)
+                at += length + compressed
+    return largest
+
+
+def _page_header(path: Path, file: BinaryIO, at: int) -> tuple[int, int, int]:
+    """Decompressed and compressed bytes of the page at an offset, and bytes of its header."""
+    for count in (2**9, _HEADER_BYTES):
+        file.seek(at)
+        reader = _Thrift(file.read(count))
+        try:
+            fields = reader.struct()
+            expanded, compressed = fields[2], fields[3]
+        except IndexError:  # a long header
+            continue
+        except (KeyError, ValueError):
+            break
+        if expanded < 0 or compressed < 0:
+            break
+        return expanded, compressed, reader.at
+    raise UserError(f"{path} is not a readable parquet file: no page at byte {at}")
+
+
+class _Thrift:
+    """Integers of a struct in Thrift's compact protocol, of which the rest is passed over.
+
+    Raises IndexError where the bytes end before the struct does, ValueError for what is no struct.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.at = 0
+
+    def struct(self, depth: int = 0) -> dict[int, int]:
+        """Number of each integer field, and its value."""
+        found: dict[int, int] = {}
+        number = 0
+        while kind := self._byte():
+            delta, kind = kind >> 4, kind & 15
+            number = number + delta if delta else self._integer()
+            value = self._value(kind, depth)
+            if value is not None:
+                found[number] = value
+        return found
+
+    def _value(self, kind: int, depth: int, in_list: bool = False) -> int | None:
+        if depth > 8:
+            raise ValueError
+        if kind in (1, 2):  # truth values, which have bytes of their own in lists alone
+            self.at += in_list
+        elif kind == 3:
+            self.at += 1
+        elif kind in (4, 5, 6):
+            return self._integer()
+        elif kind == 7:
+            self.at += 8
+        elif kind == 8:
+            length = self._unsigned()
+            self.at += length
+        elif kind in (9, 10):
+            head = self._byte()
+            count = head >> 4 if head >> 4 < 15 else self._unsigned()
+            for _ in range(count):
+                self._value(head & 15, depth + 1, True)
+                self._require()
+        elif kind == 12:
+            self.struct(depth + 1)
+        else:
+            raise ValueError
+        return None
+
+    def _require(self) -> None:
+        if self.at > len(self._content):
+            raise IndexError
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._content[self.at - 1]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise ValueError
+
+    def _integer(self) -> int:
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)
+
+
+_IMAGE_COLUMNS = ("image", "img")
+_LABEL_COLUMNS = ("label", "fine_label")
+
+
+def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
+    """Name of a parquet file's column of encoded images, and whether it is {bytes, path}.
+
+    Raises UserError where there is none.
+    """
+    for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
+        if schema.names.count(column) > 1:
+            raise UserError(f"{path} has two columns {column}")
+    column = next((c for c in _IMAGE_COLUMNS if c in schema.names), None)
+    if column is None:
+        raise UserError(f"{path} has no column image; its columns: {_few(schema.names)}")
+    kind = schema.field(column).type
+    in_struct = pa.types.is_struct(kind)
+    if in_struct:
+        if kind.get_field_index("bytes") < 0:
+            raise UserError(f"{path}: column {column} has no field bytes")
+        kind = kind.field("bytes").type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise UserError(f"{path}: column {column} holds {kind}, not encoded bytes")
+    return column, in_struct
+
+
+def label_column_of(schema: pa.Schema) -> str | None:
+    """Name of its column of labels: of whole numbers, or there is none."""
+    column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
+    return column if column and pa.types.is_integer(schema.field(column).type) else None
+
+
+def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
+    """What Hugging Face's datasets wrote beside the schema; () for anything unexpected."""
+    try:
+        described = json.loads(schema.metadata[b"huggingface"])
+        names = described["info"]["features"][column]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return ()
+    if not isinstance(names, list) or len(names) > MOST_CLASSES:
+        return ()
+    plain = all(isinstance(name, str) and name.isprintable() for name in names)
+    return tuple(names) if plain else ()
+
+
+def _few(names: Sequence[str]) -> str:
+    """Names for a message: the first ones, and none of them long."""
+    shown = ", ".join(name if len(name) <= 20 else f"{name[:19]}…" for name in names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown or "none"

@@ -1,0 +1,367 @@
+"""Images with boxes in the layout of Pascal VOC.
+
+A folder holds Annotations/ID.xml, JPEGImages/ID.jpg (or .jpeg, .png) and the lists of ids
+ImageSets/Main/SPLIT.txt. Nothing outside it is ever opened: files are only looked up by the names
+that the two folders list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from burn.core.errors import UserError
+from burn.core.inputs import list_folder, open_regular, read_bytes
+from burn.core.paths import expand
+from burn.data.builtin.digits import Split
+from burn.data.builtin.scenes import digit_scenes
+from burn.data.decode import FORMATS, MOST_BYTES, UnreadableImage, decode, read_image
+
+VOC_CLASSES = (
+    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train",
+    "tvmonitor",
+)  # fmt: skip
+
+_DEFAULT_SPLITS: dict[Split, tuple[str, str]] = {
+    "train": ("trainval", "train"),
+    "test": ("test", "val"),
+}
+_LARGEST_XML = 4 * 2**20  # bytes; an annotation of hundreds of objects has less than a tenth
+_LARGEST_LIST = 64 * 2**20  # bytes; VOC's and COCO's lists together have a hundredth
+_LARGEST_SIDE = 2**16
+_EXTENSIONS = (".jpg", ".jpeg", ".png")
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """The objects of one image.
+
+    Attributes:
+        boxes: float32 (objects, 4): left, top, right, bottom in pixels, counted from 0, right and
+            bottom exclusive: VOC's xmin - 1, ymin - 1, xmax, ymax. Inside the image.
+        labels: int64 (objects,), positions in the source's classes.
+        difficult: bool (objects,): those that VOC's score leaves out.
+    """
+
+    boxes: np.ndarray
+    labels: np.ndarray
+    difficult: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Object:
+    name: str
+    box: tuple[float, float, float, float]
+    difficult: bool
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One image and its annotation as read: before names become labels."""
+
+    image: Path
+    image_bytes: int
+    size: tuple[int, int]  # width, height
+    xml: Path
+    objects: list[_Object]
+
+
+class _Fault(Exception):
+    """Why an image or a box is left out."""
+
+
+class Voc:
+    """A `Source` of images with boxes; labels is None, as an image may hold several classes.
+
+    Attributes:
+        annotations: one for each image.
+        presence: int8 (images, classes): 1 with an object that is not difficult, 0 with difficult
+            ones only, -1 with none.
+        skipped: what was left out or mended and why, one line each.
+    """
+
+    labels: np.ndarray | None = None
+
+    def __init__(
+        self, name: str, items: list[_Item], classes: tuple[str, ...], skipped: list[str]
+    ) -> None:
+        self.name, self.classes, self.skipped = name, classes, tuple(skipped)
+        self._items = items
+        position = {name: i for i, name in enumerate(classes)}
+        annotations, digest = [], hashlib.sha256(repr(classes).encode())
+        self.presence = np.full((len(items), len(classes)), -1, dtype=np.int8)
+        for presence, item in zip(self.presence, items, strict=True):
+            found = item.objects
+            for thing in found:
+                if thing.name not in position:
+                    raise UserError(
+                        f"{item.xml}: label {_shown(thing.name)} is none of the classes of the "
+                        f"training data ({_some(classes)})"
+                    )
+            annotation = Annotation(
+                np.array([thing.box for thing in found], dtype=np.float32).reshape(-1, 4),
+                np.array([position[thing.name] for thing in found], dtype=np.int64),
+                np.array([thing.difficult for thing in found], dtype=bool),
+            )
+            presence[annotation.labels] = 0
+            presence[annotation.labels[~annotation.difficult]] = 1
+            annotations.append(annotation)
+            digest.update(f"{item.image.name} {item.image_bytes} {item.size} {found}".encode())
+        self.annotations = tuple(annotations)
+        self.fingerprint = digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def read(self, index: int) -> Tensor:
+        """uint8 (3, height, width) as stored: boxes refer to pixels before EXIF's rotation.
+
+        Raises UnreadableImage, also where the image is not of its annotation's size.
+        """
+        item = self._items[index]
+        image = decode(read_image(item.image), str(item.image), upright=False)
+        size = (image.shape[2], image.shape[1])
+        if size != item.size:
+            raise UnreadableImage(
+                f"{item.image} has {size[0]}×{size[1]} pixels, "
+                f"its annotation says {item.size[0]}×{item.size[1]}"
+            )
+        return image
+
+    def describe(self, index: int) -> str:
+        return str(self._items[index].image)
+
+
+def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) -> Voc:
+    """The images with boxes that `spec` names.
+
+    spec: FOLDER or FOLDER:SPLIT, or several joined by commas; FOLDER may also be the one that
+    holds the folder, as the devkit's does, or `digit-scenes`. Without SPLIT, train takes trainval
+    or else train, and test takes test or else val. classes: those of the training data; None takes
+    VOC's 20 where no other name occurs, otherwise the names that occur, sorted.
+    Raises UserError where a folder or split is missing, a label is none of `classes`, or no box is
+    left. Smaller faults are listed in the source's `skipped`.
+    """
+    items: list[_Item] = []
+    skipped: list[str] = []
+    names: list[str] = []
+    seen: set[Path] = set()
+    parts = [spec] if _exists(spec) else spec.split(",")
+    for part in parts:
+        folder, name = _folder_and_split(part.strip(), split)
+        names.append(f"{part.strip().removesuffix(f':{name}')}:{name}")
+        for item in _read_split(folder, name, skipped):
+            if item.image in seen:
+                skipped.append(f"{item.image.stem} is listed twice: once is enough")
+            else:
+                items.append(item)
+                seen.add(item.image)
+    full_name = ",".join(names)
+    found = sorted({thing.name for item in items for thing in item.objects})
+    if not found:
+        reason = f": {skipped[0]}" if skipped else ""
+        what = "no box" if items else "no image"
+        raise UserError(f"{full_name} holds {what} that can be used{reason}")
+    if classes is None:
+        classes = VOC_CLASSES if set(found) <= set(VOC_CLASSES) else tuple(found)
+    return Voc(full_name, items, classes, skipped)
+
+
+def is_voc(spec: str) -> bool:
+    """Whether `spec` is meant for `open_voc`: its first folder has annotations, or will have."""
+    part = spec if _exists(spec) else spec.split(",")[0]
+    folder = part if _exists(part) else part.rpartition(":")[0]
+    if "digit-scenes" in (part, folder):
+        return True
+    patterns = ("Annotations", "*/Annotations", "VOCdevkit/*/Annotations")
+    return _exists(folder) and any(next(expand(folder).glob(p), None) for p in patterns)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return bool(path) and bool(expand(path).stat())
+    except PermissionError as error:
+        raise UserError(f"{path}: no permission to look it up") from error
+    except (OSError, ValueError):  # too long for a name, for example
+        return False
+
+
+def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
+    folder, chosen = part, None
+    if ":" in part and not _exists(part):
+        folder, _, chosen = part.rpartition(":")
+    if not folder:
+        raise UserError("an empty name among the data: give FOLDER or FOLDER:SPLIT, with commas")
+    path = digit_scenes() if folder == "digit-scenes" else _with_annotations(folder)
+    lists = path / "ImageSets" / "Main"
+    there = list_folder(lists) if lists.is_dir() else []
+    splits = sorted(Path(entry.name).stem for entry in there if entry.name.endswith(".txt"))
+    wanted = _DEFAULT_SPLITS[split] if chosen is None else (chosen,)
+    for name in wanted:
+        if name in splits:
+            return path, name
+    # VOC has a file for each class and split as well: dog_train.txt
+    splits = [name for name in splits if name.rpartition("_")[2] not in splits or "_" not in name]
+    more = f" and {len(splits) - 20} more" if len(splits) > 20 else ""
+    known = f"there are {', '.join(splits[:20])}{more}" if splits else "there is none"
+    if chosen == "":
+        raise UserError(f"{part} ends in a colon but names no split: in {lists} {known}")
+    raise UserError(f"no split {' or '.join(wanted)} in {lists}: {known}")
+
+
+def _with_annotations(folder: str) -> Path:
+    path = expand(folder)
+    if not _exists(folder) or not path.is_dir():
+        raise UserError(f"no data at {folder}: give a folder in VOC's layout, or digit-scenes")
+    list_folder(path)  # an error where it cannot be read, which globbing would take for empty
+    if (path / "Annotations").is_dir():
+        return path
+    found = sorted(
+        inner.parent
+        for pattern in ("*/Annotations", "VOCdevkit/*/Annotations")
+        for inner in path.glob(pattern)
+        if inner.is_dir()
+    )
+    if not found:
+        raise UserError(f"{folder} holds no folder Annotations, as Pascal VOC's layout has it")
+    if len(found) > 1:
+        raise UserError(f"{folder} holds several: choose among {', '.join(map(str, found))}")
+    return found[0]
+
+
+def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
+    file = folder / "ImageSets" / "Main" / f"{name}.txt"
+    lines = read_bytes(file, _LARGEST_LIST).decode("utf-8-sig", "replace").splitlines()
+    annotations = _listed(folder / "Annotations", (".xml",))
+    images = _listed(folder / "JPEGImages", _EXTENSIONS)
+    for line in lines:
+        if not (columns := line.split()):
+            continue
+        # an id may hold spaces, and in the file for one class a column follows it
+        ids = (line.strip(), line.rsplit(None, 1)[0].strip())
+        key = next((id_ for id_ in ids if id_ in annotations or id_ in images), columns[0])
+        xml, image = annotations.get(key), images.get(key)
+        if xml is None or image is None:
+            missing = "annotation" if xml is None else "image"
+            skipped.append(f"{key[:100]!r}: no {missing} of this name in {folder}")
+            continue
+        try:
+            size, objects, faults = _parse(Path(xml), Path(image))
+            yield _Item(Path(image), image.stat().st_size, size, Path(xml), objects)
+        except _Fault as fault:
+            skipped.append(f"{xml.name}: {fault}")
+        except OSError as error:
+            skipped.append(f"{xml.name}: {error.strerror}")
+        except UserError as error:
+            skipped.append(str(error))
+        else:
+            skipped += [f"{xml.name}: {fault}" for fault in faults]
+
+
+def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
+    """The files of a folder, by what precedes the extension."""
+    found: dict[str, os.DirEntry[str]] = {}
+    for entry in list_folder(folder):
+        name = Path(entry.name)
+        known = name.suffix.lower() in extensions and entry.name.isprintable()
+        if known and entry.is_file():
+            found.setdefault(name.stem, entry)
+    return found
+
+
+def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list[str]]:
+    """Width and height in pixels, the objects, and what is wrong with those left out or clipped."""
+    with open_regular(xml) as file:
+        content = file.read(_LARGEST_XML + 1)
+    if len(content) > _LARGEST_XML:
+        raise _Fault(f"larger than {_LARGEST_XML >> 20} MiB")
+    # Entities can blow up or name other files. Without zero bytes the text is no UTF-16, and in
+    # all other encodings that expat knows a declaration is spelled in these bytes.
+    if b"\0" in content or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+        raise _Fault("declares a document type or is UTF-16, which is not read")
+    try:
+        root = ET.fromstring(content)
+    except (ET.ParseError, ValueError, LookupError) as error:
+        raise _Fault(f"not XML: {_shown(str(error))}") from error
+    if root.tag != "annotation":
+        raise _Fault("no element annotation")
+    width, height = size = _size(root, image)
+    objects, faults = [], []
+    for number, element in enumerate(root.findall("object"), 1):
+        label = " ".join(element.findtext("name", "").split())
+        what = f"box {number} ({_shown(label)})" if label else f"box {number}"
+        try:
+            left, top, right, bottom = _box(element, label)
+            inside = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
+            if inside[0] >= inside[2] or inside[1] >= inside[3]:
+                raise _Fault("lies outside its image")
+            rounded = np.array(inside, dtype=np.float32)  # as an Annotation holds it
+            if (rounded[:2] >= rounded[2:]).any():
+                raise _Fault("has no area")
+            if inside != (left, top, right, bottom):
+                faults.append(f"{what} reaches outside its image and was clipped")
+        except _Fault as fault:
+            faults.append(f"{what} {fault}")
+        else:
+            difficult = element.findtext("difficult", "").strip() == "1"
+            objects.append(_Object(label, inside, difficult))
+    return size, objects, faults
+
+
+def _size(root: ET.Element, image: Path) -> tuple[int, int]:
+    """Width and height as the annotation says or, where it does not, the image itself."""
+    texts = [root.findtext(f"size/{side}", "").strip() for side in ("width", "height")]
+    if all(text.isascii() and text.isdigit() and len(text) < 6 for text in texts):
+        width, height = map(int, texts)
+        if 0 < width <= _LARGEST_SIDE and 0 < height <= _LARGEST_SIDE:
+            return width, height
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
+            # Some of Pillow's readers take in the whole file to find its size.
+            with (
+                open_regular(image, MOST_BYTES) as file,
+                Image.open(file, formats=FORMATS) as found,
+            ):
+                return found.size
+    except Exception as error:  # damaged images raise whatever their bytes happen to mean
+        raise _Fault(f"no size, and {image.name} is not readable either") from error
+
+
+def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
+    """Left, top, right, bottom of an object, 0-based and half-open; not yet clipped."""
+    if not label or len(label) > 100 or not label.isprintable():
+        raise _Fault("has no name")
+    texts = [element.findtext(f"bndbox/{key}", "") for key in ("xmin", "ymin", "xmax", "ymax")]
+    try:
+        xmin, ymin, xmax, ymax = map(float, texts)
+    except ValueError as error:
+        raise _Fault("lacks coordinates") from error
+    if not all(map(math.isfinite, (xmin, ymin, xmax, ymax))):
+        raise _Fault("lacks coordinates")
+    # By VOC's inclusive numbers xmin = xmax is one pixel, in practice a stray click.
+    if xmax <= xmin or ymax <= ymin:
+        raise _Fault("has no area")
+    return xmin - 1, ymin - 1, xmax, ymax
+
+
+def _some(classes: tuple[str, ...]) -> str:
+    more = f" and {len(classes) - 20} more" if len(classes) > 20 else ""
+    return ", ".join(map(_shown, classes[:20])) + more
+
+
+def _shown(text: str) -> str:
+    """What a message shows of a text of any length and content."""
+    cut = text if len(text) <= 80 else text[:79] + "…"
+    return "".join(letter if letter.isprintable() else "�" for letter in cut)

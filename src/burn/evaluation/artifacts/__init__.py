@@ -1,0 +1,1 @@
+"""What an evaluation leaves besides its numbers."""

@@ -1,0 +1,1 @@
+"""Object detection on VOC: the network, its training and its average precision."""

@@ -1,0 +1,88 @@
+"""Pictures of images with their predicted and true boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from burn.data.formats.voc import Annotation
+from burn.evaluation.detection.average_precision import Detections
+
+_SHOWN_FROM = 0.5  # least score of a drawn box
+_COLOURS = (
+    "#e4572e",
+    "#2e6fb7",
+    "#3a9d5d",
+    "#b5489e",
+    "#c98a00",
+    "#11808f",
+    "#7a5cc9",
+    "#8c5a3c",
+    "#20242b",
+    "#d4a5c9",
+)
+
+
+def draw_detections(
+    path: Path, shown: Sequence[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]
+) -> None:
+    """Write a PNG with one panel an image: true boxes dashed in white, predicted ones in colour.
+
+    shown: image uint8 (height, width, 3), its objects, what was found, the classes' names.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(6.4 * columns, 5.0 * rows), squeeze=False, layout="constrained"
+    )
+    seen: dict[int, str] = {}
+    for panel in axes.flat:
+        panel.set_axis_off()
+    for panel, (image, truth, found, classes) in zip(axes.flat, shown, strict=False):
+        panel.imshow(image)
+        for left, top, right, bottom in truth.boxes:
+            panel.add_patch(
+                Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, lw=2.2,
+                          ec="white", ls=(0, (4, 2)))
+            )  # fmt: skip
+        for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True):
+            if score < _SHOWN_FROM:
+                continue
+            left, top, right, bottom = box
+            colour = _COLOURS[int(label) % len(_COLOURS)]
+            seen[int(label)] = classes[label]
+            panel.add_patch(
+                Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, lw=1.4,
+                          ec=colour)
+            )  # fmt: skip
+            panel.text(
+                left, top - 2, f"{classes[label]} {score:.2f}", fontsize=7, color="white",
+                va="bottom", parse_math=False,
+                bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
+            )  # fmt: skip
+    handles = [Line2D([], [], color="#888888", ls=(0, (4, 2)), lw=2.2, label="true")] + [
+        Line2D([], [], color=_COLOURS[label % len(_COLOURS)], label=f"found: {name}")
+        for label, name in sorted(seen.items())
+    ]
+    legend = figure.legend(
+        title=f"found with a score of at least {_SHOWN_FROM}"
+        if seen
+        else f"nothing found with a score of at least {_SHOWN_FROM}",
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a class may be called $
+    figure.savefig(path, dpi=90, format="png")
+    plt.close(figure)

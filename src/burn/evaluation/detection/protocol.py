@@ -1,0 +1,466 @@
+"""Object detection by fine-tuning the whole network (paper, Table 1 and appendix A)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from rich.console import Console
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from burn.core.errors import Interrupted, UserError
+from burn.core.files import write_beside, write_text
+from burn.core.inputs import require_regular
+from burn.core.results import Result
+from burn.data.augment import generator
+from burn.data.formats.voc import Annotation, Voc
+from burn.data.loader import EpochSampler
+from burn.data.sources import UnreadableImage
+from burn.data.workers import QuietLoader, start_worker
+from burn.evaluation.configs import DetectionConfig
+from burn.evaluation.context import Subject
+from burn.evaluation.detection.average_precision import (
+    Detections,
+    DetectionScores,
+    detection_scores,
+)
+from burn.evaluation.detection.detector import Detector, Images
+from burn.evaluation.detection.pictures import draw_detections
+from burn.evaluation.progress import progress_bar
+from burn.runtime.distributed import Processes
+from burn.runtime.signals import StopRequest, interrupted
+
+_PICTURES = 8
+_KEEP_EVERY = 300  # seconds between two resume files
+_EMPTY = (
+    torch.zeros(3, 64, 64, dtype=torch.uint8),
+    torch.zeros(0, 4),
+    torch.zeros(0, dtype=torch.int64),
+)
+
+
+def run_detection(subject: Subject, config: DetectionConfig, console: Console) -> list[Result]:
+    """AP, AP50 and AP75, and each class's, by VOC 2007's 11-point rule at each overlap.
+
+    Objects marked difficult are learned from and not judged on. Writes to `subject.out`:
+    detector.safetensors, the fine-tuned network, which is not trained again where it is there
+    already; detections.json and detections.png; and, until training is done, detection-resume.pt.
+    Under torchrun the processes share each batch, and the first one tests.
+    Raises UserError without `subject.out`, and where that holds the detector of another training.
+    """
+    out = subject.out
+    if out is None:
+        raise UserError("detection keeps the trained detector and a picture: give --out")
+    train, test = subject.train, subject.test
+    assert isinstance(train, Voc)
+    assert isinstance(test, Voc)
+    judged = np.concatenate([a.labels[~a.difficult] for a in test.annotations])
+    if not len(judged):
+        raise UserError(f"{test.name}: every object is difficult, so there is nothing to find")
+    if absent := [n for i, n in enumerate(train.classes) if i not in judged]:
+        names = ", ".join(absent)
+        subject.notes.append(f"left out of the mean, no object to find in the test: {names}")
+    began = time.perf_counter()
+    torch.manual_seed(subject.seed)
+    backbone = copy.deepcopy(subject.backbone)
+    detector = Detector(
+        backbone, len(train.classes), config.detector, bfloat16=subject.bfloat16
+    ).to(subject.device)
+    processes = Processes.start(subject.device)
+    if config.batch_size % processes.count:
+        raise UserError(
+            f"batch_size {config.batch_size} cannot be shared by {processes.count} processes"
+        )
+    if processes.first:
+        out.mkdir(parents=True, exist_ok=True)
+    earlier = _trained(detector, train, subject, config, processes, out, console)
+    processes.stop()
+    if not processes.first:
+        return []
+    try:
+        return _tested(detector, test, subject, config, out, began - earlier, console)
+    except KeyboardInterrupt as stopped:
+        raise interrupted(
+            f"interrupted in the test: the detector is kept in {out}, the same command tests it",
+            stopped,
+        ) from None
+
+
+def _tested(
+    detector: Detector, test: Voc, subject: Subject, config: DetectionConfig, out: Path,
+    began: float, console: Console,
+) -> list[Result]:  # fmt: skip
+    detections = detect(detector, test, subject, config, console)
+    readable = [found is not None for found in detections]
+    subject.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
+    kept = [found for found in detections if found is not None]
+    truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
+    if not kept:
+        raise UserError(f"{test.name}: none of its images can be read")
+    scores = detection_scores(kept, truth, len(test.classes))
+    numbers = _numbers(scores, test.classes)
+    results = subject.results("detection", numbers, asdict(config), began)
+    subject.announce(results)
+    found = _plain(test, detections)
+    subject.keep(lambda: write_text(out / "detections.json", json.dumps(found)))
+
+    def draw(path: Path) -> None:
+        draw_detections(path, _shown(test, detections))
+
+    subject.keep(lambda: write_beside(out / "detections.png", draw))
+    return results
+
+
+def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, float]:
+    numbers = {"AP": scores.AP, "AP50": scores.AP50, "AP75": scores.AP75}
+    numbers |= {f"AP {name}": ap for name, ap in zip(classes, scores.per_class, strict=True)}
+    return {name: 100 * value for name, value in numbers.items() if not np.isnan(value)}
+
+
+def _trained(
+    detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
+    processes: Processes, out: Path, console: Console,
+) -> float:  # fmt: skip
+    """Train `detector`, or load what was trained; returns the seconds that earlier calls spent."""
+    path, key = out / "detector.safetensors", _key(subject, config)
+    if path.is_file():
+        require_regular(path)  # safetensors calls a file without permission missing
+        try:
+            with safe_open(path, "pt") as file:
+                about = file.metadata() or {}
+            if about["key"] != key:
+                raise UserError(f"{path} is of another training: give another --out")
+            detector.load_state_dict(load_file(path))
+            subject.notes.extend(str(note) for note in json.loads(about["notes"]))
+            return float(about["seconds"])
+        except UserError:
+            raise
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise UserError(f"{path} is damaged: remove it to train again") from error
+    began, told = time.perf_counter(), len(subject.notes)
+    detector = processes.synchronize_norms(detector)
+    if processes.count > 1 and subject.device.type != "cuda":
+        subject.notes.append("BN saw each process's images alone: torch joins them on CUDA only")
+    resume = out / "detection-resume.pt"
+    earlier = _train(detector, train, subject, config, processes, resume, console)
+    if processes.first:
+        seconds = earlier + time.perf_counter() - began
+        weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
+        if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
+            raise UserError("detection diverged at its end: lower --lr")
+        notes = json.dumps(subject.notes[told:])
+        about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
+        if subject.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
+            resume.unlink(missing_ok=True)
+    return earlier
+
+
+def _train(
+    detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
+    processes: Processes, resume: Path, console: Console,
+) -> float:  # fmt: skip
+    """All of the schedule, from the resume file where there is one; then precise BN.
+
+    Returns the seconds that went into the resume file. Ctrl-C and SIGTERM stop between two
+    iterations.
+    """
+    optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
+    key = _key(subject, config)
+    done, earlier = _resume(resume, key, detector, optimizer)
+    model = processes.wrap(detector)
+    unreadable: set[int] = set()
+    batches = _batches(train, subject, config, processes, done, unreadable)
+    began = kept_at = time.perf_counter()
+
+    def keep() -> str | None:
+        """Write the resume file; why it could not be written, if so."""
+        state = {
+            "key": key,
+            "done": done,
+            "seconds": earlier + time.perf_counter() - began,
+            "detector": detector.state_dict(),
+            "optimizer": optimizer.state_dict(),
+        }
+        try:
+            if processes.first:
+                write_beside(resume, lambda path: torch.save(state, path))
+        except OSError as error:
+            why = f"{resume}: {error.strerror}"
+            console.print(f"iteration {done} could not be saved: {why}", style="bold red")
+            return why
+        return None
+
+    stop = StopRequest()
+    with progress_bar(console) as progress, stop.installed():
+        bar = progress.add_task("detection", total=config.iterations, completed=done)
+        while done < config.iterations and not stop.requested:
+            images, targets = _to(subject.device, *next(batches))
+            # The samplers of anchors and regions draw from the global state.
+            torch.manual_seed(_step_seed(subject.seed, done, processes.rank))
+            for group in optimizer.param_groups:
+                group["lr"] = config.learning_rate(done)
+            detector.train()
+            _, losses = model(images, targets)
+            loss = torch.stack(list(losses.values())).sum()
+            if not torch.isfinite(loss):
+                raise UserError(f"detection diverged at iteration {done}: lower --lr")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+            progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
+            if time.perf_counter() - kept_at > _KEEP_EVERY:
+                keep()
+                kept_at = time.perf_counter()
+                if processes.first:
+                    console.print(f"iteration {done} of {config.iterations}, loss {loss:.2f}")
+        unsaved = keep()
+        if config.precise_bn and not stop.requested:
+            progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
+            chosen = itertools.islice(batches, config.precise_bn)
+            precise_batch_norm(
+                detector,
+                (_to(subject.device, *b) for b in chosen if not stop.requested),
+                lambda: progress.advance(bar),
+            )
+    if stop.requested:
+        state = f"kept in {resume}; the same command resumes"
+        if unsaved:
+            state = f"not saved: {unsaved}"
+        raise Interrupted(
+            f"interrupted after {done} of {config.iterations} iterations, {state}",
+            stop.number,
+        )
+    subject.note_unreadable(train, unreadable)
+    return earlier
+
+
+def precise_batch_norm(
+    module: nn.Module,
+    batches: Iterable[tuple[Any, ...]],
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Replace BN's running statistics by the mean of those of some batches, weights unchanged.
+
+    batches: what `module` takes in training. Running averages lag behind the weights (Wu &
+    Johnson, 2021).
+    """
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    module.train()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # PyTorch's cumulative average
+    with torch.no_grad():
+        for batch in batches:
+            module(*batch)
+            advance()
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+def detect(
+    detector: Detector, source: Voc, subject: Subject, config: DetectionConfig, console: Console
+) -> list[Detections | None]:
+    """What is found in each image, in its own pixels; None where it cannot be read."""
+    detector.eval()
+    dataset = _Resized(source, config, subject.seed)
+    loader = QuietLoader(
+        dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
+        num_workers=subject.workers, worker_init_fn=start_worker,
+    )  # fmt: skip
+    found: list[Detections | None] = []
+    with progress_bar(console) as progress, torch.inference_mode():
+        bar = progress.add_task("detecting", total=len(source))
+        for item in loader:
+            progress.advance(bar)
+            if isinstance(item, int):
+                found.append(None)
+                continue
+            pixels, _, _, original = item
+            images = Images(pixels[None].to(subject.device), [tuple(pixels.shape[1:])])
+            ((output,), _) = detector(images)
+            scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
+            boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
+            found.append(
+                Detections(
+                    boxes, output["scores"].cpu().numpy(), output["labels"].cpu().numpy() - 1
+                )
+            )
+    return found
+
+
+class _Resized(Dataset[Any]):
+    """(epoch, index) -> pixels, boxes, labels and (height, width) before resizing.
+
+    Training (an epoch is given) draws a short side and a flip from (seed, epoch, index). The index
+    alone where the image cannot be read.
+    """
+
+    def __init__(self, source: Voc, config: DetectionConfig, seed: int) -> None:
+        self._source, self._config, self._seed = source, config, seed
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, key: tuple[int | None, int]) -> Any:
+        epoch, index = key
+        try:
+            image = self._source.read(index)
+        except UnreadableImage:
+            return index
+        config, annotation = self._config, self._source.annotations[index]
+        side, flip = config.test_side, False
+        if epoch is not None:
+            random = generator(self._seed, epoch, index, 0)
+            side = int(random.choice(config.train_sides))
+            flip = bool(random.random() < 0.5)
+        pixels, boxes = resize_and_flip(image, annotation, side, config.max_side, flip=flip)
+        return pixels, boxes, torch.from_numpy(annotation.labels) + 1, tuple(image.shape[1:])
+
+
+def resize_and_flip(
+    image: Tensor, annotation: Annotation, side: int, max_side: int, *, flip: bool
+) -> tuple[Tensor, Tensor]:
+    """An image uint8 (3, height, width) and its boxes, with a short side of `side` pixels, or less
+    where the long one would go beyond `max_side`.
+    """
+    height, width = image.shape[1:]
+    scale = min(side / min(height, width), max_side / max(height, width))
+    new = max(1, round(width * scale)), max(1, round(height * scale))
+    array = image.permute(1, 2, 0).numpy()
+    array = cv2.resize(array, new, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    boxes = annotation.boxes * np.array([new[0] / width, new[1] / height] * 2, dtype=np.float32)
+    if flip:
+        array = cv2.flip(array, 1)
+        boxes = boxes[:, [2, 1, 0, 3]] * (-1, 1, -1, 1) + (new[0], 0, new[0], 0)
+    pixels = torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1).contiguous()
+    return pixels, torch.from_numpy(boxes.astype(np.float32))
+
+
+def _batches(
+    train: Voc, subject: Subject, config: DetectionConfig, processes: Processes, done: int,
+    unreadable: set[int],
+) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:  # fmt: skip
+    """Endless batches of this process, the first `done` left out."""
+    sampler = EpochSampler(len(train), config.batch_size, subject.seed, drop_last=True)
+    padding = tuple(round(255 * value) for value in subject.backbone.config.mean)
+    dataset = _Resized(train, config, subject.seed)
+
+    def collate(items: list[Any]) -> Any:
+        good = [item[:3] for item in items if not isinstance(item, int)]
+        # An empty image in place of a batch of which none can be read keeps processes in step.
+        return _pad(good or [_EMPTY], padding), [i for i in items if isinstance(i, int)]
+
+    while True:
+        sampler.epoch, sampler.skip = divmod(done, len(sampler))
+        shares = [processes.share(batch) for batch in sampler]
+        loader = QuietLoader(
+            dataset, batch_sampler=shares, collate_fn=collate, num_workers=subject.workers,  # type: ignore[arg-type]
+            worker_init_fn=start_worker,
+        )  # fmt: skip
+        for batch, bad in loader:
+            done += 1
+            unreadable.update(bad)
+            if len(unreadable) == len(train):
+                raise UserError(f"{train.name}: none of its images can be read")
+            yield batch
+
+
+def _pad(
+    items: list[tuple[Tensor, Tensor, Tensor]], colour: tuple[int, ...]
+) -> tuple[Images, list[dict[str, Tensor]]]:
+    sizes = [(pixels.shape[1], pixels.shape[2]) for pixels, _, _ in items]
+    # Whole cells of stride 32: odd maps would lose their last row to a strided convolution.
+    height, width = (-(-max(side) // 32) * 32 for side in zip(*sizes, strict=True))
+    padded = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1)
+    padded = padded.repeat(len(items), 1, height, width)
+    for into, (pixels, _, _) in zip(padded, items, strict=True):
+        into[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+    targets = [{"boxes": boxes, "labels": labels} for _, boxes, labels in items]
+    return Images(padded, sizes), targets
+
+
+def _to(
+    device: torch.device, images: Images, targets: list[dict[str, Tensor]]
+) -> tuple[Images, list[dict[str, Tensor]]]:
+    moved = [{name: tensor.to(device) for name, tensor in target.items()} for target in targets]
+    return Images(images.pixels.to(device), images.sizes), moved
+
+
+def _groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    norms = [m for m in detector.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    of_norms = {id(p) for norm in norms for p in norm.parameters()}
+    params = list(detector.parameters())
+    return [
+        {"params": [p for p in params if id(p) not in of_norms], "weight_decay": weight_decay},
+        {"params": [p for p in params if id(p) in of_norms], "weight_decay": 0.0},
+    ]
+
+
+def _step_seed(seed: int, iteration: int, rank: int) -> int:
+    return int(np.random.SeedSequence((seed, iteration, rank)).generate_state(1)[0])
+
+
+def _key(subject: Subject, config: DetectionConfig) -> str:
+    """Changes with everything that decides what the training computes."""
+    parts = (subject.fingerprint, subject.train.fingerprint, asdict(config), subject.seed)
+    return hashlib.sha256(repr((*parts, subject.bfloat16)).encode()).hexdigest()[:16]
+
+
+def _resume(
+    path: Path, key: str, detector: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[int, float]:
+    """Iterations done in the resume file, whose state is loaded, and seconds spent; 0 without one.
+
+    Raises UserError for a file that is damaged or of another training.
+    """
+    if not path.is_file():
+        return 0, 0.0
+    require_regular(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        same = state["key"] == key
+        if same:
+            detector.load_state_dict(state["detector"])
+            optimizer.load_state_dict(state["optimizer"])
+            return int(state["done"]), float(state["seconds"])
+    except Exception as error:  # whatever a damaged file makes of the reader
+        raise UserError(f"{path} is damaged: remove it to begin again") from error
+    raise UserError(f"{path} is of another training: remove it, or give another --out")
+
+
+def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:
+    return [
+        {
+            "image": test.describe(index),
+            "boxes": found.boxes.round(2).tolist(),
+            "scores": found.scores.round(4).tolist(),
+            "labels": [test.classes[label] for label in found.labels],
+        }
+        for index, found in enumerate(detections)
+        if found is not None
+    ]
+
+
+def _shown(
+    test: Voc, detections: list[Detections | None]
+) -> list[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]:
+    readable = [(i, found) for i, found in enumerate(detections) if found is not None]
+    return [
+        (test.read(i).permute(1, 2, 0).numpy(), test.annotations[i], found, test.classes)
+        for i, found in readable[:_PICTURES]
+    ]

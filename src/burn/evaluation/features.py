@@ -1,0 +1,62 @@
+"""Features of a source's images, from a backbone in eval mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.core.types import Features
+from burn.data.augment import ViewConfig
+from burn.data.loader import plain_batches
+from burn.data.sources import Source
+
+
+def extract_features(
+    backbone: Backbone,
+    source: Source,
+    views: ViewConfig,
+    *,
+    batch_size: int = 256,
+    workers: int = 0,
+    indices: Sequence[int] | None = None,
+    unreadable: list[int] | None = None,
+    bfloat16: bool = False,
+    view: Callable[[Tensor], Tensor] | None = None,
+    pool: Callable[[Tensor], Tensor] | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Features:
+    """Pooled features of plain views, float32, on the CPU; unreadable images are left out.
+
+    indices: positions to take (default: all). unreadable: list to which the positions of images
+    that cannot be decoded are added. bfloat16: run the backbone under autocast. view: image to
+    backbone's input (default: the plain view). pool: last feature map to features (default: the
+    backbone's own). advance: told the number of images after each batch; it may raise.
+    The backbone is left in the mode it was in. Raises UserError where not one image can be read.
+    """
+    device = next(backbone.parameters()).device
+    training = backbone.training
+    backbone.eval()
+    values, kept = [], []
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+    try:
+        with torch.inference_mode(), autocast:
+            for batch in plain_batches(source, views, batch_size, workers, indices, view):
+                if unreadable is not None:
+                    unreadable.extend(batch.unreadable)
+                if batch.views:
+                    images = batch.views[0].to(device)
+                    output = pool(backbone.forward_features(images)) if pool else backbone(images)
+                    values.append(output.float().cpu())
+                    kept.append(batch.indices)
+                advance(len(batch.indices) + len(batch.unreadable))
+    finally:
+        backbone.train(training)
+    if not values:
+        raise UserError(f"{source.name}: none of its images can be read")
+    positions = torch.cat(kept)
+    labels = None if source.labels is None else torch.from_numpy(source.labels)[positions]
+    return Features(torch.cat(values), labels, source.classes, positions)

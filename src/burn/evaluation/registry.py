@@ -1,0 +1,161 @@
+"""`burn evaluate`: protocols by name, from a command line's words to results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burn.core.errors import printable
+from burn.core.files import locked, remove_unfinished
+from burn.core.results import Result, append_results
+from burn.data.formats.voc import Voc, is_voc, open_voc
+from burn.data.sources import LabeledFiles, Source, open_source, require_outside
+from burn.evaluation.configs import Request
+from burn.evaluation.context import Subject, open_model
+from burn.evaluation.detection.protocol import run_detection
+from burn.evaluation.protocols import (
+    check_sources,
+    run_knn,
+    run_linear,
+    run_transfer,
+)
+from burn.evaluation.semi import run_semi
+from burn.evaluation.svm.protocol import run_svm
+from burn.runtime.compute import torch_device, uses_bfloat16
+from burn.runtime.ranks import ranks, require_alone
+from burn.runtime.signals import interrupted, sigterm_raises
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a protocol is run, and on what; its settings are in `PROTOCOL_CONFIGS`."""
+
+    run: Callable[[Subject, Any, Console], list[Result]]
+    open: Callable[[str, str], tuple[Source, Source]]
+
+
+def _open_labelled(train_spec: str, test_spec: str) -> tuple[Source, Source]:
+    train, test = open_source(train_spec, "train"), open_source(test_spec, "test")
+    check_sources(train, test)
+    return train, test
+
+
+def _open_either(train_spec: str, test_spec: str) -> tuple[Source, Source]:
+    boxes = is_voc(train_spec) or is_voc(test_spec)
+    return (_open_boxes if boxes else _open_labelled)(train_spec, test_spec)
+
+
+def _open_boxes(train_spec: str, test_spec: str) -> tuple[Source, Source]:
+    train = open_voc(train_spec, "train")
+    return train, open_voc(test_spec, "test", train.classes)
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "knn": Protocol(run_knn, _open_labelled),
+    "linear": Protocol(run_linear, _open_labelled),
+    "semi": Protocol(run_semi, _open_labelled),
+    "transfer": Protocol(run_transfer, _open_labelled),
+    "svm": Protocol(run_svm, _open_either),
+    "detection": Protocol(run_detection, _open_boxes),
+}
+
+
+def evaluate(
+    protocol: str,
+    request: Request,
+    config: Any,
+    console: Console,
+    show: Callable[[Sequence[Result], Sequence[str]], None] = lambda results, notes: None,
+) -> tuple[list[Result], list[str]]:
+    """Evaluate a checkpoint by a protocol.
+
+    The results come first: they are shown, then appended to results.jsonl in `request.out`, and
+    only then other files are written there. The folder is locked meanwhile.
+
+    Args:
+        protocol: Name of the protocol.
+        request: The checkpoint, the images and the folder.
+        config: Settings of the protocol's own type.
+        console: Where progress is shown.
+        show: Called with the results and with remarks on the data as soon as they are known.
+
+    Returns:
+        The results, and all remarks.
+
+    Raises:
+        UserError: For whatever the user can fix; also where the results are shown, but something
+            could not be written.
+        Interrupted: After Ctrl-C or SIGTERM.
+    """
+    request.check()
+    config.check()
+    if protocol != "detection":
+        require_alone(f"evaluate {protocol}")
+    out = Path(request.out) if request.out else None
+    with contextlib.ExitStack() as held:
+        if out:
+            append_results(out / "results.jsonl", [])  # hours later would be late to find out
+            if ranks().rank == 0:
+                held.enter_context(locked(out))
+                remove_unfinished(out)
+        held.enter_context(sigterm_raises())
+        announced: list[Result] = []
+        try:
+            return _evaluate(protocol, request, config, console, out, announced, show)
+        except KeyboardInterrupt as stopped:
+            kept = f"what is finished is kept in {out}; the same command resumes"
+            if announced:
+                kept = "the results are complete, but files that belong beside them may be missing"
+            elif not out:
+                kept = "nothing is kept; give --out to keep what is finished"
+            raise interrupted(f"interrupted: {kept}", stopped) from None
+
+
+def _evaluate(
+    protocol: str, request: Request, config: Any, console: Console, out: Path | None,
+    announced: list[Result], show: Callable[[Sequence[Result], Sequence[str]], None],
+) -> tuple[list[Result], list[str]]:  # fmt: skip
+    """What `evaluate` does in the folder; `announced` becomes the results that were shown."""
+    told = 0
+    file = out / "results.jsonl" if out else None
+
+    def announce(results: Sequence[Result]) -> None:
+        nonlocal told
+        announced.extend(results)
+        show(results, subject.notes)
+        told = len(subject.notes)
+        if file:
+            subject.keep(partial(append_results, file, results))
+
+    device = torch_device(request.device)
+    model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
+    train, test = PROTOCOLS[protocol].open(request.train, request.test)
+    if out:
+        require_outside(out, train, test)
+    subject = Subject(
+        model.name, request.checkpoint, model.backbone.to(device), model.views, train, test,
+        request.seed, request.workers, out, uses_bfloat16(request.compute, request.device),
+        announce=announce, training=model.training,
+    )  # fmt: skip
+    if model.training and "teacher_labels" in model.training:
+        labels = model.training["teacher_labels"]
+        subject.notes.append(f"{model.name}: its teacher was trained with {labels} labels")
+    for source in (train, test):
+        if isinstance(source, Voc) and source.skipped:
+            first = "; ".join(source.skipped[:5])
+            subject.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
+        if isinstance(source, LabeledFiles) and source.missing:
+            subject.notes.append(f"{source.name}: {source.missing} images it lists have no file")
+    results = PROTOCOLS[protocol].run(subject, config, console)
+    if results and not announced:
+        announce(results)
+    for note in subject.notes[told:]:
+        console.print(printable(note))
+    subject.require_kept()
+    return results, subject.notes

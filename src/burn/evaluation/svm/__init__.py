@@ -1,0 +1,1 @@
+"""Few-shot and full linear SVMs on VOC07: the solver and the protocol."""

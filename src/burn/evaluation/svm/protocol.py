@@ -1,0 +1,210 @@
+"""SVM classification of frozen features (paper, Table 3 and appendix A)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional as T
+
+from burn.core.errors import UserError
+from burn.core.results import Result
+from burn.data.formats.voc import Voc
+from burn.data.sources import Source
+from burn.evaluation.artifacts.kept import KeptParts
+from burn.evaluation.cache import Split, custom_features
+from burn.evaluation.configs import SvmConfig
+from burn.evaluation.context import Subject
+from burn.evaluation.progress import progress_bar
+from burn.evaluation.svm.solver import (
+    NEGATIVES_PER_SHOT,
+    SHOTS,
+    Choice,
+    SvmData,
+    possible_shots,
+    svm_few_shot,
+    svm_full,
+)
+from burn.runtime.signals import interrupted
+
+_CHOICES: tuple[Choice, ...] = ("cv", "oracle")
+_FULL = "full"
+_PART = {
+    "what": str, "cv": float, "oracle": float, "std": dict, "classes": dict, "notes": list,
+    "seconds": float,
+}  # fmt: skip
+
+
+def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Result]:
+    """mAP of one linear SVM a class, on all images and on a few, each by two choices of cost.
+
+    cv picks a class's cost by cross-validation on the training images; oracle by the test, as is
+    customary for few shots, which flatters. A class that lacks positive or negative images, in
+    training or in the test, is left out, which is noted. Raises UserError where that leaves no
+    class, for a backbone without a feature map, and for a class with fewer positives than
+    `config.shots` asks for. What is finished is kept in svm.jsonl in `subject.out`.
+    """
+    began = time.perf_counter()
+    data = _data(subject, config, console)
+    shots = config.shots
+    if shots is None:
+        shots = tuple(possible_shots(data.train_targets))
+        if left_out := [str(k) for k in SHOTS if k not in shots]:
+            subject.notes.append(
+                f"few-shot k = {', '.join(left_out)} left out: some class has fewer positives"
+            )
+    settings: dict[str, Any] = asdict(config) | {"shots": list(shots)}
+    kept_in = subject.out / "svm.jsonl" if subject.out else None
+    kept = KeptParts(kept_in, _key(subject, data, config), _PART)
+    parts: list[dict[str, Any]] = []
+    earlier = 0.0  # seconds that parts took in earlier calls
+    with progress_bar(console) as progress:
+        for what in ([_FULL] if config.full else []) + [f"k={k}" for k in shots]:
+            if part := kept.find(what=what):
+                earlier += part["seconds"]
+            else:
+                samples = 1 if what == _FULL else config.samples
+                bar = progress.add_task(f"SVM, {what}", total=len(data.classes) * samples)
+                try:
+                    part = _fit(what, data, subject.seed, samples, partial(progress.advance, bar))
+                except KeyboardInterrupt as stopped:
+                    where = (
+                        f"features and {len(kept.parts)} parts are kept in {subject.out}; the same "
+                        "command resumes"
+                    )
+                    without = "nothing is kept; give --out to keep what is finished"
+                    message = f"interrupted: {where if subject.out else without}"
+                    raise interrupted(message, stopped) from None
+                subject.keep(partial(kept.add, part))
+            parts.append(part)
+    numbers = {f"{p['what']} mAP {c}": p[c] for p in parts for c in _CHOICES}
+    spread = {f"{p['what']} mAP {c}": p["std"][c] for p in parts for c in _CHOICES if p["std"]}
+    subject.notes.extend(dict.fromkeys(note for part in parts for note in part["notes"]))
+    results = subject.results("svm", numbers, settings, began - earlier, spread)
+    classes = {"classes": parts[0]["classes"]}
+    return [
+        replace(r, settings={**r.settings, **classes}) if r.metric.startswith(_FULL) else r
+        for r in results
+    ]
+
+
+def _fit(
+    what: str, data: SvmData, seed: int, samples: int, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """One part: mAP in percent by both choices, of all images or of k shots."""
+    began = time.perf_counter()
+    part: dict[str, Any] = {"what": what, "std": {}, "classes": {}, "notes": []}
+    if what == _FULL:
+        scores = svm_full(data, seed, advance)
+        part |= {choice: 100 * scores.mean_ap(choice) for choice in _CHOICES}
+        part["classes"] = {
+            name: {"AP cv": round(100 * ap, 4), "cost": cost}
+            for name, ap, cost in zip(data.classes, scores.ap_cv, scores.cost_cv, strict=True)
+        }
+    else:
+        k = int(what.removeprefix("k="))
+        few = svm_few_shot(data, k, seed, samples, advance)
+        scores = few.samples[0]
+        for choice in _CHOICES:
+            mean, std = few.mean_std(choice)
+            part[choice], part["std"][choice] = 100 * mean, 100 * std
+        fewest = min(n for sample in few.samples for n in sample.negatives)
+        if fewest < NEGATIVES_PER_SHOT * k:
+            part["notes"].append(
+                f"{what}: some class learns from all of its {fewest} negatives, fewer than "
+                f"{NEGATIVES_PER_SHOT * k}"
+            )
+    return part | {"seconds": round(time.perf_counter() - began, 3)}
+
+
+def _key(subject: Subject, data: SvmData, config: SvmConfig) -> str:
+    """Changes with everything that decides a part's numbers."""
+    digest = hashlib.sha256(repr((subject.seed, config.samples, data.classes)).encode())
+    for array in (data.train, data.train_targets, data.test, data.test_targets):
+        digest.update(array.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
+    size = config.image_size or subject.views.size
+    # 256 before 224, unless the recipe says otherwise of its own size.
+    short = subject.views.resize if size == subject.views.size else None
+    before = short or round(size * 8 / 7)
+    with torch.no_grad():
+        images = torch.zeros(1, 3, size, size, dtype=torch.uint8, device=subject.device)
+        name = subject.backbone.config.name
+        try:
+            features = subject.backbone.eval().forward_features(images)
+        except (AssertionError, RuntimeError) as error:  # timm's own checks
+            raise UserError(
+                f"{name} takes no images of {size} pixels: give --image-size"
+            ) from error
+        if features.ndim != 4 or features.shape[1] != subject.backbone.num_features:
+            raise UserError(f"svm needs a feature map, which {name} does not give")
+
+    def view(image: Tensor) -> Tensor:
+        if max(image.shape[1:]) <= 8 * min(image.shape[1:]):  # a line would become huge first
+            image = T.resize(image, [before], InterpolationMode.BICUBIC)
+        return T.resize(image, [size, size], InterpolationMode.BICUBIC)
+
+    def extract(split: Split, source: Source) -> tuple[Any, Any]:
+        found = custom_features(subject, split, console, f"svm {before} {size}", 4, view, _grid)
+        return found.values.numpy(), _targets(source)[found.positions.numpy()]
+
+    train, train_targets = extract("train", subject.train)
+    test, test_targets = extract("test", subject.test)
+    usable = _usable(subject, train_targets, test_targets)
+    kept = tuple(name for name, use in zip(subject.train.classes, usable, strict=True) if use)
+    return SvmData(train, train_targets[:, usable], test, test_targets[:, usable], kept)
+
+
+def _usable(subject: Subject, train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Which classes, bool (classes,), can be learned and evaluated; the others are noted.
+
+    train, test: targets. Raises UserError where there is none.
+    """
+    lacking = {
+        "no positive training image": ~(train > 0).any(axis=0),
+        "no negative training image": ~(train <= 0).any(axis=0),
+        "no positive test image": ~(test > 0).any(axis=0),
+        "no negative test image": ~(test < 0).any(axis=0),
+    }
+    names = np.array(subject.train.classes)
+    left_out = [f"{what}: {_some(names[is_so])}" for what, is_so in lacking.items() if is_so.any()]
+    usable = ~np.logical_or.reduce(list(lacking.values()))
+    if not usable.any():
+        raise UserError(
+            f"svm: no class has positive and negative images in both {subject.train.name} and "
+            f"{subject.test.name}: {left_out[0]}"
+        )
+    subject.notes.extend(f"left out, {reason}" for reason in left_out)
+    return usable
+
+
+def _some(names: Sequence[str] | np.ndarray, most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _grid(features: Tensor) -> Tensor:
+    """Means over the quarters of a map (batch, channels, h, w): (batch, 4 · channels), norm 1."""
+    return F.normalize(F.adaptive_avg_pool2d(features.float(), 2).flatten(1), dim=1)
+
+
+def _targets(source: Source) -> np.ndarray:
+    """int8 (images, classes): 1 present, -1 absent, 0 in difficult instances only."""
+    if isinstance(source, Voc):
+        return source.presence
+    assert source.labels is not None
+    one_hot = source.labels[:, None] == np.arange(len(source.classes))
+    return np.where(one_hot, 1, -1).astype(np.int8)

@@ -1,0 +1,1 @@
+"""The paper's small experiments and counts, which `burn analyze` runs."""

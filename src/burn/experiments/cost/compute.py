@@ -1,0 +1,201 @@
+"""What a network costs: parameters, operations and bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.fit import problems
+from burn.backbones.plan import parameter_shapes, reactnet_plan, state_shapes
+from burn.backbones.registry import check_backbone
+from burn.checkpoints.native import Description, read_description
+from burn.core.errors import UserError, printable
+from burn.core.settings import from_plain
+from burn.core.types import Precision
+from burn.deploy.layout import predicted_bytes
+
+if TYPE_CHECKING:
+    from burn.backbones.base import Backbone
+
+_LARGEST_SIDE = 4096  # pixels
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counts for one image.
+
+    binary_parameters: weights that deploy as one bit; float_parameters: all others. binary_macs:
+    multiply-accumulates of binary convolutions, which the paper calls BOPs; flops: those of float
+    convolutions and linear layers, as the paper counts them. float_bytes: the parameters in
+    float32, as `burn pack` counts them; packed_bytes: size of the file that it writes, within some
+    150 bytes, or None for a network that cannot be packed at any precision.
+    """
+
+    binary_parameters: int
+    float_parameters: int
+    binary_macs: int
+    flops: int
+    float_bytes: int
+    packed_bytes: int | None
+
+    @property
+    def ops(self) -> float:
+        """BOPs / 64 + FLOPs (paper, section 4, after ReActNet)."""
+        return self.binary_macs / 64 + self.flops
+
+
+def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) -> Cost:
+    """Count a ReActNet by its plan; `walk.count` gives the same of the network.
+
+    Args:
+        config: Its settings.
+        image_size: Side of its square images in pixels.
+        num_classes: Outputs of a linear classifier; 0 for none.
+
+    Raises:
+        UserError: The settings are out of range.
+    """
+    check_backbone(config)
+    plan = reactnet_plan(config)
+    side = -(-image_size // plan.stem_stride)
+    flops = 27 * plan.stem_channels * side**2
+    binary_parameters = binary_macs = 0
+    for part in plan.convolutions:
+        side = -(-side // part.stride)
+        weights = part.kernel**2 * part.in_channels * part.out_channels
+        binary_parameters += weights
+        binary_macs += weights * side**2
+    parameters = sum(math.prod(shape) for shape in parameter_shapes(plan).values())
+    if plan.feature_layer:
+        flops += plan.num_features**2
+    flops += plan.num_features * num_classes
+    parameters += (plan.num_features + 1) * num_classes
+    return Cost(
+        binary_parameters=binary_parameters,
+        float_parameters=parameters - binary_parameters,
+        binary_macs=binary_macs,
+        flops=flops,
+        float_bytes=4 * parameters,
+        packed_bytes=predicted_bytes(config, num_classes),
+    )
+
+
+def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any], int]:
+    """A checkpoint's network, what its description says of it, and its images' size in pixels.
+
+    The description may be a stranger's. Raises UserError for values that it cannot have, and where
+    the weights of a ReActNet are not those of its settings.
+    """
+    meta = description.meta
+    try:
+        config = from_plain(BackboneConfig, meta["backbone"])
+        check_backbone(config)
+        precision, recipe = (
+            Precision(meta["precision"]),
+            printable(str(meta["recipe"]["name"])[:80]),
+        )
+        stage, steps = _whole("stage", meta["stage"]), _whole("steps", meta["steps"])
+        size = _whole("size of its views", meta["views"]["size"])
+        if not 1 <= size <= _LARGEST_SIDE:
+            raise ValueError(f"its views have {size} pixels")
+        expected = state_shapes(reactnet_plan(config)) if is_binary(config.name) else None
+    except (KeyError, TypeError, ValueError) as error:
+        reason = printable(str(error))
+        message = f"{description.origin}: its description is damaged: {reason}"
+        raise UserError(message) from error
+    if expected is not None:
+        prefix = "backbone."
+        found = {
+            name.removeprefix(prefix): shape
+            for name, shape in description.shapes.items()
+            if name.startswith(prefix)
+        }
+        misfit = problems(found, expected, [name for name in found if name not in expected])
+        if misfit:
+            raise UserError(f"{description.origin} does not fit the architecture: it {misfit}")
+    about = {"precision": precision.value, "stage": stage, "steps": steps, "recipe": recipe}
+    return config, about, size
+
+
+def _whole(name: str, value: Any) -> int:
+    """The value, if it is a count. Raises ValueError for what is none."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise ValueError(f"{name}: expected a whole number, got {str(value)[:40]}")
+    return value
+
+
+def count_named(
+    name: str, path: Path, image_size: int | None, num_classes: int, width: float | None
+) -> tuple[Cost, dict[str, Any]]:
+    """Count the network of a name or of a checkpoint; also what was counted, as JSON values.
+
+    A ReActNet is counted without PyTorch, and of a checkpoint the numbers are not read. path: what
+    the name is as a path; a checkpoint or run that is there is meant. image_size defaults to a
+    checkpoint's own, else 224. Raises UserError for a name that is neither, and for a width given
+    to a checkpoint.
+    """
+    about: dict[str, Any] = {"name": name}
+    own_size: int = 224
+    if path.exists():
+        if width is not None:
+            raise UserError("--width cannot change a checkpoint")
+        description = read_description(path)
+        config, described, own_size = _described(description)
+        about |= described
+        build = partial(_float_network, path)
+    else:
+        config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
+        build = partial(_named_network, config)
+    network = None if is_binary(config.name) else build()
+    if network is not None:
+        own_size = network.fixed_size or own_size
+    size = own_size if image_size is None else image_size
+    if not 1 <= size <= _LARGEST_SIDE or not 0 <= num_classes <= 10**7:
+        raise UserError("--image-size must be in 1 … 4096 and --classes in 0 … 10,000,000")
+    about |= {"image_size": size, "classes": num_classes}
+    if network is None:
+        return count_reactnet(config, size, num_classes), about
+    from burn.experiments.cost.walk import count
+
+    return count(network, size, num_classes), about
+
+
+def _float_network(checkpoint: Path) -> Backbone:
+    from burn.checkpoints.foreign.weights import backbone_from
+    from burn.checkpoints.native import load_checkpoint
+
+    return backbone_from(load_checkpoint(checkpoint))
+
+
+def _named_network(config: BackboneConfig) -> Backbone:
+    from burn.backbones.registry import build_backbone
+
+    return build_backbone(config, Precision.FLOAT)
+
+
+def cost_title(about: dict[str, Any]) -> str:
+    """What was counted, as one line; a table's title would be wrapped to the table's width."""
+    return printable(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in about.items()))
+
+
+def cost_table(cost: Cost) -> Table:
+    """The counts, for a terminal."""
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("binary parameters", f"{cost.binary_parameters:,}")
+    table.add_row("float parameters", f"{cost.float_parameters:,}")
+    table.add_row("binary operations (MACs)", f"{cost.binary_macs:,}")
+    table.add_row("float operations (MACs)", f"{cost.flops:,}")
+    table.add_row("OPs = binary / 64 + float", f"{cost.ops:,.0f} = {cost.ops / 1e8:.2g}e8")
+    table.add_row("size in float32", f"{cost.float_bytes / 1e6:.2f} MB")
+    if cost.packed_bytes is not None:
+        ratio = cost.float_bytes / cost.packed_bytes
+        table.add_row("size packed", f"{cost.packed_bytes / 1e6:.2f} MB ({ratio:.1f}× smaller)")
+    return table

@@ -1,0 +1,79 @@
+"""`burn analyze cost`: what each method's training took, and what came of it (Figure 4)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from burn.campaigns.settings import VARIANTS_OF_BURN
+from burn.core.errors import UserError
+from burn.core.paths import expand
+from burn.experiments.rows import Row
+from burn.methods.configs import NEED_TEACHER
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """Which comparison.
+
+    Attributes:
+        compared: folder of `burn compare`.
+    """
+
+    compared: str
+
+    def check(self) -> None:
+        """Raise UserError for a folder that is none."""
+        if not (expand(self.compared) / "comparison.json").is_file():
+            raise UserError(f"--compared {self.compared} is no folder of burn compare")
+
+
+def training_costs(options: CostOptions) -> list[Row]:
+    """A row a run: seconds of its training, and of its teacher's where that is a run of burn's."""
+    from burn.campaigns.jobs import read_campaign
+
+    folder = expand(options.compared)
+    try:
+        shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        teachers = {
+            method: shared["labelled_teacher" if method == "supervised_kl" else "teacher"]
+            for method in (*NEED_TEACHER, *VARIANTS_OF_BURN)
+        }
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{folder / 'comparison.json'} is damaged: {error}") from error
+    seconds = {method: _seconds_of(spec) for method, spec in teachers.items()}
+    results = read_campaign(folder)
+    linear = {
+        (r.model, r.seed): r.value for r in results
+        if (r.protocol, r.metric) == ("linear", "top1")
+    }  # fmt: skip
+    rows: list[Row] = [
+        {
+            "method": r.model,
+            "seed": r.seed,
+            "seconds": float(r.settings["pretraining"]["seconds"]),
+            "teacher_seconds": seconds.get(r.model),
+            "knn": r.value,
+            "linear": linear[r.model, r.seed],
+        }
+        for r in results
+        if r.protocol == "knn" and "pretraining" in r.settings
+    ]
+    if len({row["method"] for row in rows}) < 2:
+        raise UserError(f"{folder} holds fewer than two methods that are judged")
+    return rows
+
+
+def _seconds_of(teacher: Any) -> float | None:
+    """Of the training of a teacher that is a run folder of burn's, else None."""
+    if not isinstance(teacher, str):
+        return None
+    try:
+        stages = [
+            json.loads(file.read_text(encoding="utf-8"))["monitor"]["seconds"]
+            for file in sorted(expand(teacher).glob("stage?.json"))
+        ]
+        return float(sum(stages)) if stages and all(0 <= s < 1e9 for s in stages) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,61 @@
+"""What a network costs, counted by running it on one image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.deploy.layout import predicted_bytes
+from burn.experiments.cost.compute import Cost
+from burn.layers import BinaryConv2d
+
+
+def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
+    """Count a backbone with a linear classifier of `num_classes` outputs (0: none).
+
+    Raises UserError where the network cannot take images of `image_size` × `image_size` pixels.
+    """
+    network: nn.Module = backbone
+    if num_classes:
+        network = nn.Sequential(backbone, nn.Linear(backbone.num_features, num_classes))
+    macs = {"binary": 0, "float": 0}
+
+    def convolution(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        weight = module.weight
+        assert isinstance(weight, torch.Tensor)
+        kind = "binary" if isinstance(module, BinaryConv2d) else "float"
+        macs[kind] += weight[0].numel() * output[0].numel()
+
+    def linear(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        assert isinstance(module, nn.Linear)
+        macs["float"] += module.in_features * output[0].numel()
+
+    hooks = [
+        module.register_forward_hook(linear if isinstance(module, nn.Linear) else convolution)
+        for module in network.modules()
+        if isinstance(module, (BinaryConv2d, nn.Conv2d, nn.Linear))
+    ]
+    training = network.training
+    try:
+        with torch.inference_mode():
+            network.eval()(torch.zeros(1, 3, image_size, image_size))
+    except Exception as error:  # of a size that does not suit it, of many kinds
+        raise UserError(f"{backbone.config.name} cannot take {image_size}-pixel images") from error
+    finally:
+        network.train(training)
+        for hook in hooks:
+            hook.remove()
+    binary = sum(m.weight.numel() for m in network.modules() if isinstance(m, BinaryConv2d))
+    parameters = sum(p.numel() for p in network.parameters())
+    return Cost(
+        binary_parameters=binary,
+        float_parameters=parameters - binary,
+        binary_macs=macs["binary"],
+        flops=macs["float"],
+        float_bytes=4 * parameters,
+        packed_bytes=predicted_bytes(backbone.config, num_classes),
+    )

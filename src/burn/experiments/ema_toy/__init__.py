@@ -1,0 +1,1 @@
+"""Two moving networks that chase each other (paper, Figure 5)."""

@@ -1,0 +1,1 @@
+"""The shapes of λ(t) (paper, Table 7)."""

@@ -1,0 +1,27 @@
+"""λ(t), the weight of the feature similarity, in the shapes of the paper's Table 7."""
+
+from __future__ import annotations
+
+from burn.core.schedule import loss_balance
+from burn.experiments.rows import Row
+from burn.methods.configs import BurnConfig
+
+POINTS = 200  # of each stage, and one more for its end
+
+
+def schedules() -> list[Row]:
+    """A row a point, of two stages: each begins λ anew.
+
+    stage: 1 or 2. progress: share of its steps, in [0, 1]. cosine, constant, heaviside: λ(t),
+    between the paper's ends; that of KL is 1 less it.
+    """
+    paper = BurnConfig()
+    rows: list[Row] = []
+    for stage in (1, 2):
+        for point in range(POINTS + 1):
+            t = point / POINTS
+            row: Row = {"stage": stage, "progress": t}
+            for shape in ("cosine", "constant", "heaviside"):
+                row[shape] = loss_balance(t, shape, paper.lam_start, paper.lam_end)
+            rows.append(row)
+    return rows

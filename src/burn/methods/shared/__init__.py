@@ -1,0 +1,1 @@
+"""Parts that several methods have in common."""

@@ -1,0 +1,165 @@
+"""What MoCo v2, InfoMin and S2-BNN's mixed loss share: momentum keys, a queue of them, InfoNCE.
+
+He et al., Momentum Contrast for Unsupervised Visual Representation Learning, 2020: the queue and
+InfoNCE in section 3.1, shuffled BN in section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from burn.backbones.base import Backbone
+from burn.methods.shared.momentum import MomentumTarget
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Each row divided by its L2 norm, in float32: (batch, dimension)."""
+    return F.normalize(vectors.float(), dim=1)
+
+
+def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """Mean over the batch of -log(exp(q·k / T) / (exp(q·k / T) + Σ exp(q·n / T))) (MoCo, Eq. 1).
+
+    queries, keys: unit vectors (batch, dimension), row by row of the same image; negatives: unit
+    vectors (count, dimension).
+    """
+    # Cosines in bfloat16 err by 0.004, and T = 0.2 makes 2 % of that in a probability.
+    with torch.autocast(queries.device.type, enabled=False):
+        positive = (queries * keys).sum(dim=1, keepdim=True)
+        logits = torch.cat([positive, queries @ negatives.T], dim=1) / temperature
+        return (logits.logsumexp(dim=1) - logits[:, 0]).mean()
+
+
+def in_parts(network: Callable[[Tensor], Tensor], images: Tensor, count: int) -> Tensor:
+    """The network's output, computed in `count` equal parts so that BN sees one at a time.
+
+    images (batch, ...) -> (batch, ...). Where a part would have a single image there are fewer.
+    """
+    count = max(1, min(count, len(images) // 2))
+    return torch.cat([network(part) for part in images.tensor_split(count)])
+
+
+def gather(rows: Tensor) -> list[Tensor]:
+    """These rows of every process, in the processes' order; they may differ in number."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return [rows]
+    number = torch.tensor([len(rows)], device=rows.device)
+    numbers = [torch.empty_like(number) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(numbers, number)
+    lengths = [int(n) for n in numbers]
+    padded = rows.new_zeros(max(lengths), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    shares = [torch.empty_like(padded) for _ in lengths]
+    distributed.all_gather(shares, padded)
+    return [share[:length] for share, length in zip(shares, lengths, strict=True)]
+
+
+class KeyQueue(nn.Module):
+    """A ring of the newest keys, (size, dimension); random unit vectors until it has filled up."""
+
+    keys: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dimension: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", unit(torch.randn(size, dimension)))
+        self.register_buffer("pointer", torch.tensor(0))
+
+    @torch.no_grad()
+    def add(self, keys: Tensor) -> None:
+        """Replace the oldest keys by these, (batch, dimension); of too many the last ones stay."""
+        size = len(self.keys)
+        newest = keys[-size:]
+        end = self.pointer + len(keys)
+        slots = torch.arange(-len(newest), 0, device=keys.device) + end
+        self.keys[slots % size] = newest
+        self.pointer.copy_(end % size)
+
+
+class ShuffledEncoder(nn.Module):
+    """Encodes keys in another composition than queries, or BN would tell which key is whose.
+
+    All keys in the queue come from other batches. A network whose BN sees a query and its key
+    among the same images can mark both by those images' statistics, and need not look at them. So
+    the images of all processes are permuted together, every process encodes its share, in `groups`
+    parts each with statistics of its own, and the keys are put back in order.
+
+    Queries are encoded in as many parts, unshuffled: processes times `groups` is what decides.
+    """
+
+    seed: Tensor
+    count: Tensor
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+        # The permutations depend on these alone: they are the same on every process, which begin
+        # with the same weights and so with the same seed, and go on in a resumed run.
+        self.register_buffer("seed", torch.randint(2**40, ()))
+        self.register_buffer("count", torch.tensor(0))
+
+    def next_order(self, length: int) -> Tensor:
+        """A new permutation of 0 … length - 1, on the CPU."""
+        generator = torch.Generator().manual_seed(int(self.seed) + int(self.count))
+        self.count += 1
+        return torch.randperm(length, generator=generator)
+
+    @torch.no_grad()
+    def forward(
+        self, encode: Callable[[Tensor], Tensor], images: Tensor
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """images (batch, ...) -> unit keys (batch, dimension), and those of all processes."""
+        shares = gather(images)
+        rank = distributed.get_rank() if len(shares) > 1 else 0
+        first = sum(len(share) for share in shares[:rank])
+        own = slice(first, first + len(images))
+        everything = torch.cat(shares)
+        order = self.next_order(len(everything)).to(images.device)
+        shuffled = unit(in_parts(encode, everything[order[own]], self.groups))
+        shuffled = torch.cat(gather(shuffled))
+        keys = torch.empty_like(shuffled)
+        keys[order] = shuffled
+        return keys[own], keys
+
+
+class MomentumContrast(nn.Module):
+    """The momentum encoder, the queue of its keys, and the loss of queries against both.
+
+    A second stage goes on with the first's queue: its keys are of the same network with other
+    weights, better negatives than random vectors, and are soon replaced.
+    """
+
+    def __init__(
+        self, backbone: Backbone, head: nn.Module, dimension: int, *, queue: int,
+        temperature: float, momentum: float, groups: int,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.temperature, self.momentum = temperature, momentum
+        self.target = MomentumTarget(backbone, head)
+        self.queue = KeyQueue(queue, dimension)
+        self.shuffle = ShuffledEncoder(groups)
+
+    def encode(self, backbone: Backbone, images: Tensor) -> Tensor:
+        """The queries' features, (batch, num_features), in as many parts as the keys' will be."""
+        return in_parts(backbone, images, self.shuffle.groups)
+
+    def forward(self, embeddings: Tensor, images: Tensor) -> Tensor:
+        """InfoNCE, a scalar; this batch's keys then join the queue.
+
+        embeddings: the queries' (batch, dimension); images: the keys' view,
+        (batch, 3, height, width).
+        """
+        keys, all_keys = self.shuffle(self.target, images)
+        # A copy: the backward pass needs the queue as it is now.
+        negatives = self.queue.keys.clone()
+        loss = info_nce(unit(embeddings), keys, negatives, self.temperature)
+        self.queue.add(all_keys)
+        return loss
+
+    def follow(self, backbone: Backbone, head: nn.Module) -> None:
+        """After every optimizer step."""
+        self.target.follow(backbone, head, self.momentum)

@@ -1,0 +1,1 @@
+"""The paper's numbers and claims, and whether measurements bear them out."""

@@ -1,0 +1,211 @@
+"""The ablations: which variants stand beside each other, and the paper's numbers for them.
+
+A variant is a name that `burn.campaigns.variants` turns into a recipe, and `burn ablate` into runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from burn.core.results import Result
+from burn.paper.numbers import ablation_figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant in a group.
+
+    paper: the table and setting of the paper's number, as in paper.csv, or None where it has none.
+    """
+
+    label: str
+    variant: str
+    paper: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variants that answer one question, of the recipe's own choices or of the paper's."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """Names of its rows' variants."""
+        return tuple(row.variant for row in self.rows)
+
+
+GROUPS: tuple[Group, ...] = (
+    Group(
+        "stages",
+        "Stages of binarisation",
+        (
+            Row("one", "one-stage"),
+            Row("two, half of the images each", "two-stages"),
+            Row("two, all of the images each", "two-stages-double"),
+        ),
+    ),
+    Group(
+        "classifier",
+        "The teacher's classifier",
+        (
+            Row("none: feature similarity alone", "no-classifier"),
+            Row("frozen, random", "frozen"),
+            Row("trained jointly", "joint"),
+        ),
+    ),
+    Group(
+        "projection",
+        "From the student's features to the teacher's",
+        (Row("linear", "linear-projection"), Row("two layers", "mlp-projection")),
+    ),
+    Group(
+        "targets",
+        "The teacher's features",
+        (Row("as they are", "plain-targets"), Row("standardised", "standardized-targets")),
+    ),
+    Group(
+        "sign",
+        "Gradient of the activations' sign",
+        (Row("piecewise polynomial", "poly"), Row("clipped identity", "clip")),
+    ),
+    Group(
+        "weights",
+        "How binary weights start",
+        (Row("uniform in ±1/√fan-in", "fan-in-weights"), Row("0.001·rand", "small-weights")),
+    ),
+    Group(
+        "views",
+        "What teacher and student see",
+        (Row("the same view", "same-view"), Row("two views, crossed", "crossed-views")),
+    ),
+    Group(
+        "teacher",
+        "The teacher",
+        (
+            Row("trained without labels", "unlabelled-teacher"),
+            Row("trained with labels", "labelled-teacher"),
+        ),
+    ),
+    Group(
+        "components",
+        "The paper's method with a frozen classifier: what each component adds",
+        (
+            Row("① random classifier, KL alone", "paper-kl", ("ablation", "components 1")),
+            Row(
+                "①② with feature similarity, λ = 0.7",
+                "paper-kl+fs",
+                ("ablation", "components 1+2"),
+            ),
+            Row(
+                "①②③ with λ(t) from 0.9 to 0.7",
+                "paper-kl+fs+schedule",
+                ("ablation", "components 1+2+3"),
+            ),
+            Row("①②③④ in two stages, half of the images each", "paper-two-stages"),
+            Row(
+                "①②③④ in two stages, all of the images each",
+                "paper-two-stages-double",
+                ("ablation", "components 1+2+3+4"),
+            ),
+        ),
+    ),
+    Group(
+        "joint",
+        "The paper's method with a jointly trained classifier, as published",
+        (
+            Row("① random classifier, KL alone", "paper-joint-kl"),
+            Row("①② with feature similarity, λ = 0.7", "paper-joint-kl+fs"),
+            Row("①②③ with λ(t) from 0.9 to 0.7", "paper-joint-kl+fs+schedule"),
+            Row("①②③④ in two stages, half of the images each", "paper-joint-two-stages"),
+            Row("the same with a fresh classifier in stage 2", "paper-joint-fresh"),
+            Row("② feature similarity alone", "paper-fs"),
+        ),
+    ),
+    Group(
+        "similarity",
+        "The paper's method in one stage: distance between features",
+        (
+            Row("cosine", "paper-kl+fs+schedule", ("feature_similarity", "cosine")),
+            Row("L1", "paper-l1", ("feature_similarity", "l1")),
+            Row("L2", "paper-l2", ("feature_similarity", "l2")),
+        ),
+    ),
+    Group(
+        "balance",
+        "The paper's method in one stage: shape of λ(t)",
+        (
+            Row("cosine, 0.9 to 0.7", "paper-kl+fs+schedule", ("lambda_schedule", "cosine")),
+            Row("constant, 0.7", "paper-kl+fs", ("lambda_schedule", "constant")),
+            Row("Heaviside", "paper-heaviside", ("lambda_schedule", "heaviside")),
+        ),
+    ),
+    Group(
+        "direction",
+        "The paper's method in one stage: direction of the KL divergence",
+        (
+            Row("teacher first, KL(p1 ‖ p2)", "paper-kl+fs+schedule"),
+            Row("student first, KL(p2 ‖ p1)", "paper-student-first"),
+        ),
+    ),
+)
+
+
+def find_group(name: str) -> Group | None:
+    """The group of that name, or None."""
+    return next((group for group in GROUPS if group.name == name), None)
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """A variant over its seeds: top-1 in % of each by kNN and linear evaluation.
+
+    collapsed: in how many of the runs the teacher's classifier collapsed. seconds: of training, the
+    mean.
+    """
+
+    row: Row
+    knn: tuple[float, ...]
+    linear: tuple[float, ...]
+    collapsed: int
+    seconds: float
+
+    @property
+    def paper(self) -> float | None:
+        """Linear accuracy on ImageNet in %, where the paper has it."""
+        figure = ablation_figure(*self.row.paper) if self.row.paper else None
+        return figure.value if figure else None
+
+
+def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
+    """Of every group that has two rows or more, those that were run, in the groups' order."""
+    found = []
+    for group in GROUPS:
+        rows = [_row(row, mine) for row in group.rows if (mine := _of(results, row.variant))]
+        if len(rows) > 1:
+            found.append((group, rows))
+    return found
+
+
+def _of(results: Sequence[Result], variant: str) -> list[Result]:
+    return [r for r in results if r.model == variant and r.metric == "top1"]
+
+
+def _row(row: Row, results: Sequence[Result]) -> AblationRow:
+    knn = sorted((r for r in results if r.protocol == "knn"), key=lambda r: r.seed)
+    linear = sorted((r for r in results if r.protocol == "linear"), key=lambda r: r.seed)
+    trained = [r.settings["pretraining"] for r in knn]
+    return AblationRow(
+        row,
+        knn=tuple(r.value for r in knn),
+        linear=tuple(r.value for r in linear),
+        collapsed=sum(
+            bool(about.get("collapsed_stages") or about.get("collapsed_features"))
+            for about in trained
+        ),
+        seconds=statistics.mean(about["seconds"] for about in trained),
+    )

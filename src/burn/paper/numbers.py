@@ -1,0 +1,113 @@
+"""The paper's figures: `paper.csv` holds each with the number of its table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+IMAGES = {"imagenet": 1_281_167, "imagenet100": 126_689}
+EPOCHS = 200  # of each stage, "for all methods" (appendix A)
+NAMES = {
+    "imagenet": "ImageNet", "imagenet100": "ImageNet100", "voc07": "VOC07", "voc07+12": "VOC07+12",
+    "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cub200": "CUB-200-2011",
+    "birdsnap": "Birdsnap", "places205": "Places205",
+}  # fmt: skip
+METHODS = {
+    "supervised": "supervised", "swav": "SwAV", "byol": "BYOL", "mocov2_tuned": "tuned MoCo v2",
+    "s2bnn": "S2-BNN", "burn": "BURN", "infomin": "InfoMin", "simclrv2": "SimCLR v2",
+}  # fmt: skip
+# What a recipe's method is called in the paper; supervised_kl has no row there.
+OF_RECIPE = {
+    "burn": "burn", "supervised": "supervised", "swav": "swav", "byol": "byol",
+    "mocov2": "mocov2_tuned", "s2bnn": "s2bnn", "infomin": "infomin", "simclr": "simclrv2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of the paper.
+
+    number: of its table. pretrained_on, task, dataset, setting, metric, method: as in `paper.csv`.
+    value in percent; std over samples, where the paper gives one.
+    """
+
+    number: int
+    table: str
+    pretrained_on: str
+    task: str
+    dataset: str
+    setting: str
+    metric: str
+    method: str
+    value: float
+    std: float | None
+
+
+@cache
+def figures() -> tuple[Figure, ...]:
+    """All of them, in the order of the paper's tables."""
+    text = files("burn.paper").joinpath("paper.csv").read_text(encoding="utf-8")
+    return tuple(
+        Figure(
+            number=int(row["number"]),
+            value=float(row["value"]),
+            std=float(row["std"]) if row["std"] else None,
+            **{name: row[name] for name in _WORDS},
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+_WORDS = ("table", "pretrained_on", "task", "dataset", "setting", "metric", "method")
+_MAIN = (1, 2, 3, 4, 8, 9)  # the tables of results; the others are ablations
+
+
+def paper_figure(
+    protocol: str, metric: str, settings: Mapping[str, Any], method: str, pretrained_on: str
+) -> Figure | None:
+    """The paper's number for what a `Result` of these names measures, or None where it has none.
+
+    method: as the paper's tables name it. pretrained_on: imagenet or imagenet100.
+    """
+    wanted = _address(protocol, metric, settings)
+    if wanted is None:
+        return None
+    for figure in figures():
+        if (
+            figure.number in _MAIN
+            and figure.method == method
+            and figure.pretrained_on == pretrained_on
+            and (figure.task, figure.setting, figure.metric) == wanted[:3]
+            and wanted[3] in (None, figure.dataset)
+        ):
+            return figure
+    return None
+
+
+def ablation_figure(table: str, setting: str) -> Figure | None:
+    """A number of the ablations: top-1 of linear evaluation on ImageNet."""
+    return next((f for f in figures() if (f.table, f.setting) == (table, setting)), None)
+
+
+def _address(
+    protocol: str, metric: str, settings: Mapping[str, Any]
+) -> tuple[str, str, str, str | None] | None:
+    """Task, setting, metric and, where it matters, data set, as `paper.csv` has them."""
+    first, _, rest = metric.partition(" ")
+    if protocol == "linear" and metric == "top1":
+        return "linear", "full", "top1", None
+    if protocol == "semi" and first in ("1%", "10%"):
+        return "semi", first, rest, None
+    # The full set's costs are chosen by cross-validation, those of few shots, as is customary, by
+    # the test.
+    if protocol == "svm" and rest == ("mAP cv" if first == "full" else "mAP oracle"):
+        return "svm", first, "mAP", None
+    if protocol == "transfer" and metric == "top1":
+        return "transfer", "full", "top1", str(settings.get("settings"))
+    if protocol == "detection" and metric in ("AP", "AP50", "AP75"):
+        return "detection", "full", "mAP" if metric == "AP" else metric, None
+    return None

@@ -1,0 +1,188 @@
+"""A recipe: everything that decides what a training run computes, in one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from burn.backbones.config import BackboneConfig, is_binary
+from burn.core.errors import UserError
+from burn.core.types import Precision
+from burn.data.view_config import ViewConfig
+from burn.methods.configs import (
+    NEED_TEACHER,
+    BurnConfig,
+    ByolConfig,
+    InfominConfig,
+    MethodName,
+    Mocov2Config,
+    S2bnnConfig,
+    SimclrConfig,
+    SwavConfig,
+)
+from burn.recipes.optim import OptimConfig
+from burn.runtime.bounds import require_within
+from burn.runtime.compute import Compute
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of a run; data, teacher, seed and machine are given beside it.
+
+    Attributes:
+        method: burn, s2bnn and supervised_kl learn from a teacher, supervised from labels, the
+            others from the images alone.
+        epochs: epochs of each stage.
+        batch_size: images for each optimizer step.
+        accumulate: parts into which a batch is cut where memory is short.
+        stages: 2 trains a binary network first with float weights, then fully binary; 1 at once.
+        teacher_size: side in pixels of the teacher's views, of the same crops, flips and colours
+            as the student's. Default: the student's.
+        view_epochs: epochs after which an image's views repeat. Default: never.
+        compute: number format of the arithmetic; auto is bfloat16 where the processor has
+            instructions for it, else float32.
+        backbone: the network to train.
+        burn: BURN's loss and classifiers.
+        byol: BYOL's momentum and heads.
+        swav: SwAV's crops, prototypes and queue.
+        mocov2: MoCo v2's queue, momentum and head.
+        s2bnn: S2-BNN's distillation.
+        simclr: SimCLR's head and temperature.
+        infomin: InfoMin's negatives, momentum and head.
+        views: augmentation.
+        optim: optimizer and learning rate.
+    """
+
+    method: MethodName = "burn"
+    epochs: int = 200
+    batch_size: int = 256
+    accumulate: int = 1
+    stages: Literal[1, 2] = 2
+    teacher_size: int | None = None
+    view_epochs: int | None = None
+    compute: Compute = "auto"
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
+    burn: BurnConfig = field(default_factory=BurnConfig)
+    byol: ByolConfig = field(default_factory=ByolConfig)
+    swav: SwavConfig = field(default_factory=SwavConfig)
+    mocov2: Mocov2Config = field(default_factory=Mocov2Config)
+    s2bnn: S2bnnConfig = field(default_factory=S2bnnConfig)
+    simclr: SimclrConfig = field(default_factory=SimclrConfig)
+    infomin: InfominConfig = field(default_factory=InfominConfig)
+    views: ViewConfig = field(default_factory=ViewConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+    def check(self) -> None:
+        """Raise UserError for values out of range or options that contradict each other."""
+        require_within(1, 10**6, epochs=self.epochs)
+        require_within(1, 2**20, batch_size=self.batch_size, accumulate=self.accumulate)
+        images, rest = divmod(self.batch_size, self.accumulate)
+        if self.batch_size < 2:
+            raise UserError("batch_size 1: give 2 or more images, since BN needs a batch")
+        if rest or images < 2:
+            raise UserError(
+                f"batch_size {self.batch_size} cannot be divided into {self.accumulate} equal "
+                "parts (accumulate) of at least 2 images: give --accumulate "
+                f"{_parts(self.batch_size, self.accumulate)} too"
+            )
+        if self.stages == 2 and not is_binary(self.backbone.name):
+            raise UserError(
+                f"stages 2 binarises step by step, but {self.backbone.name} has no binary layers: "
+                "give stages 1"
+            )
+        require_within(8, 4096, teacher_size=self.teacher_size)
+        require_within(1, 10**6, view_epochs=self.view_epochs)
+        if self.teacher_size is not None and self.method not in NEED_TEACHER:
+            raise UserError(
+                f"--teacher-size {self.teacher_size}: method {self.method} has no teacher; leave "
+                "it out"
+            )
+        if self.method == "simclr" and self.accumulate > 1:
+            raise UserError(
+                f"method simclr cannot cut a batch into accumulate {self.accumulate} parts: an "
+                "image's negatives are the others of its batch"
+            )
+        for part in (self.burn, self.byol, self.swav, self.mocov2, self.s2bnn, self.simclr,
+                     self.infomin, self.views, self.optim):  # fmt: skip
+            part.check()
+
+    def view_epoch(self, epoch: int) -> int:
+        """The epoch, counted from 0, whose views an epoch has."""
+        return epoch if self.view_epochs is None else epoch % self.view_epochs
+
+    def precisions(self) -> tuple[Precision, ...]:
+        """The precision of each stage (paper, section 3.4)."""
+        if not is_binary(self.backbone.name):
+            return (Precision.FLOAT,)
+        if self.stages == 1:
+            return (Precision.BINARY,)
+        return (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
+
+    def freed_of(self, before: Recipe) -> Recipe:
+        """Without the strides that `before` gave its own network, if this is another's."""
+        mine, old = self.backbone, before.backbone
+        if mine.name == old.name:
+            return self
+        if mine.stage_strides == old.stage_strides:
+            mine = replace(mine, stage_strides=BackboneConfig().stage_strides)
+        if mine.resnet_strides == old.resnet_strides:
+            mine = replace(mine, resnet_strides=None)
+        return replace(self, backbone=mine)
+
+    def method_config(self) -> Any:
+        """The settings of its own method, or None for the supervised ones, which have none."""
+        return getattr(self, self.method, None)
+
+    def view_configs(self, num_views: int) -> tuple[ViewConfig, ...]:
+        """The augmentation of each view of an image: all alike but for SwAV's small crops."""
+        if self.method != "swav":
+            return (self.views,) * num_views
+        small = replace(
+            self.views,
+            size=self.swav.small_size,
+            resize=None,
+            crop_scale=self.swav.small_scale,
+        )
+        return (self.views,) * 2 + (small,) * (num_views - 2)
+
+    def teacher_view(self) -> ViewConfig:
+        """The augmentation of the views that the teacher sees: the student's, or a size of its own.
+
+        A blur is then as wide in the image.
+        """
+        size = self.teacher_size
+        if size is None or size == self.views.size:
+            return self.views
+        scale = size / self.views.size
+        low, high = self.views.blur_sigma
+        return replace(self.views, size=size, resize=None, blur_sigma=(low * scale, high * scale))
+
+    def teacher_configs(self, num_taught: int) -> tuple[ViewConfig, ...]:
+        """That of each view of a teacher of a size of its own; none where it sees the student's."""
+        view = self.teacher_view()
+        return () if view is self.views else (view,) * num_taught
+
+    def with_resize_of(self, before: Recipe) -> Recipe:
+        """With evaluation's `resize` in the proportion that `before` has to the views' size."""
+        size, resize = before.views.size, before.views.resize
+        if resize is None or self.views.size == size:
+            return self
+        resize = round(self.views.size * resize / size)
+        return replace(self, views=replace(self.views, resize=resize))
+
+    def to_json(self) -> dict[str, Any]:
+        """Nested plain values."""
+        return asdict(self)
+
+
+_ENOUGH = 32  # images of a part, for BN's statistics
+
+
+def _parts(batch_size: int, most: int) -> int:
+    """The largest number of equal parts, up to `most`, with enough images each; 1 at least."""
+    fitting = (
+        n
+        for n in range(min(most, batch_size), 1, -1)
+        if batch_size % n == 0 and batch_size // n >= _ENOUGH
+    )
+    return next(fitting, 1)

@@ -1,0 +1,1 @@
+"""From folders of runs and results to plain values."""

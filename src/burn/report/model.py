@@ -1,0 +1,418 @@
+"""From results to networks side by side: which is which, and whether it worked."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from burn.core.results import ACCURACIES, Result, largest_class
+from burn.report.load.gather import (
+    Gathered,
+    Judgement,
+    Run,
+    number,
+    settings_of,
+    short_path,
+    words,
+)
+from burn.report.render.tables import number_name
+
+Kind = Literal["random", "float", "half", "binary"]
+PROTOCOLS = ("knn", "linear", "semi", "transfer", "svm", "detection")
+NAMES = {
+    "burn": "BURN", "byol": "BYOL", "swav": "SwAV", "mocov2": "MoCo v2", "s2bnn": "S2-BNN",
+    "simclr": "SimCLR", "infomin": "InfoMin", "supervised_kl": "supervised, KL",
+}  # fmt: skip
+KINDS: dict[Kind, str] = {
+    "random": "random weights", "float": "float", "half": "binary activations",
+    "binary": "binary",
+}  # fmt: skip
+_REFERENCES = ("random weights", "teacher", "labelled teacher")  # of every comparison
+# Points above random weights: on the demo's 360 test images two standard errors of a difference are
+# 6 at a random network's accuracy, and on larger sets less.
+_LEARNED = 8.0
+BARELY = 1.0
+# Optimizer steps of a stage below which its accuracy says nothing of the recipe: warm-up alone is
+# longer, and what was measured on small images (docs/results.md) took 400 a stage.
+FEW_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a network, over its seeds.
+
+    label: as people write it, with the settings in which it differs from its like. spread: over
+    samples, where a single result is a mean of some, or over seeds.
+    """
+
+    protocol: str
+    metric: str
+    label: str
+    train: str
+    test: str
+    results: tuple[Result, ...]
+
+    @property
+    def values(self) -> list[float]:
+        """Of each seed."""
+        return [r.value for r in self.results]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """Over seeds, or over the samples of the only one."""
+        if len(self.results) > 1:
+            return statistics.stdev(self.values)
+        return next(result.spread for result in self.results)
+
+    @property
+    def largest_class(self) -> float | None:
+        """What always answering the most frequent class scores, in percent, on imbalanced data."""
+        return largest_class(self.results[-1])
+
+    @property
+    def nothing(self) -> str:
+        """Why the number says nothing, whatever the network; "" where it does say something."""
+        data = self.results[-1].data
+        if self.protocol in ACCURACIES:  # precisions of a single class do say something
+            if number(data, "num_classes") == 1:
+                return "there is one class only"
+            if number(data, "largest_class") == 100:
+                return "all test images are of one class"
+        # burn 0.1.0 evaluated classes that every image has, and recorded no data
+        if self.protocol == "svm" and data is None and self.mean >= 100:
+            return "every test image seems to have the class"
+        return ""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What was judged.
+
+    kind: random weights; float, as teachers are; half, after stage 1 of two; binary. group: the
+    comparison that it belongs to. runs: of pretraining, those of them that were given.
+    """
+
+    name: str
+    kind: Kind
+    method: str
+    checkpoint: str
+    group: Path | None
+    runs: Sequence[Run]
+    numbers: tuple[Number, ...]
+
+    @property
+    def run(self) -> Run | None:
+        """The first of its runs."""
+        return next(iter(self.runs), None)
+
+    def find(
+        self, protocol: str, metric: str, on: tuple[str, str] | None = None, label: str = ""
+    ) -> Number | None:
+        """The newest such number; on: training and test images, label: of a like number."""
+        fitting = (
+            n for n in reversed(self.numbers)
+            if (n.protocol, n.metric) == (protocol, metric) and on in (None, (n.train, n.test))
+            and label in ("", n.label)
+        )  # fmt: skip
+        return next(fitting, None)
+
+    def like(self, other: Number) -> Number | None:
+        """Its number of the same protocol, images and settings as another network's."""
+        return self.find(other.protocol, other.metric, (other.train, other.test), other.label)
+
+
+def kind_beside(network: Network) -> str:
+    """Its kind, to stand beside its name, "" where the name says it: "teacher, float"."""
+    kind = KINDS[network.kind]
+    return "" if kind.removesuffix(" weights") in network.name.lower() else kind
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long the stage that gave a network was trained; images_seen None where nobody knows."""
+
+    stage: int | None
+    steps: int
+    images_seen: int | None
+
+    @property
+    def said(self) -> str:
+        """As in "trained for …"."""
+        seen = f" ({self.images_seen:,} images seen)" if self.images_seen is not None else ""
+        where = f" in stage {self.stage}" if self.stage is not None else ""
+        return f"{self.steps:,} optimizer step{'' if self.steps == 1 else 's'}{seen}{where}"
+
+
+def training_of(network: Network) -> Training | None:
+    """Of the longest of its seeds: as its results say, or its runs' descriptions."""
+    told: list[Training] = []
+    for n in network.numbers:
+        for r in n.results:
+            steps, seen = number(r.training, "steps"), number(r.training, "images_seen")
+            stage = number(r.training, "stage")
+            if steps is not None:
+                told.append(Training(_whole(stage), int(steps), _whole(seen)))
+    for run in network.runs if not told else ():
+        stages = run.stages[:1] if network.kind == "half" else run.stages
+        if stages and (steps := stages[-1].steps) is not None:
+            stage = stages[-1].number if run.num_stages > 1 else None
+            told.append(Training(stage, steps, run.images_of(steps)))
+    return max(told, key=lambda t: t.steps, default=None)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def colour_of(network: Network) -> str:
+    """BURN's own, others' without labels, those that learned from labels, and references."""
+    if network.kind in ("random", "float"):
+        return "grey"
+    if network.method.startswith("supervised"):
+        return "pale"
+    return "burn" if network.method in ("burn", "") else "blue"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Did it work? In one word, and by what: a network's number, and the two it stands between.
+
+    word: unknown without a floor, and where the training was too short to tell. floor: the same
+    with random weights, teacher: float; both evaluated on the same images with the same settings.
+    largest_class: what always answering the most frequent class scores, where that is a floor too.
+    short: the training, if too short.
+    """
+
+    word: Literal["yes", "barely", "no", "unknown"] = "unknown"
+    network: Network | None = None
+    own: Number | None = None
+    floor: Number | None = None
+    teacher: Number | None = None
+    largest_class: float | None = None
+    short: Training | None = None
+
+
+def networks(gathered: Gathered) -> list[Network]:
+    """Every network that was judged, with all its numbers but those of packed files."""
+    judged = [j for j in gathered.judgements if j.result.protocol in PROTOCOLS]
+    names = _labels([j.result for j in judged])
+    clusters: dict[tuple[str, ...], list[Judgement]] = {}
+    for j in judged:
+        # Seeds of a comparison are one network; elsewhere a checkpoint is.
+        of = (str(j.group), "") if j.group else ("", j.result.checkpoint)
+        clusters.setdefault((j.result.model, *of), []).append(j)
+    compared = {group.folder for group in gathered.groups if not group.ablation}
+    told_apart = [
+        model for (model, _, _), cluster in clusters.items()
+        if cluster[0].group is None or (cluster[0].group in compared and model not in _REFERENCES)
+    ]  # fmt: skip
+    several = {model for model in told_apart if told_apart.count(model) > 1}
+    found = []
+    for (model, _, checkpoint), cluster in clusters.items():
+        first = cluster[0]
+        runs = tuple(
+            {
+                run.folder: run
+                for j in cluster
+                if (
+                    run := run_of(j.result.checkpoint, gathered.runs, j.folder if j.group else None)
+                )
+            }.values()
+        )
+        columns: dict[tuple[str, str, str, str, str], dict[tuple[str, int], Result]] = {}
+        for j in cluster:
+            r = j.result
+            key = (r.protocol, r.metric, names[_key(r)], r.train, r.test)
+            columns.setdefault(key, {})[r.checkpoint, r.seed] = r
+        kind = _kind(model, first.result.checkpoint, runs)
+        where = short_path(str(first.group) if first.group else checkpoint)
+        name = NAMES.get(model, model) if first.group in compared else model
+        found.append(
+            Network(
+                f"{name} ({where})" if model in several else name, kind,
+                runs[0].method if runs and kind != "random" else model if first.group else "",
+                first.result.checkpoint, first.group, runs,
+                tuple(_number(*key, rs.values()) for key, rs in columns.items()),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _number(
+    protocol: str, metric: str, label: str, train: str, test: str, results: Iterable[Result]
+) -> Number:
+    return Number(protocol, metric, label, train, test, tuple(results))
+
+
+def _kind(model: str, checkpoint: str, runs: Sequence[Run]) -> Kind:
+    if model.lower().startswith("random"):
+        return "random"
+    if runs:
+        if runs[0].is_float:
+            return "float"
+        half = runs[0].num_stages == 2 and checkpoint.endswith(("stage1", "stage1.safetensors"))
+        return "half" if half else "binary"
+    # hub:resnet50 and resnet50:FILE are how a float network of elsewhere is named
+    if "teacher" in model.lower() or (":" in checkpoint and not Path(checkpoint).exists()):
+        return "float"
+    return "half" if checkpoint.endswith(("stage1", "stage1.safetensors")) else "binary"
+
+
+def run_of(checkpoint: str, runs: Sequence[Run], folder: Path | None = None) -> Run | None:
+    """The run that left a checkpoint: by its path, or, where it was moved since, by its last names.
+
+    folder: of the result, which may lie in its run's.
+    """
+    path = Path(checkpoint)
+    if path.suffix == ".safetensors" or path.name in ("stage1", "stage2"):
+        path = path.parent
+    for run in runs:
+        if path == run.folder or _resolved(path) == _resolved(run.folder) or folder == run.folder:
+            return run
+    moved = [run for run in runs if _resolved(run.folder).parts[-2:] == path.parts[-2:]]
+    return moved[0] if len(moved) == 1 else None
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return path
+
+
+def _labels(results: Sequence[Result]) -> dict[str, str]:
+    """A label for each kind of number: its name and the settings in which its like differ."""
+    alike: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for r in results:
+        alike.setdefault((r.protocol, r.metric, r.train, r.test), {})[_key(r)] = _scalars(r)
+    labels = {}
+    for (protocol, metric, _, _), variants in alike.items():
+        settings = list(variants.values())
+        names = sorted({name for s in settings for name in s})
+        differ = [name for name in names if len({json.dumps(s.get(name)) for s in settings}) > 1]
+        for key, own in variants.items():
+            told = [f"{_plain(name)} {_plain(own[name])}" for name in differ if name in own]
+            labels[key] = ", ".join([number_name(protocol, metric), *told])
+    return labels
+
+
+def _key(result: Result) -> str:
+    parts = (result.protocol, result.metric, result.train, result.test, _scalars(result))
+    return json.dumps(parts, sort_keys=True)
+
+
+def _scalars(result: Result) -> dict[str, Any]:
+    """Settings of one value each; the number format moves a number less than a seed does."""
+    return {
+        name: value
+        for name, value in settings_of(result).items()
+        if isinstance(value, (str, int, float, bool)) and name != "compute"
+    }
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).replace("_", " ") if not isinstance(value, bool) else str(value).lower()
+
+
+def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
+    """The answer to "did it work?", by the first of the protocols that tells.
+
+    candidates: the networks that it may be about, all if none are named.
+    """
+    students = [n for n in candidates or found if n.kind in ("binary", "half")]
+    pool = students or [n for n in candidates or found if n.kind == "float"]
+    for protocol, metric in _MEASURES:
+        able = [
+            (n, found_number)
+            for n in pool
+            if (found_number := n.find(protocol, metric)) and not found_number.nothing
+        ]
+        if able:
+            network, own = max(able, key=lambda pair: _rank(*pair))
+            return _verdict(network, own, found)
+    return Verdict()
+
+
+_MEASURES = (
+    ("knn", "top1"), ("linear", "top1"), ("transfer", "top1"), ("semi", "10% top1"),
+    ("semi", "1% top1"), ("svm", "full mAP cv"), ("detection", "AP"),
+)  # fmt: skip
+
+
+def _rank(network: Network, own: Number) -> tuple[Any, ...]:
+    """What was given by itself first, then BURN, then whole networks, then the best."""
+    return (
+        any(run.chosen for run in network.runs) or network.group is None,
+        network.method == "burn",
+        network.kind == "binary",
+        not network.method.startswith("supervised"),
+        own.mean,
+    )
+
+
+def _verdict(network: Network, own: Number, found: Sequence[Network]) -> Verdict:
+    floor = random_of(network, own, found)
+    teacher = _teacher_of(network, own, found) if network.kind != "float" else None
+    training, short = training_of(network), None
+    word: Literal["yes", "barely", "no", "unknown"] = "unknown"
+    if floor is not None:
+        above = own.mean - max(floor.mean, own.largest_class or 0.0)
+        word = "yes" if above >= _LEARNED else "barely" if above >= BARELY else "no"
+    if word != "yes" and training is not None and training.steps < FEW_STEPS:
+        word, short = "unknown", training
+    return Verdict(word, network, own, floor, teacher, own.largest_class, short)
+
+
+def random_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
+    """The same number of the same network with random weights, of the same precision."""
+    able = [
+        n
+        for n in found
+        if n.kind == "random" and n.like(own) and _precision(n) == _precision(network)
+    ]
+    best = max(
+        able,
+        key=lambda n: (n.group == network.group, n.checkpoint == network.checkpoint),
+        default=None,
+    )
+    return best.like(own) if best else None
+
+
+def _precision(network: Network) -> Kind:
+    """float, half or binary, of one with random weights too."""
+    if network.kind != "random":
+        return network.kind
+    name = network.name.lower()
+    if "float" in name or any(run.is_float for run in network.runs):
+        return "float"
+    stage1 = network.checkpoint.endswith(("stage1", "stage1.safetensors"))
+    first_of_two = stage1 and any(run.num_stages == 2 for run in network.runs)
+    return "half" if "activations" in name or first_of_two else "binary"
+
+
+def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
+    """What a network is measured against: of its own comparison, its own teacher."""
+    able = [n for n in found if n.kind == "float" and n.like(own)]
+    taught = words(network.run.about, "teacher", "spec") if network.run else ""
+    labelled = network.method == "supervised_kl"
+    best = max(
+        able,
+        key=lambda n: (
+            n.group == network.group,
+            n.checkpoint in (network.checkpoint, taught),
+            ("labelled" in n.name) == labelled,
+        ),
+        default=None,
+    )
+    return best.like(own) if best else None

@@ -1,0 +1,258 @@
+"""`burn report`: folders in, one page out that needs nothing beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from burn.core.errors import UserError, printable
+from burn.core.files import write_text
+from burn.report.load.gather import Gathered, Group, Neighbours, Run, gather, short_path, words
+from burn.report.model import Network, Verdict, networks, verdict
+from burn.report.sections.analyses import analysis_part
+from burn.report.sections.answer import alarms, campaign_of, cautions, opening, tiles
+from burn.report.sections.beside_paper import beside_paper
+from burn.report.sections.campaigns import (
+    ablation_parts,
+    comparison_charts,
+    comparison_table,
+    default_variant,
+    group_note,
+    of_group,
+    small_multiples,
+)
+from burn.report.sections.confusion import confusion_view
+from burn.report.sections.judged_pictures import Detail, detected_part, neighbours_part
+from burn.report.sections.ladder import ladder
+from burn.report.sections.packed import pack_table
+from burn.report.sections.results_tables import result_tables
+from burn.report.sections.trained import facts, runs_table, settings_list, stage_table
+from burn.report.sections.training_curves import curve_charts
+from burn.report.sections.view_samples import views_part
+
+MOST_BYTES = 5_000_000
+
+
+# From all to little; the first that fits is taken.
+_DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
+
+
+def write_report(folders: Sequence[Path], out: Path) -> int:
+    """The page about what `folders` hold, as a file; returns its size in bytes.
+
+    Raises UserError for folders that hold nothing known or damaged files, where `out` cannot be
+    written, and where the page would be larger than 5 MB.
+    """
+    _check_out(out)
+    page = build_page(gather(folders))
+    try:
+        write_text(out, page)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
+    return len(page.encode(errors="surrogateescape"))
+
+
+def _check_out(out: Path) -> None:
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder: give a file, {out / 'report.html'} say")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}")
+    # An earlier page is replaced; a file of results, or a device, is not.
+    if out.is_symlink() or (out.exists() and not _is_page(out)):
+        raise UserError(f"--out {out} is there and is no page: give another name")
+
+
+def _is_page(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(15).lower() == b"<!doctype html>"
+
+
+def build_page(gathered: Gathered) -> str:
+    """The page. The same values give the same text. Raises UserError for one that is too large."""
+    page = ""
+    for detail in _DETAILS:
+        page = _render(gathered, detail)
+        if len(page.encode(errors="surrogateescape")) <= MOST_BYTES:
+            return page
+    raise UserError(
+        f"the page would have {len(page.encode(errors='replace')) / 1e6:.1f} MB, and 5 are the "
+        "most: give fewer folders at once"
+    )
+
+
+def _render(gathered: Gathered, detail: Detail) -> str:
+    environment = Environment(
+        loader=PackageLoader("burn.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.filters["short"] = short_path
+    environment.filters["drawn"] = Markup  # of our own charts alone, which escape what they show
+    loader = environment.loader
+    assert loader is not None
+    script = loader.get_source(environment, "script.js")[0].strip()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html").render(
+        page=_page(gathered, detail), script=Markup(script), script_hash=f"sha256-{digest}"
+    )
+
+
+def _clean(value: Any) -> Any:
+    """Names come from strangers: nothing in them turns the text's direction or breaks UTF-8."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
+    found = networks(gathered)
+    ablated = {group.folder for group in gathered.groups if group.ablation}
+    candidates = [network for network in found if network.group not in ablated]
+    for group in gathered.groups if not candidates else ():
+        default = default_variant(group, of_group(group, found))
+        candidates += [default] if default else []
+    answer = verdict(found, candidates)
+    chosen = [run for run in gathered.runs if run.chosen]
+    notes = [*gathered.notes]
+    charts = [
+        (run.name, made)
+        for place, run in enumerate(chosen[: detail.curves])
+        if (made := curve_charts(run, f"r{place}"))
+    ]
+    if len(chosen) > detail.curves:
+        notes.append(f"Curves of the first {detail.curves} of {len(chosen)} runs are shown.")
+    neighbours = _answers_first(gathered.neighbours, answer)
+    if len(neighbours) > detail.networks:
+        notes.append(
+            f"Neighbours by {detail.networks} of {len(neighbours)} networks are shown; the others "
+            "are in the folders' neighbours/."
+        )
+    if detail is not _DETAILS[0]:
+        notes.append("Pictures were made smaller, or left out, to keep the page below 5 MB.")
+    groups = [_group(group, place, found, gathered) for place, group in enumerate(gathered.groups)]
+    analyses = [analysis_part(a, place) for place, a in enumerate(gathered.analyses)]
+    first = opening(answer, gathered, found, [a["title"] for a in analyses])
+    page: dict[str, Any] = {
+        "opening": first,
+        "title": f"{first.headline} · BURN report",
+        "over": _over(gathered, answer),
+        "alarms": alarms(gathered),
+        "cautions": cautions(gathered, found),
+        "tiles": tiles(answer, gathered),
+        "ladder": ladder(answer, found, gathered.groups),
+        "beside": beside_paper(found, answer, gathered.groups),
+        "runs": [
+            {
+                "name": run.name,
+                "facts": facts(run),
+                "stages": stage_table(run),
+                "settings": list(settings_list(_own_settings(run))),
+                "views": views_part(run, detail) if place < detail.curves else None,
+            }
+            for place, run in enumerate(chosen)
+        ],
+        "runs_table": runs_table(gathered.runs) if len(gathered.runs) > 1 else None,
+        "groups": groups,
+        "curves": charts,
+        "results": result_tables([n for n in found if n.group is None]),
+        "confusions": [confusion_view(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
+        "neighbours": [neighbours_part(n, detail) for n in neighbours[: detail.networks]],
+        "detected": [detected_part(d, detail) for d in gathered.detected],
+        "packed": pack_table(gathered),
+        "analyses": analyses,
+        "notes": notes,
+        "files": [str(file) for file in gathered.files],
+    }
+    return page | {"nav": _nav(page)}
+
+
+def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
+    """One set for each network and its images, that of the answer's network first."""
+    kept = {(n.model, n.checkpoint, n.train, n.test): n for n in found}
+    mine = answer.network.checkpoint if answer.network else ""
+    name = answer.network.name if answer.network else ""
+    return sorted(
+        kept.values(), key=lambda n: not (n.checkpoint == mine and name.startswith(n.model))
+    )
+
+
+def _over(gathered: Gathered, answer: Verdict) -> str:
+    """What the page is about, above its headline."""
+    group = campaign_of(answer, gathered.groups)
+    if group is not None:
+        parts = [str(group.folder), words(group.about, "recipe"), words(group.about, "data")]
+        return " · ".join(short_path(part) for part in parts if part)
+    runs = [run for run in gathered.runs if run.chosen] or gathered.runs
+    run = answer.network.run if answer.network else runs[0] if runs else None
+    if run is None:
+        return ", ".join(short_path(str(folder)) for folder in gathered.folders[:3])
+    parts = [short_path(str(run.folder)), run.recipe_name]
+    parts.append(short_path(words(run.about, "data", "name")))
+    return " · ".join(part for part in parts if part)
+
+
+def _nav(page: dict[str, Any]) -> list[tuple[str, str]]:
+    known = [
+        ("answer", "Answer", True),
+        ("paper", "The paper", page["beside"]),
+        ("runs", "Training", page["runs"] or page["runs_table"]),
+        *((g["id"], g["short"], True) for g in page["groups"]),
+        ("curves", "Curves", page["curves"]),
+        ("results", "All results", page["results"]),
+        ("confusion", "Confusion", page["confusions"]),
+        ("neighbours", "Neighbours", page["neighbours"]),
+        ("detections", "Detections", page["detected"]),
+        ("packed", "Size, speed", page["packed"]),
+        *((a["id"], a["short"], True) for a in page["analyses"]),
+        ("sources", "Sources", True),
+    ]
+    return [(id, name) for id, name, there in known if there]
+
+
+def _own_settings(run: Run) -> dict[str, Any]:
+    """Without those of other methods, which a recipe carries along."""
+    shared = ("backbone", "views", "optim", run.method)
+    return {
+        name: value
+        for name, value in run.recipe.items()
+        if not isinstance(value, dict) or name in shared
+    }
+
+
+def _group(
+    group: Group, place: int, found: Sequence[Network], gathered: Gathered
+) -> dict[str, Any]:
+    mine = of_group(group, found)
+    folder = group.folder.resolve()
+    runs = [run for run in gathered.runs if run.folder.resolve().parent == folder]
+    key = f"g{place}"
+    if group.ablation:
+        charts, tables = ablation_parts(group, mine, key)
+    else:
+        charts, tables = comparison_charts(mine, key), [comparison_table(mine)]
+    return {
+        "id": f"group{place + 1}",
+        "title": "Ablations" if group.ablation else "Methods at one budget",
+        "short": "Ablations" if group.ablation else "Comparison",
+        "where": str(group.folder),
+        "note": group_note(group),
+        "tables": tables if mine else [],
+        "charts": charts,
+        "legend": [] if group.ablation else _GROUP_LEGEND,
+        "small": small_multiples(runs, f"{key}s"),
+    }
+
+
+_GROUP_LEGEND = [
+    ("BURN", "burn"), ("others without labels", "blue"), ("learned from labels", "pale"),
+    ("for reference", "grey"),
+]  # fmt: skip

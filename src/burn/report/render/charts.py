@@ -1,0 +1,447 @@
+"""Charts as SVG that takes its colours and its font from the page around it.
+
+Matplotlib draws with placeholder colours, one for each role; they become CSS variables, so that
+one drawing serves light, dark and paper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from burn.core.errors import printable
+from burn.report.render.plots import STYLE
+
+# A role is what the page's style sheet calls the colour.
+_ROLES = (
+    "ink", "muted", "line", "burn", "blue", "pale", "grey", "alarm", "green", "violet", "teal",
+)  # fmt: skip
+COLOURS = {role: f"#{0x5A0000 + number:06x}" for number, role in enumerate(_ROLES, start=1)}
+_WIDTH, _HEIGHT = 3.15, 1.95  # inches; at this width 8 points are 11 pixels on a phone
+_MOST_POINTS = 300
+_STEPS = (1, 2, 2.5, 5, 10)  # of an axis
+_STYLE = STYLE | {
+    "svg.fonttype": "none",
+    "font.size": 8,
+    "text.color": COLOURS["muted"],
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.edgecolor": COLOURS["line"],
+    "axes.linewidth": 0.8,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": COLOURS["line"],
+    "grid.linewidth": 0.6,
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 0,
+    "xtick.major.width": 0.8,
+    "lines.linewidth": 1.5,
+    "lines.solid_capstyle": "round",
+    "lines.solid_joinstyle": "round",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "figure.max_open_warning": 0,
+    "text.parse_math": False,
+}
+
+
+@contextlib.contextmanager
+def _drawing() -> Iterator[None]:
+    with plt.rc_context(_STYLE), warnings.catch_warnings():
+        # The page's font has what matplotlib's lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve: its points (step, value), its name, the role of its colour.
+
+    parts: of one stage each. What begins anew with a stage is not joined to the one before.
+    """
+
+    name: str
+    colour: str
+    parts: Sequence[Sequence[tuple[float, float]]]
+    dashed: bool = False
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Of all stages."""
+        return [point for part in self.parts for point in part]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What goes into the page: title, note, names of the colours, the drawing.
+
+    about: what it shows, in words, for who does not see it.
+    """
+
+    title: str
+    svg: str
+    about: str
+    legend: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+def curves(
+    title: str, lines: Sequence[Line], key: str, *, log: bool = False, alarm: float | None = None,
+    stages: Sequence[float] = (), end: float = 0, percent: bool = False, note: str = "",
+    bottom: float | None = None, top: float | None = None,
+) -> Chart | None:  # fmt: skip
+    """Values over optimizer steps; None where there is nothing to draw.
+
+    key: makes the drawing's names unique in the page. alarm: a value to stay above. stages: steps
+    at which another stage begins. end: the last step, so that charts of a run share their axis.
+    """
+    lines = [line for line in lines if line.points and (not log or max(_values(line)) > 0)]
+    if not lines:
+        return None
+    with _drawing():
+        figure, axes = plt.subplots(figsize=(_WIDTH, _HEIGHT))
+        for line in lines:
+            for part in filter(None, line.parts):
+                x, y = zip(*_thinned(part), strict=True)
+                marker = "o" if len(x) < 5 else None
+                axes.plot(x, y, color=COLOURS[line.colour], ls="--" if line.dashed else "-",
+                          marker=marker, ms=3.5)  # fmt: skip
+        if log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.tick_params(axis="y", which="minor", left=False)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+            axes.margins(y=0.08)
+        if bottom is not None or top is not None:
+            axes.set_ylim(bottom, top)
+        axes.yaxis.set_major_formatter(FuncFormatter(_percents if percent else _plain))
+        if alarm is not None:
+            axes.axhline(alarm, color=COLOURS["alarm"], lw=1, ls=(0, (4, 3)))
+            axes.annotate("alarm", (1, alarm), (-1, 2), textcoords="offset points", ha="right",
+                          xycoords=("axes fraction", "data"), color=COLOURS["alarm"])  # fmt: skip
+        for number, step in enumerate(stages, start=2):
+            axes.axvline(step, color=COLOURS["muted"], lw=0.8, ls=(0, (1, 2)))
+            axes.annotate(
+                f"stage {number}",
+                (step, 1),
+                (0, 1),
+                textcoords="offset points",
+                xycoords=("data", "axes fraction"),
+                ha="center",
+            )
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_STEPS))
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+        axes.grid(visible=False, axis="x")
+        end = max(end, *(x for line in lines for x, _ in line.points))
+        axes.set_xlim(-0.01 * end, 1.01 * end)
+        axes.set_xlabel("optimizer steps")
+        svg = _svg(figure, key)
+    about = "; ".join(
+        f"{line.name}: from {_say(line.points[0][1], percent)} to "
+        f"{_say(line.points[-1][1], percent)}"
+        for line in lines
+    )
+    legend = tuple((line.name, line.colour) for line in lines) if len(lines) > 1 else ()
+    return Chart(title, svg, f"{title} over optimizer steps. {about}.", legend, note)
+
+
+def small(parts: Sequence[Sequence[tuple[float, float]]], colour: str, key: str) -> str:
+    """A curve of its own scale without words, for many beside each other; parts: as a `Line`'s."""
+    with _drawing():
+        figure, axes = plt.subplots(figsize=(2.2, 0.72))
+        for part in filter(None, parts):
+            x, y = zip(*_thinned(part), strict=True)
+            marker = "o" if len(x) == 1 else None
+            axes.plot(x, y, color=COLOURS[colour], lw=1.4, marker=marker, ms=2.5)
+        axes.set_axis_off()
+        axes.margins(x=0.01, y=0.08)
+        return _svg(figure, key)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A row of a dot plot: name, values of each seed, the role of its colour."""
+
+    name: str
+    colour: str
+    values: Sequence[float]
+
+
+def dots(
+    title: str, rows: Sequence[Dot], key: str, floor: float | None = None, note: str = "",
+    *, above: bool = False,
+) -> Chart | None:  # fmt: skip
+    """Means as large dots, seeds as ticks, in the order given, the first at the top.
+
+    above: names stand above their dots, where they are long.
+    """
+    rows = [row for row in rows if row.values]
+    if not rows:
+        return None
+    with _drawing():
+        figure, axes = plt.subplots(figsize=(_WIDTH, 0.55 + (0.4 if above else 0.235) * len(rows)))
+        for place, row in enumerate(rows):
+            mean = sum(row.values) / len(row.values)
+            colour = COLOURS[row.colour]
+            axes.plot([floor or 0, mean], [place, place], color=colour, lw=1.1, alpha=0.45)
+            if len(row.values) > 1:
+                axes.plot([min(row.values), max(row.values)], [place, place], color=colour, lw=3.2,
+                          alpha=0.45)  # fmt: skip
+                axes.plot(row.values, [place] * len(row.values), "|", color=colour, ms=8)
+            axes.plot([mean], [place], "o", color=colour, ms=5.5)
+            axes.annotate(f"{mean:.1f}", (max(row.values), place), (6, 0), va="center",
+                          textcoords="offset points", color=COLOURS["ink"])  # fmt: skip
+        if above:
+            axes.set_yticks([])
+            for place, row in enumerate(rows):
+                axes.annotate(_clipped(row.name, 48), (0, place), (0, 5), va="bottom",
+                              textcoords="offset points", color=COLOURS["ink"],
+                              xycoords=("axes fraction", "data"))  # fmt: skip
+        else:
+            axes.set_yticks(range(len(rows)), [_clipped(row.name) for row in rows],
+                            color=COLOURS["ink"])  # fmt: skip
+        axes.grid(visible=False, axis="y")
+        axes.set_ylim(len(rows) - 0.4, -0.95 if above else -0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high + 0.09 * (high - low))
+        svg = _svg(figure, key)
+    about = ", ".join(f"{row.name} {sum(row.values) / len(row.values):.1f}" for row in rows)
+    return Chart(title, svg, f"{title}, in percent: {about}.", note=note)
+
+
+def scatter(
+    title: str, points: Sequence[tuple[str, str, float, float]], key: str, across: str, up: str
+) -> Chart | None:  # fmt: skip
+    """Named points (name, colour, x, y); names stand beside, moved where they would overlap."""
+    if len(points) < 2:
+        return None
+    with _drawing():
+        figure, axes = plt.subplots(figsize=(_WIDTH, 2.75))
+        for _, colour, x, y in points:
+            axes.plot([x], [y], "o", color=COLOURS[colour], ms=5.5)
+        axes.margins(x=0.12, y=0.12)
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain))
+        _name_points(axes, points)
+        svg = _svg(figure, key)
+    about = "; ".join(f"{name}: {x:,.0f} and {y:.1f}" for name, _, x, y in points)
+    return Chart(title, svg, f"{title}. {about}.")
+
+
+def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) -> None:
+    """Each name right, left, above or below its point: the first place where it covers nothing."""
+    figure = axes.figure
+    figure.canvas.draw()
+    frame = axes.get_window_extent()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    taken = []  # first the points, with room around them, so that a name is nearest to its own
+    for _, _, x, y in points:
+        px, py = axes.transData.transform((x, y))
+        taken.append((px - 9, py - 9, px + 9, py + 9))
+    for place, (name, _, x, y) in enumerate(points):
+        best = None
+        for dx, dy, ha, va in (
+            (6, 0, "left", "center"), (-6, 0, "right", "center"), (0, 6, "center", "bottom"),
+            (0, -6, "center", "top"), (5, 6, "left", "bottom"), (5, -6, "left", "top"),
+            (-5, 6, "right", "bottom"), (-5, -6, "right", "top"),
+        ):  # fmt: skip
+            text = axes.annotate(_clipped(name), (x, y), (dx, dy), textcoords="offset points",
+                                 ha=ha, va=va, color=COLOURS["ink"])  # fmt: skip
+            box = text.get_window_extent(renderer)
+            own = (box.x0, box.y0, box.x1, box.y1)
+            clashes = sum(_overlap(own, other) for i, other in enumerate(taken) if i != place)
+            clashes += 5 * (own[0] < frame.x0 - 8 or own[2] > frame.x1 + 10)
+            if best is None or clashes < best[0]:
+                if best is not None:
+                    best[1].remove()
+                best = (clashes, text, own)
+            else:
+                text.remove()
+            if clashes == 0:
+                break
+        assert best is not None
+        taken.append(best[2])
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Colours of values from low to high, by how opaque they are: on light and dark ground alike.
+
+    colour: role of the values above the middle. below: of those below it, where the scale diverges
+    from its middle, which is neutral; "" where it rises from low to high.
+    """
+
+    low: float
+    high: float
+    colour: str
+    below: str = ""
+
+    LEVELS: ClassVar[int] = 8  # shades on each side
+
+    def level(self, value: float) -> int:
+        """In 0 … LEVELS, or -LEVELS … LEVELS where the scale diverges; what is outside is cut."""
+        share = (value - self.low) / max(self.high - self.low, 1e-12)
+        share = min(max(share, 0.0), 1.0)
+        return round((2 * share - 1 if self.below else share) * self.LEVELS)
+
+    def look(self, level: int) -> dict[str, Any]:
+        """Matplotlib's colour and opacity of a level; that of zero is neutral."""
+        if level == 0:
+            return {"color": COLOURS["line"], "alpha": 0.6}
+        colour = self.below if level < 0 else self.colour
+        return {"color": COLOURS[colour], "alpha": abs(level) / self.LEVELS}
+
+    def draw(self, axes: Axes) -> None:
+        """A colour bar, with percentages at its ends and, where the scale diverges, its middle."""
+        levels = range(-self.LEVELS if self.below else 0, self.LEVELS + 1)
+        for place, level in enumerate(levels):
+            axes.barh(0, 1, 1, left=place, lw=0, **self.look(level))
+        ends: list[tuple[float, float]] = [(0, self.low), (len(levels), self.high)]
+        if self.below:
+            ends.insert(1, (len(levels) / 2, (self.low + self.high) / 2))
+        axes.set_xlim(0, len(levels))
+        axes.set_ylim(-0.5, 0.5)
+        axes.set_yticks([])
+        axes.set_xticks([x for x, _ in ends], [f"{100 * value:.3g} %" for _, value in ends])
+        for label, align in zip((axes.get_xticklabels()[0], axes.get_xticklabels()[-1]),
+                                ("left", "right"), strict=True):  # fmt: skip
+            label.set_horizontalalignment(align)
+        axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False, pad=1.5)
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+
+
+def strip(
+    title: str, rows: Sequence[str], columns: Sequence[float], values: Mapping[tuple[str, float],
+    float], key: str, scale: Scale, note: str = "",
+) -> Chart | None:  # fmt: skip
+    """A strip of colour a row, below the bar that says what the colours mean.
+
+    values: shares, by row and column; what is missing stays empty.
+    """
+    if not rows or not columns or not values:
+        return None
+    levels: dict[str, list[int | None]] = {row: [None] * len(columns) for row in rows}
+    place_of = {column: place for place, column in enumerate(columns)}
+    for (row, column), value in values.items():
+        levels[row][place_of[column]] = scale.level(value)
+    height = max(1.1, 0.55 + 0.125 * len(rows))
+    with _drawing():
+        figure, (bar, axes) = plt.subplots(
+            2, figsize=(_WIDTH, height + 0.34), height_ratios=(0.1, height - 0.5)
+        )
+        scale.draw(bar)
+        for i, line in enumerate(levels.values()):
+            left = 0
+            for level, run in itertools.groupby(line):  # neighbours of one shade are one rectangle
+                width = len(list(run))
+                if level is not None:
+                    axes.barh(i, width, 0.86, left=left, lw=0, **scale.look(level))
+                left += width
+        every = max(1, -(-len(rows) // 30))
+        axes.set_yticks(range(0, len(rows), every), [_clipped(r, 20) for r in rows[::every]])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlim(0, len(columns))
+        spaced = np.linspace(0, len(columns) - 1, min(4, len(columns)))
+        shown = np.unique(spaced.round().astype(int))
+        axes.set_xticks([i + 0.5 for i in shown], [_plain(columns[i], 0) for i in shown])
+        axes.set_xlabel("optimizer steps")
+        axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
+        svg = _svg(figure, key)
+    known = list(values.values())
+    about = f"{title}: {len(rows)} rows, from {_say(min(known), True)} to {_say(max(known), True)}."
+    return Chart(title, svg, about, note=note)
+
+
+def _values(line: Line) -> list[float]:
+    return [value for _, value in line.points]
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Few enough to draw: of each stretch its least and its largest value, in their order."""
+    if len(points) <= _MOST_POINTS:
+        return points
+    size = -(-2 * len(points) // _MOST_POINTS)
+    kept: list[tuple[float, float]] = [points[0]]
+    for start in range(0, len(points), size):
+        part = range(start, min(start + size, len(points)))
+        ends = {min(part, key=lambda i: points[i][1]), max(part, key=lambda i: points[i][1])}
+        kept += [points[i] for i in sorted(ends)]
+    return [*kept, points[-1]]
+
+
+def _plain(value: float, _: object) -> str:
+    if value == 0:
+        return "0"
+    if abs(value) >= 10_000:
+        for size, sign in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if abs(value) >= size:
+                return f"{value / size:g}{sign}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _percents(value: float, _: object) -> str:
+    return f"{100 * value:g} %"
+
+
+def _say(value: float, percent: bool = False) -> str:
+    return f"{100 * value:.1f} %" if percent else f"{value:.3g}"
+
+
+def _clipped(name: str, most: int = 22) -> str:
+    name = printable(name)
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _svg(figure: Figure, key: str) -> str:
+    """The drawing without what an inline SVG needs not, its names beginning with `key`."""
+    figure.tight_layout(pad=0.3)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{key}-\1"', text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{key}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{key}-\1)", text)
+    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
+    text = re.sub(r"font-family: [^;\"]*;?", "", text)
+    for role, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--{role})")
+    text = re.sub(r"\n\s*", "\n", text)
+    return text.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1).strip()

@@ -1,0 +1,332 @@
+"""The first screen: a headline, the answer in words, a few numbers, and what to beware of."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from burn.report.load.gather import Gathered, Group, Run, dig, number, short_path, words
+from burn.report.model import BARELY, Network, Number, Verdict, kind_beside, training_of
+from burn.report.render.cells import duration, percent, size
+from burn.report.render.tables import number_name
+from burn.report.sections.campaigns import default_variant, of_group
+from burn.report.sections.packed import measured_on, packs
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What stands first. word: yes, barely, no or unknown, as the headline is coloured.
+
+    command: what to type next, where something is missing.
+    """
+
+    word: str
+    headline: str
+    lede: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number of the first screen."""
+
+    value: str
+    unit: str
+    name: str
+    small: str = ""
+
+
+def opening(
+    answer: Verdict, gathered: Gathered, found: Sequence[Network], titles: Sequence[str]
+) -> Opening:
+    """By what was given: a run that was evaluated, else a campaign, a run, packed files, analyses.
+
+    titles: of the analyses.
+    """
+    if answer.network is not None and answer.own is not None:
+        group = campaign_of(answer, gathered.groups)
+        if group is None:
+            return _judged(answer, answer.network, answer.own, gathered)
+        mine = of_group(group, found)
+        if group.ablation:
+            return _ablated(answer, answer.own, group, mine)
+        return _compared(answer, answer.own, mine)
+    runs = [run for run in gathered.runs if run.chosen] or gathered.runs
+    if runs:
+        return _trained(runs[0])
+    for model, _, numbers in packs(gathered)[:1]:
+        if "bytes" in numbers:
+            text = f"{model} was packed for burn-engine. Its accuracy was not given."
+            return Opening("unknown", f"Packed into {size(numbers['bytes'])}", text)
+    if titles:
+        headline = titles[0] if len(titles) == 1 else f"{len(titles)} analyses"
+        text = "What burn analyze computed and drew; no run was given beside it."
+        return Opening("unknown", headline, text)
+    return Opening("unknown", "Not evaluated yet", "No accuracy was given.")
+
+
+def campaign_of(answer: Verdict, groups: Sequence[Group]) -> Group | None:
+    """The comparison or ablation that the answer is about, unless one of its runs was asked for."""
+    network = answer.network
+    if network is None or any(run.chosen for run in network.runs):
+        return None
+    return next((group for group in groups if group.folder == network.group), None)
+
+
+_HEADLINES = {"yes": "It learned", "barely": "It barely learned", "no": "It did not learn"}
+
+
+def _judged(answer: Verdict, network: Network, own: Number, gathered: Gathered) -> Opening:
+    what = {
+        "binary": "The binary network",
+        "half": "The network with binary activations",
+        "float": "The float network",
+        "random": "The network with random weights",
+    }[network.kind] if kind_beside(network) else "The network"  # fmt: skip
+    said = f"{what} {network.name} reaches {percent(own.mean)} % ({own.label})"
+    if answer.floor is not None:
+        said += f", where random weights give {percent(answer.floor.mean)} %"
+    if answer.largest_class is not None:
+        said += ", and" if answer.floor is not None else ", where"
+        said += f" always answering the largest class gives {percent(answer.largest_class)} %"
+    if answer.teacher is not None:
+        join = " and " if answer.floor is not None else "; "
+        name = "its float teacher" if network.run and _taught(network.run) else "the float network"
+        said += f"{join}{name} {percent(answer.teacher.mean)} %"
+    if answer.short is not None:
+        steps = answer.short.steps
+        said += (
+            f". It was trained for {answer.short.said} only, from which nothing can be concluded: "
+            "train longer before you compare"
+        )
+        headline = f"Inconclusive after {steps:,} step{'' if steps == 1 else 's'}"
+        return Opening("unknown", headline, f"{said}.")
+    headline = _HEADLINES.get(answer.word)
+    if headline is not None:
+        if answer.word != "yes" and (training := training_of(network)) is not None:
+            said += f". It was trained for {training.said}"
+        return Opening(answer.word, headline, f"{said}.")
+    said += (
+        ". How much of that was learned is inconclusive: no result of the same network with random "
+        "weights was given, which --random-init measures"
+    )
+    headline = f"{percent(own.mean)} % {number_name(own.protocol, own.metric)}"
+    if answer.largest_class is not None and own.mean < answer.largest_class + BARELY:
+        headline = "No better than always predicting the largest class"
+    last = own.results[-1]
+    command = ""
+    if own.protocol == "knn":
+        folder = next(j.folder for j in gathered.judgements if j.result == last)
+        out = "evaluated" if any(run.folder == folder for run in gathered.runs) else str(folder)
+        command = shlex.join(
+            ["burn", "evaluate", "knn", network.checkpoint, "--random-init", "--train", own.train,
+             "--test", own.test, "--out", out]
+        )  # fmt: skip
+    return Opening("unknown", headline, f"{said}.", command)
+
+
+def _taught(run: Run) -> bool:
+    return isinstance(dig(run.about, "teacher"), Mapping)
+
+
+def _compared(answer: Verdict, own: Number, mine: Sequence[Network]) -> Opening:
+    rivals = [
+        (network, n)
+        for network in mine
+        if network.kind in ("binary", "half") and not network.method.startswith("supervised")
+        and (n := network.like(own))
+    ]  # fmt: skip
+    rivals.sort(key=lambda pair: -pair[1].mean)
+    names = [network.name for network, _ in rivals]
+    lines = [f"{network.name} {_value(n)}" for network, n in rivals[:3]]
+    headline = f"{len(rivals)} methods at one budget"
+    if "BURN" in names and len(names) > 1:
+        place = names.index("BURN")
+        headline = f"BURN is {_ordinal(place + 1)} of {len(names)}"
+        if place >= 3:
+            lines += [f"BURN {_value(rivals[place][1])}"]
+    said = f"Methods that learn without labels, at one budget, by {own.label}: {_and(lines)}"
+    return Opening("unknown", headline, _ends(said, answer))
+
+
+def _ablated(answer: Verdict, own: Number, group: Group, mine: Sequence[Network]) -> Opening:
+    variants = [
+        (network, n)
+        for network in mine
+        if network.kind in ("binary", "half") and (n := network.like(own))
+    ]
+    recipe = words(group.about, "recipe") or "the recipe"
+    best, highest = max(variants, key=lambda pair: pair[1].mean)
+    default = default_variant(group, mine)
+    usual = default.like(own) if default else None
+    said = f"BURN with one choice changed at a time. By {own.label} "
+    if best is default:
+        said += f"nothing beats what {recipe} does anyway, {_value(highest)}"
+    else:
+        said += f"the best is {best.name} with {_value(highest)}"
+        if usual is not None:
+            said += f"; what {recipe} does anyway gives {_value(usual)}"
+    if all(len(n.results) == 1 for _, n in variants):
+        said += ", with one seed each"
+    count = len(variants)
+    headline = f"{count} variant{'s' if count > 1 else ''} of {recipe}"
+    return Opening("unknown", headline, _ends(said, answer))
+
+
+def _value(n: Number) -> str:
+    return f"{percent(n.mean)} %" if n.spread is None else f"{percent(n.mean)} ± {n.spread:.1f} %"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _ends(said: str, answer: Verdict) -> str:
+    ends = [
+        f"{name} {percent(n.mean)} %"
+        for name, n in (("random weights", answer.floor), ("the float teacher", answer.teacher))
+        if n
+    ]
+    return f"{said}. For reference: {_and(ends)}." if ends else f"{said}."
+
+
+def _ordinal(place: int) -> str:
+    return ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth",
+            "ninth", "tenth")[place - 1] if place <= 10 else f"number {place}"  # fmt: skip
+
+
+def _trained(run: Run) -> Opening:
+    word, headline = "unknown", "Trained, not evaluated yet"
+    if any(stage.collapsed_at is not None for stage in run.stages):
+        word, headline = "no", "Its target collapsed"
+    elif any(stage.features_collapsed_at is not None for stage in run.stages):
+        word, headline = "no", "Its features collapsed"
+    elif not run.finished:
+        headline = "Not trained to its end"
+    done = sum(stage.finished for stage in run.stages)
+    said = f"{run.recipe_name or run.name} was trained"
+    if data := short_path(words(run.about, "data", "name")):
+        said += f" on {data}"
+    said += "." if run.finished else f": {done} of {run.num_stages} stages are done."
+    if (knn := watched(run)) is not None:
+        said += " While it trained, kNN on a few of its training images came to "
+        said += f"{percent(100 * knn)} %."
+    command = ""
+    if run.finished:
+        said += " No accuracy was measured yet; this does, with images that have labels:"
+        command = shlex.join(["burn", "evaluate", "knn", str(run.folder), "--train"])
+        command += " TRAIN --test TEST --out evaluated"
+    return Opening(word, headline, said, command)
+
+
+def watched(run: Run) -> float | None:
+    """The last kNN accuracy, as a share, that a run's monitor saw."""
+    for stage in reversed(run.stages):
+        if (knn := number(stage.meta, "monitor", "knn")) is not None:
+            return knn
+        if points := stage.metrics.points("knn"):
+            return points[-1][1]
+    return None
+
+
+# Numbers
+
+
+def way(answer: Verdict) -> float | None:
+    """How far from random weights to the teacher, in percent; None where that means nothing."""
+    if answer.own is None or answer.floor is None or answer.teacher is None:
+        return None
+    whole = answer.teacher.mean - answer.floor.mean
+    return 100 * (answer.own.mean - answer.floor.mean) / whole if whole >= 1 else None
+
+
+def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
+    """The few numbers that matter."""
+    found: list[Tile] = []
+    network, own = answer.network, answer.own
+    group = campaign_of(answer, gathered.groups)
+    whose = f"{network.name}, " if network and group else ""
+    runs = [run for run in gathered.runs if run.chosen] or gathered.runs
+    run = network.run if network else runs[0] if runs else None
+    if network is not None and own is not None:
+        linear = network.find("linear", "top1", (own.train, own.test))
+        for n in (own, linear if linear is not own else None):
+            if n is not None:
+                spread = "" if n.spread is None else f"± {percent(n.spread)}"
+                seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
+                floor = n.largest_class
+                largest = "" if floor is None else f"largest class {percent(floor)} %"
+                small_print = ", ".join(part for part in (spread, seeds, largest) if part)
+                name = whose + n.label
+                found.append(Tile(percent(n.mean), "%", name, small_print))
+    elif run is not None and (knn := watched(run)) is not None:
+        found.append(Tile(percent(100 * knn), "%", "kNN while training", "few images"))
+    share = way(answer)
+    if share is not None:
+        found.append(Tile(f"{share:.0f}", "%", "of the way from random weights to the teacher"))
+    for _, result, packed in packs(gathered)[:1]:
+        if (count := packed.get("bytes")) is not None:
+            value, _, unit = size(count).partition(" ")
+            ratio = packed.get("float32_bytes", 0) / count if count else 0
+            found.append(
+                Tile(value, unit, "packed file", f"1/{ratio:.1f} of float32" if ratio else "")
+            )
+        if (ms := packed.get("milliseconds")) is not None:
+            value = f"{ms:.0f}" if ms >= 99.5 else f"{ms:.2g}"
+            found.append(Tile(value, "ms", "an image in burn-engine", measured_on(result)))
+    if group is not None:
+        within = [r for r in gathered.runs if r.folder.parent == group.folder]
+        total = sum(r.seconds or 0 for r in within)
+        if total:
+            value, _, unit = duration(total).partition(" ")
+            found.append(Tile(value, unit, "of training in all", f"{len(within)} runs"))
+    elif run is not None and run.seconds is not None and run.finished:
+        value, _, unit = duration(run.seconds).partition(" ")
+        seen = f"{run.images_seen:,} images seen" if run.images_seen else ""
+        found.append(Tile(value, unit, "of training", seen))
+    return found
+
+
+# What to beware of
+
+
+def alarms(gathered: Gathered) -> list[tuple[str, str, str]]:
+    """(what collapsed, in which runs, what that means), of target and features."""
+    targets, features = [], []
+    for run in gathered.runs:
+        for stage in run.stages:
+            for step, where in (
+                (stage.collapsed_at, targets), (stage.features_collapsed_at, features)
+            ):  # fmt: skip
+                if step is not None:
+                    where.append(f"{run.name} (stage {stage.number}, step {step:,})")
+    found = []
+    if targets:
+        meaning = "From there on it told few images apart, and the KL term taught next to nothing."
+        found.append(("Collapsed target", ", ".join(targets), meaning))
+    if features:
+        meaning = "From there on the network hardly told images apart."
+        found.append(("Collapsed features", ", ".join(features), meaning))
+    return found
+
+
+def cautions(gathered: Gathered, networks: Sequence[Network]) -> list[tuple[str, str]]:
+    """(name of the run or network, what else a reader should know)."""
+    found = []
+    for network in networks:
+        for reason in dict.fromkeys(n.nothing for n in network.numbers if n.nothing):
+            labels = ", ".join(n.label for n in network.numbers if n.nothing == reason)
+            found.append((network.name, f"{reason}, so that these numbers say nothing: {labels}."))
+    for run in gathered.runs:
+        if not run.finished:
+            done = sum(stage.finished for stage in run.stages)
+            steps = run.stages[-1].steps if run.stages else None
+            at = f", at step {steps:,} of the next" if steps and done < len(run.stages) else ""
+            found.append(
+                (run.name, f"not trained to its end: {done} of {run.num_stages} stages{at}.")
+            )
+        bad = sum(int(number(s.meta, "monitor", "unreadable_images") or 0) for s in run.stages)
+        if bad:
+            found.append((run.name, f"{bad:,} images could not be read and were left out."))
+    return found

@@ -1,0 +1,222 @@
+"""Numbers beside the paper's, with what differs in data, budget, network and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from burn.paper import numbers as paper
+from burn.report.load.datasets import difference, is_known
+from burn.report.load.gather import Group, Run, number, short_path, words
+from burn.report.model import Network, Number, Verdict
+from burn.report.render.cells import DASH, Cell, Table, percent, setting, signed
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Networks beside the paper.
+
+    training: what differs for all of them; own: (networks, what differs for them alone); judging:
+    (numbers, what differs in how they were evaluated). table: None where no number can be compared.
+    note: which numbers cannot be.
+    """
+
+    training: tuple[str, ...]
+    own: tuple[tuple[str, str], ...]
+    judging: tuple[tuple[str, tuple[str, ...]], ...]
+    table: Table | None
+    note: str
+
+
+_UNKNOWN = ("its pretraining was not given: name its run folder too",)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A number of a network, and the paper's of the same method, if it has one."""
+
+    network: Network
+    number: Number
+    figure: paper.Figure | None
+
+
+def beside_paper(
+    found: Sequence[Network], answer: Verdict, groups: Sequence[Group]
+) -> Beside | None:
+    """What the paper has for the same method and protocol, the difference, and what is not alike.
+
+    Networks with random weights and float ones have no row there, and an ablation's stand in its
+    own tables. Nor has a number whose result does not say on which images it was measured. None
+    where no network has a number to compare.
+    """
+    varied = {group.folder for group in groups if group.ablation}
+    rows: list[_Row] = []
+    unknown: dict[str, list[str]] = {}
+    for network in found:
+        if network.kind != "binary" or network.group in varied:
+            continue
+        for n in network.numbers:
+            figure = _figure(network, n)
+            if figure is not None and not is_known(_data(n)):
+                unknown.setdefault(network.name, []).append(n.label)
+            elif figure or (n.protocol == "knn" and network is answer.network):
+                rows.append(_Row(network, n, figure))
+    if not rows and not unknown:
+        return None
+    training = {row.network.name: _marks(row.network.run, _base(row.network)) for row in rows}
+    same = _shared([marks for marks in training.values() if marks != _UNKNOWN])
+    differing: dict[tuple[str, ...], list[str]] = {}
+    for name, marks in training.items():
+        differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
+    also = "also " if same else ""
+    judging: dict[tuple[str, ...], dict[str, None]] = {}
+    cells = []
+    for row in rows:
+        marks = _judging_marks(row.number, row.figure)
+        if marks:
+            judging.setdefault(tuple(marks), {})[row.number.label] = None
+        cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
+    columns = ("network", "number", "here", "paper, same method", "difference", "table")
+    return Beside(
+        tuple(same),
+        tuple(
+            ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
+            for marks, names in differing.items()
+            if marks
+        ),
+        tuple((", ".join(labels), marks) for marks, labels in judging.items()),
+        Table("Here and in the paper", columns, cells, frozenset({2, 3, 4})) if cells else None,
+        _unknown_note(unknown),
+    )
+
+
+def _figure(network: Network, n: Number) -> paper.Figure | None:
+    """The paper's number for the same method, protocol and settings."""
+    method = paper.OF_RECIPE.get(_method(network), "")
+    settings, base = n.results[-1].settings, _base(network)
+    found = paper.paper_figure(n.protocol, n.metric, settings, method, base)
+    if found is None and method != "burn":  # InfoMin and SimCLR v2 are in its tables of ImageNet100
+        found = paper.paper_figure(n.protocol, n.metric, settings, method, "imagenet100")
+    return found
+
+
+def _method(network: Network) -> str:
+    """Its run's or, without one, that of its checkpoint's recipe; "" where that cannot be said."""
+    if network.method or network.run:
+        return network.method
+    words_of_name = network.name.partition(",")[0] + "_"  # burn_small, stage 2
+    known = sorted((*paper.OF_RECIPE, "supervised_kl"), key=len, reverse=True)
+    return next((method for method in known if words_of_name.startswith(f"{method}_")), "")
+
+
+def _data(n: Number) -> Any:
+    return n.results[-1].data
+
+
+def _unknown_note(unknown: Mapping[str, Sequence[str]]) -> str:
+    """Names the numbers without a row, in a sentence."""
+    if not unknown:
+        return ""
+    told = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in unknown.items())
+    return (
+        "Not compared, since their results do not say which classes and how many images they were "
+        f"measured on, as those of burn 0.1.0 do not (evaluate again): {told}."
+    )
+
+
+def _base(network: Network) -> str:
+    """The data set of the paper whose tables a network belongs beside."""
+    recipe = network.run.recipe_name if network.run else ""
+    return "imagenet100" if "imagenet100" in recipe else "imagenet"
+
+
+def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
+    """What is in all of them, in the order of the first."""
+    return [item for item in lists[0] if all(item in other for other in lists)] if lists else []
+
+
+def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
+    """alike: whether nothing that is looked at differs."""
+    n, figure = row.number, row.figure
+    paper_cell, gap_cell = Cell(DASH), Cell(DASH)
+    if figure is not None:
+        std = f"± {figure.std:g}" if figure.std is not None else ""
+        base = _base(row.network)
+        other = paper.NAMES[figure.pretrained_on] if figure.pretrained_on != base else ""
+        method = paper.METHODS[figure.method]
+        small_print = " · ".join(part for part in (method, std, other) if part)
+        gap = n.mean - figure.value
+        style = ("good" if gap >= 0 else "bad") if alike else "unlike"
+        paper_cell = Cell(f"{figure.value:g}", figure.value, small=small_print)
+        gap_cell = Cell(signed(gap), gap, style)
+    spread = f"± {percent(n.spread)}" if n.spread is not None else ""
+    return [
+        Cell(row.network.name),
+        Cell(n.label),
+        Cell(percent(n.mean), n.mean, small=spread),
+        paper_cell,
+        gap_cell,
+        Cell(str(figure.number) if figure else DASH),
+    ]
+
+
+def _marks(run: Run | None, base: str) -> tuple[str, ...]:
+    """How a pretraining differs from the paper's, in plain words."""
+    if run is None:
+        return _UNKNOWN
+    marks = []
+    data = short_path(words(run.about, "data", "name"))
+    images, wanted = run.images, paper.IMAGES[base]
+    if images is None or abs(images - wanted) > 0.02 * wanted:
+        count = f", {images:,} images" if images is not None else ""
+        marks.append(
+            f"other data (yours: {data or 'unknown'}{count}; paper: {paper.NAMES[base]}, "
+            f"{wanted:,})"
+        )
+    seen = run.images_seen
+    budget = paper.EPOCHS * wanted * 2  # two stages
+    if seen is not None and seen < 0.95 * budget:
+        share = 100 * seen / budget
+        marks.append(f"{share:.2g} % of the paper's images seen ({seen:,})")
+    width, pixels = number(run.recipe, "backbone", "width"), number(run.recipe, "views", "size")
+    if width not in (None, 1.0):
+        marks.append(f"{width:g} × the network's width")
+    if pixels not in (None, 224.0):
+        marks.append(f"images of {pixels:g} pixels (paper: 224)")
+    classifier = words(run.recipe, "burn", "classifier")
+    if run.method == "burn" and classifier not in ("", "joint"):
+        marks.append(f"classifier {classifier} (paper: joint)")
+    architecture = words(run.about, "teacher", "architecture")
+    if architecture and architecture != "resnet50" and run.method in ("burn", "s2bnn"):
+        marks.append(f"teacher {architecture} (paper: resnet50)")
+    if (labels := words(run.about, "teacher", "labels")) and run.method in ("burn", "s2bnn"):
+        marks.append(f"teacher trained with {labels} labels (paper: without labels)")
+    return tuple(marks)
+
+
+_PAPERS_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "linear": {"lr": 30.0, "epochs": 100, "augment": "crop", "probe": "strict"},
+    "semi": {"select": "test", "epochs": 20},
+    "detection": {"iterations": 24_000, "batch_size": 16, "test_side": 800},
+}
+_TOLD = {
+    "lr": "learning rate", "augment": "augmentation", "probe": "probe", "epochs": "epochs",
+    "select": "chosen by", "iterations": "iterations", "batch_size": "batch",
+    "test_side": "short side",
+}  # fmt: skip
+
+
+def _judging_marks(n: Number, figure: paper.Figure | None) -> list[str]:
+    """How an evaluation differs from the paper's."""
+    if figure is None:
+        return []
+    marks = []
+    if other := difference(_data(n), figure.dataset):
+        marks.append(other)
+    settings = n.results[-1].settings
+    for name, theirs in _PAPERS_SETTINGS.get(n.protocol, {}).items():
+        ours = settings.get(name, theirs)
+        if ours != theirs:
+            marks.append(f"{_TOLD[name]} {setting(ours)} (paper: {setting(theirs)})")
+    return marks

@@ -1,0 +1,237 @@
+"""Folders of `burn compare` and `burn ablate`: runs at one budget, side by side."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from burn.paper import ablations
+from burn.paper import numbers as paper
+from burn.report.load.gather import Group, Run, dig, number, short_path, words
+from burn.report.model import Network, colour_of
+from burn.report.render.cells import DASH, Cell, Table, duration, percent, setting
+from burn.report.render.charts import Chart, Dot, dots, scatter, small
+from burn.report.sections.training_curves import by_stage
+
+
+def of_group(group: Group, found: Sequence[Network]) -> list[Network]:
+    """Its networks, the best by kNN first."""
+    mine = [network for network in found if network.group == group.folder]
+    return sorted(mine, key=lambda n: -_mean(n, "knn"))
+
+
+def _mean(network: Network, protocol: str) -> float:
+    n = network.find(protocol, "top1")
+    return n.mean if n else -1.0
+
+
+def training_seconds(network: Network) -> float | None:
+    """The mean over seeds, as the results tell it."""
+    told = [
+        s
+        for n in network.numbers[:1]
+        for r in n.results
+        if (s := number(r.settings, "pretraining", "seconds")) is not None
+    ]
+    return statistics.fmean(told) if told else None
+
+
+def comparison_table(mine: Sequence[Network]) -> Table:
+    """A row a network: means and spreads over seeds."""
+    rows = []
+    for network in mine:
+        row = [Cell(network.name, style=colour_of(network))]
+        for protocol, metric in (("knn", "top1"), ("linear", "top1"), ("linear", "top5")):
+            n = network.find(protocol, metric)
+            spread = f"± {percent(n.spread)}" if n and n.spread is not None else ""
+            row.append(Cell(percent(n.mean), n.mean, small=spread) if n else Cell(DASH))
+        seconds = training_seconds(network)
+        trained = seconds is not None
+        epochs = _told(network, "epochs")
+        seeds = max(len(n.results) for n in network.numbers)
+        row += [
+            Cell(str(seeds) if trained else "", seeds if trained else None),
+            Cell(f"{epochs:g}" if epochs is not None else "", epochs),
+            Cell(duration(seconds) if trained else "", seconds),
+        ]
+        rows.append(row)
+    numbers = [n for network in mine for n in network.numbers]
+    largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
+    if largest:
+        knn, linear = (
+            Cell(percent(share), share) if (share := largest.get(protocol)) is not None
+            else Cell(DASH) for protocol in ("knn", "linear")
+        )  # fmt: skip
+        empty = [Cell("") for _ in range(3)]
+        rows.append(
+            [Cell("always the largest class", style="grey"), knn, linear, Cell(DASH), *empty]
+        )
+    return Table(
+        "Every network",
+        ("network", "kNN top-1, %", "linear top-1, %", "linear top-5, %", "seeds", "epochs",
+         "training"),
+        rows, frozenset(range(1, 7)),
+    )  # fmt: skip
+
+
+def _told(network: Network, name: str) -> float | None:
+    first = network.numbers[0].results[0] if network.numbers else None
+    return number(first.settings, "pretraining", name) if first else None
+
+
+def group_note(group: Group) -> str:
+    """What its networks have in common."""
+    about = group.about
+    budget = number(about, "budget")
+    said = []
+    if budget is not None:
+        said.append(f"Each saw {budget:,.0f} images in all its stages")
+    if data := words(about, "data"):
+        said.append(f"learned from {short_path(data)}")
+    if test := words(about, "test"):
+        said.append(f"evaluated on {short_path(test)}")
+    linear = dig(about, "linear")
+    if isinstance(linear, Mapping):
+        parts = [
+            f"{word} {setting(linear[name])}"
+            for name, word in (("lr", "learning rate"), ("epochs", "epochs"),
+                               ("augment", "augmentation"))
+            if name in linear
+        ]  # fmt: skip
+        said.append(f"linear evaluation with {', '.join(parts)}")
+    text = "; ".join(said)
+    return f"{text[:1].upper()}{text[1:]}. ± is the standard deviation over seeds." if text else ""
+
+
+def comparison_charts(mine: Sequence[Network], key: str) -> list[Chart]:
+    """kNN, linear, and training time against linear."""
+    floor = next((n for n in mine if n.kind == "random"), None)
+    charts = []
+    for protocol, title in (("knn", "kNN top-1, %"), ("linear", "Linear top-1, %")):
+        able = [(n, number_) for n in mine if (number_ := n.find(protocol, "top1"))]
+        able.sort(key=lambda pair: -pair[1].mean)
+        lowest = floor.find(protocol, "top1") if floor else None
+        rows = [Dot(n.name, colour_of(n), n_.values) for n, n_ in able]
+        note = "lines begin at random weights" if lowest else ""
+        charts.append(dots(title, rows, f"{key}{protocol}", lowest.mean if lowest else None, note))
+    points = [
+        (n.name, colour_of(n), seconds / 60, linear.mean)
+        for n in mine
+        if (seconds := training_seconds(n)) is not None and (linear := n.find("linear", "top1"))
+    ]
+    charts.append(
+        scatter("Training time against linear accuracy", points, f"{key}time",
+                "minutes of training", "linear top-1, %")
+    )  # fmt: skip
+    return [chart for chart in charts if chart]
+
+
+@dataclass(frozen=True)
+class Small:
+    """One of many small curves."""
+
+    name: str
+    svg: str
+    first: str
+    last: str
+    state: str
+
+
+def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
+    """The loss of every run, each on its own scale."""
+    found = []
+    for place, run in enumerate(runs):
+        parts = by_stage(run, "loss")
+        points = [point for part in parts for point in part]
+        if not points:
+            continue
+        state = "" if run.finished else "not finished"
+        if any(s.collapsed for s in run.stages):
+            state = "collapsed"
+        colour = "burn" if run.method == "burn" else (
+            "pale" if run.method.startswith("supervised") else "blue"
+        )  # fmt: skip
+        svg = small(parts, colour, f"{key}{place}")
+        found.append(Small(run.name, svg, f"{points[0][1]:.3g}", f"{points[-1][1]:.3g}", state))
+    return found
+
+
+def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:
+    """Of an ablation, what its recipe does anyway: the run that stands for the most variants."""
+    runs = dig(group.about, "runs")
+    names = [v for v in runs.values() if isinstance(v, str)] if isinstance(runs, Mapping) else []
+    usual = max(dict.fromkeys(names), key=names.count, default="two-stages")
+    return next((network for network in mine if network.name == usual), None)
+
+
+def ablation_parts(
+    about: Group, mine: Sequence[Network], key: str
+) -> tuple[list[Chart], list[Table]]:
+    """Of an ablation's folder: a chart and a table for each group with two variants or more.
+
+    A run may stand for several variants, as what the recipe does anyway is one of every group.
+    """
+    names = {network.name: network for network in mine}
+    variants = [row.variant for group in ablations.GROUPS for row in group.rows]
+    by_name = {
+        variant: network
+        for variant in variants
+        if (network := names.get(words(about.about, "runs", variant)) or names.get(variant))
+    }
+    floor = next((n for n in mine if n.kind == "random"), None)
+    lowest = floor.find("linear", "top1") if floor else None
+    charts, tables = [], []
+    for group in ablations.GROUPS:
+        rows = [(row, by_name[row.variant]) for row in group.rows if row.variant in by_name]
+        if len(rows) < 2:
+            continue
+        able = [(row, n) for row, network in rows if (n := network.find("linear", "top1"))]
+        bars = [Dot(row.label, "burn", n.values) for row, n in able]
+        note = "linear top-1, %" + ("; lines begin at random weights" if lowest else "")
+        charts.append(
+            dots(group.title, bars, f"{key}{group.name}", lowest.mean if lowest else None, note,
+                 above=True)
+        )  # fmt: skip
+        tables.append(_ablation_table(group, rows))
+    return [chart for chart in charts if chart], tables
+
+
+def _ablation_table(group: ablations.Group, rows: Sequence[tuple[ablations.Row, Network]]) -> Table:
+    told = any(row.paper for row, _ in rows)
+    cells = []
+    for row, network in rows:
+        collapsed = _collapsed(network)
+        line = [Cell(row.label, small=collapsed, style="bad" if collapsed else "")]
+        for protocol in ("knn", "linear"):
+            n = network.find(protocol, "top1")
+            spread = f"± {percent(n.spread)}" if n and n.spread is not None else ""
+            line.append(Cell(percent(n.mean), n.mean, small=spread) if n else Cell(DASH))
+        seeds = max((len(n.results) for n in network.numbers), default=0)
+        seconds = training_seconds(network)
+        line += [Cell(str(seeds), seeds), Cell(duration(seconds), seconds)]
+        if told:
+            figure = paper.ablation_figure(*row.paper) if row.paper else None
+            small_print = f"Table {figure.number}" if figure else ""
+            line.append(
+                Cell(f"{figure.value:g}", figure.value, small=small_print) if figure else Cell(DASH)
+            )
+        cells.append(line)
+    columns = ["variant", "kNN top-1, %", "linear top-1, %", "seeds", "training"]
+    if told:
+        columns.append("paper: linear, ImageNet")
+    return Table(group.title, columns, cells, frozenset(range(1, len(columns))))
+
+
+def _collapsed(network: Network) -> str:
+    """In how many of its runs target or features collapsed, if in any."""
+    said = []
+    for what, name in (("target", "collapsed_stages"), ("features", "collapsed_features")):
+        runs = {
+            (r.checkpoint, r.seed): bool(dig(r.settings, "pretraining", name))
+            for n in network.numbers
+            for r in n.results
+        }
+        if count := sum(runs.values()):
+            said.append(f"{what} collapsed in {count} of {len(runs)} runs")
+    return ", ".join(said)

@@ -1,0 +1,79 @@
+"""Which class is taken for which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from burn.report.load.gather import Confusion, short_path
+from burn.report.render.cells import Cell, Table, percent
+from burn.report.render.charts import Chart, Dot, dots
+from burn.report.render.tables import number_name
+
+_MOST_CLASSES_IN_TABLE = 20
+
+
+@dataclass(frozen=True)
+class ConfusionView:
+    """A confusion matrix as a table of shares or, of many classes, as a picture.
+
+    rows: true class, its images, and (count, share in percent) for each class that was predicted.
+    largest: of all shares, which has the fullest colour.
+    """
+
+    title: str
+    accuracy: str
+    classes: Sequence[str]
+    rows: Sequence[tuple[str, int, Sequence[tuple[int, float]]]]
+    largest: float
+    chart: Chart | None
+    worst: Table
+
+
+def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
+    """With the pairs that are most often taken for each other."""
+    counts, classes = confusion.counts, confusion.classes
+    total = sum(map(sum, counts))
+    right = sum(counts[i][i] for i in range(len(classes)))
+    rows = []
+    for name, row in zip(classes, counts, strict=True):
+        whole = sum(row)
+        shares = [(c, 100 * c / whole if whole else 0.0) for c in row]
+        rows.append((name, whole, shares))
+    largest = max(share for _, _, shares in rows for _, share in shares) or 1.0
+    pairs = sorted(
+        (
+            (counts[i][j], i, j)
+            for i in range(len(classes))
+            for j in range(len(classes))
+            if i != j and counts[i][j]
+        ),
+        key=lambda pair: (-pair[0], pair[1], pair[2]),
+    )
+    worst = Table(
+        "Most often confused", ("true class", "taken for", "images", "of its class, %"),
+        [
+            [Cell(classes[i]), Cell(classes[j]), Cell(f"{c:,}", c),
+             Cell(percent(100 * c / sum(counts[i])), 100 * c / sum(counts[i]))]
+            for c, i, j in pairs[:8]
+        ],
+        frozenset({2, 3}),
+    )  # fmt: skip
+    chart = None
+    if len(classes) > _MOST_CLASSES_IN_TABLE:
+        recall = [rows[i][2][i][1] for i in range(len(classes))]
+        ordered = sorted(range(len(classes)), key=lambda i: -recall[i])
+        chart = dots(
+            "Accuracy of each class, %",
+            [Dot(classes[i], "burn", [recall[i]]) for i in ordered[:12] + ordered[-12:]]
+            if len(ordered) > 24 else [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
+            key,
+        )  # fmt: skip
+    protocol = number_name(confusion.protocol, "").strip()
+    names = ", ".join(part for part in (confusion.model, protocol) if part)
+    where = f" on {short_path(confusion.test)}" if confusion.test else ""
+    accuracy = "no image"
+    if total:
+        accuracy = f"{percent(100 * right / total)} % of {total:,} images right"
+    shown = rows if chart is None else []
+    return ConfusionView(f"{names}{where}", accuracy, classes, shown, largest, chart, worst)

@@ -1,0 +1,65 @@
+"""Size and speed of packed files."""
+
+from __future__ import annotations
+
+from burn.core.results import Result
+from burn.report.load.gather import Gathered, finite, number, short_path, words
+from burn.report.render.cells import DASH, Cell, Table, size
+
+
+def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
+    """(network, the result of its time or another, its numbers by name) of each packed file."""
+    found: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
+    for j in gathered.judgements:
+        r = j.result
+        if r.protocol == "pack" and finite(r.value) is not None:
+            known = found.setdefault((r.model, r.checkpoint), (r, {}))
+            known[1][r.metric] = r.value
+            if r.metric == "milliseconds":  # which name what they were measured on
+                found[r.model, r.checkpoint] = (r, known[1])
+    return [(model, r, numbers) for (model, _), (r, numbers) in found.items()]
+
+
+def measured_on(result: Result) -> str:
+    """Pixels, threads, instruction set and processor, without which a time says nothing."""
+    settings = result.settings
+    side, threads = number(settings, "image_size"), number(settings, "threads")
+    parts = (
+        f"{side:g} × {side:g} pixels" if side is not None else "",
+        f"{threads:g} thread{'' if threads == 1 else 's'}" if threads is not None else "",
+        words(settings, "isa"),
+        words(settings, "processor"),
+    )
+    said = ", ".join(part for part in parts if part)
+    return said or "pixels and processor were not recorded"
+
+
+def pack_table(gathered: Gathered) -> Table | None:
+    """Size and speed of packed files."""
+    found = packs(gathered)
+    if not found:
+        return None
+    metrics = list(dict.fromkeys(metric for _, _, numbers in found for metric in numbers))
+    rows = []
+    for model, r, numbers in found:
+        count, whole = numbers.get("bytes"), numbers.get("float32_bytes")
+        row = [Cell(model, small=short_path(r.checkpoint))]
+        for metric in metrics:
+            value = numbers.get(metric)
+            if value is None:
+                row.append(Cell(DASH))
+            elif metric.endswith("bytes"):
+                row.append(Cell(size(value), value, small=f"{value:,.0f} bytes"))
+            elif metric == "milliseconds":
+                row.append(Cell(f"{value:.4g}", value, small=measured_on(r)))
+            else:
+                row.append(Cell(f"{value:.4g}", value))
+        ratio = whole / count if count and whole else None
+        row.append(Cell(f"1/{ratio:.1f}" if ratio else DASH, ratio))
+        rows.append(row)
+    told = {
+        "bytes": "packed file", "float32_bytes": "as float32", "milliseconds": "ms an image",
+        "load_milliseconds": "ms to load", "cosine": "least cosine",
+    }  # fmt: skip
+    columns = ("network", *(told.get(m, m.replace("_", " ")) for m in metrics), "of float32")
+    return Table("Packed for burn-engine", columns, rows, frozenset(range(1, len(columns))))

@@ -1,0 +1,92 @@
+"""All results: networks and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from burn.report.load.gather import settings_of, short_path
+from burn.report.model import PROTOCOLS, Network, Number, kind_beside
+from burn.report.render.cells import DASH, Cell, Table, percent, setting
+from burn.report.render.tables import number_name
+
+_MOST_ACROSS = 5  # columns; more numbers of one network stand below each other
+
+
+def result_tables(found: Sequence[Network]) -> list[Table]:
+    """A table for each pair of data sets and family of protocols: networks and their numbers."""
+    pairs: dict[tuple[str, str], None] = {}
+    for network in found:
+        for n in network.numbers:
+            pairs[n.train, n.test] = None
+    tables = []
+    for train, test in pairs:
+        for family in (PROTOCOLS[:4], ("svm",), ("detection",)):
+            mine = [
+                (network, n)
+                for network in found
+                for n in network.numbers
+                if (n.train, n.test) == (train, test) and n.protocol in family
+            ]
+            if mine:
+                tables.append(_pivot(mine, train, test))
+    return tables
+
+
+def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Table:
+    order = {protocol: place for place, protocol in enumerate(PROTOCOLS)}
+    labels = sorted(
+        dict.fromkeys((order[n.protocol], n.label) for _, n in mine), key=lambda pair: pair[0]
+    )
+    names = list(dict.fromkeys(network.name for network, _ in mine))
+    best = {label: max(n.mean for network, n in mine if n.label == label) for _, label in labels}
+    rows = []
+    for name in names:
+        cells = {n.label: n for network, n in mine if network.name == name}
+        network = next(network for network, _ in mine if network.name == name)
+        row = [Cell(name, small=kind_beside(network))]
+        for _, label in labels:
+            n = cells.get(label)
+            if n is None:
+                row.append(Cell(DASH))
+                continue
+            spread = f"± {percent(n.spread)}" if n.spread is not None else ""
+            seeds = f" · {len(n.results)} seeds" if len(n.results) > 1 else ""
+            top = n.mean == best[label] and sum(m.label == label for _, m in mine) > 2
+            row.append(Cell(percent(n.mean), n.mean, "best" if top else "", spread + seeds))
+        rows.append(row)
+    rows.sort(key=lambda row: -max((c.key for c in row[1:2] if isinstance(c.key, float)),
+                                   default=0.0))  # fmt: skip
+    title = f"Learned on {short_path(train)}, evaluated on {short_path(test)}"
+    if train == test:
+        title = f"Learned and evaluated on {short_path(train)}"
+    columns = ["network", *(label for _, label in labels)]
+    largest = {n.label: n.largest_class for _, n in mine if n.largest_class is not None}
+    if largest:
+        rows.append([
+            Cell("always the largest class", small="needs no network"),
+            *(Cell(DASH) if (share := largest.get(label)) is None else Cell(percent(share), share)
+              for _, label in labels),
+        ])  # fmt: skip
+    if len(names) == 1 and len(columns) > _MOST_ACROSS:
+        across = [row[1:] for row in rows]
+        rows = [[Cell(label), *cells] for label, *cells in zip(columns[1:], *across, strict=True)]
+        title = f"{names[0]}: {title[:1].lower()}{title[1:]}"
+        columns = ["number", "%"] + (["always the largest class, %"] if largest else [])
+    numbers = frozenset(range(1, len(columns)))
+    return Table(title, columns, rows, numbers, f"In percent. {_how([n for _, n in mine])}")
+
+
+def _how(numbers: Sequence[Number]) -> str:
+    """The settings that all results of each protocol share, in words."""
+    said = []
+    for protocol in dict.fromkeys(n.protocol for n in numbers):
+        settings = [settings_of(r) for n in numbers if n.protocol == protocol for r in n.results]
+        shared = {
+            name: value for name, value in settings[0].items()
+            if all(s.get(name) == value for s in settings) and value is not None
+            and not isinstance(value, Mapping)
+        }  # fmt: skip
+        parts = [f"{name.replace('_', ' ')} {setting(value)}" for name, value in shared.items()]
+        if parts:
+            said.append(f"{number_name(protocol, '').strip()}: {', '.join(parts)}.")
+    return " ".join(said)

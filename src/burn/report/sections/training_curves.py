@@ -1,0 +1,148 @@
+"""What the monitors of a run saw, as curves over its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from burn.report.load.gather import RANK_ALARM, TARGET_ALARM, Run
+from burn.report.render.charts import Chart, Line, Scale, curves, strip
+
+
+def by_stage(run: Run, name: str) -> list[list[tuple[float, float]]]:
+    """A column of the monitors, a list of points a stage; steps are counted over all stages."""
+    return [
+        [(start + step, value) for step, value in stage.metrics.points(name)]
+        for stage, start in zip(run.stages, _starts(run), strict=True)
+    ]
+
+
+def _starts(run: Run) -> list[float]:
+    starts, at = [], 0.0
+    for stage in run.stages:
+        starts.append(at)
+        last = stage.metrics.rows[-1]["step"] if stage.metrics.rows else 0
+        at += stage.steps or last
+    return starts
+
+
+_LOSSES = (
+    ("loss", "whole loss", "ink"), ("kl", "KL divergence", "grey"),
+    ("feature_similarity", "feature similarity", "burn"),
+    ("distillation", "distillation", "violet"), ("contrastive", "contrastive", "blue"),
+)  # fmt: skip
+
+
+def curve_charts(run: Run, key: str) -> list[Chart]:
+    """All that the monitors of a run tell."""
+    borders = _starts(run)[1:]
+    end = _starts(run)[-1] + (run.stages[-1].steps or 0) if run.stages else 0
+    columns = {name for s in run.stages for row in s.metrics.rows for name in row}
+
+    def lines(*wanted: tuple[str, str, str]) -> list[Line]:
+        return [Line(label, colour, by_stage(run, name)) for name, label, colour in wanted
+                if name in columns]  # fmt: skip
+
+    losses = lines(*_LOSSES)
+    if len(losses) == 2 and losses[0].parts == losses[1].parts:
+        losses = losses[1:]
+    positive = all(value > 0 for line in losses for _, value in line.points)
+    spread = [v for line in losses for _, v in line.points if v > 0]
+    log = positive and bool(spread) and max(spread) > 8 * min(spread)
+    charts = [
+        curves("Losses", losses, f"{key}loss", log=log, stages=borders, end=end,
+               note="logarithmic scale" if log else ""),
+        curves("Balance λ", lines(("lambda", "λ", "blue")), f"{key}lam", stages=borders, end=end,
+               note="share of the feature similarity in the loss"),
+        curves("Does the target tell images apart?",
+               lines(("target_entropy", "entropy of the mean", "burn"),
+                     ("target_mean_entropy", "mean entropy", "grey")),
+               f"{key}target", alarm=TARGET_ALARM, bottom=0, top=1.03, stages=borders, end=end,
+               note="share of log C; below the line the target has collapsed"),
+        curves("Effective rank of the features",
+               lines(("effective_rank", "effective rank", "blue")), f"{key}rank",
+               stages=borders, end=end, bottom=0, note="how many dimensions they use"),
+        curves("Directions in which images differ",
+               lines(("feature_rank", "rank", "burn")), f"{key}frank", alarm=RANK_ALARM,
+               stages=borders, end=end, bottom=0,
+               note="rank of the features less their mean; below the line they have collapsed"),
+        curves("Spread of the features", lines(("feature_std", "standard deviation", "blue")),
+               f"{key}std", stages=borders, end=end, bottom=0,
+               note="standard deviation, mean over dimensions"),
+        curves("Spread of their directions", lines(("feature_spread", "spread", "blue")),
+               f"{key}fspread", stages=borders, end=end, bottom=0,
+               note="of features of length 1, from their mean"),
+        curves("kNN while training", lines(("knn", "kNN", "burn")), f"{key}knn", percent=True,
+               stages=borders, end=end, note="on a few of the training images"),
+        curves("Accuracy while training", lines(("accuracy", "accuracy", "pale")), f"{key}acc",
+               percent=True, stages=borders, end=end, note="on augmented training images"),
+        curves("Learning rate", lines(("learning_rate", "learning rate", "grey")), f"{key}lr",
+               stages=borders, end=end),
+        _gradients(run, key, borders, end),
+        curves("Weights that change sign", lines(("weight_flips", "flips", "burn")), f"{key}flips",
+               percent=_is_share(by_stage(run, "weight_flips")), stages=borders, end=end),
+        *_layers(run, key),
+        curves("Images a second", lines(("images_per_second", "images/s", "green")),
+               f"{key}speed", stages=borders, end=end, bottom=0),
+        curves("Memory", lines(("memory", "memory", "violet")), f"{key}memory", stages=borders,
+               end=end, bottom=0, note="MB"),
+    ]  # fmt: skip
+    return [chart for chart in charts if chart]
+
+
+def _is_share(parts: Sequence[Sequence[tuple[float, float]]]) -> bool:
+    values = [value for part in parts for _, value in part]
+    return bool(values) and all(0 <= value <= 1 for value in values)
+
+
+def _gradients(run: Run, key: str, borders: Sequence[float], end: float) -> Chart | None:
+    parts: dict[str, list[list[tuple[float, float]]]] = {}
+    for place, (stage, start) in enumerate(zip(run.stages, _starts(run), strict=True)):
+        for row in stage.gradients.rows:
+            if row.get("norm", 0) > 0:
+                stages = parts.setdefault(row["part"], [[] for _ in run.stages])
+                stages[place].append((start + row["step"], row["norm"]))
+    roles = ("burn", "blue", "grey", "violet", "green", "teal", "ink")
+    lines = [
+        Line(name, roles[i % len(roles)], stages, dashed=i >= len(roles))
+        for i, (name, stages) in enumerate(list(parts.items())[:14])
+    ]
+    return curves("Size of the gradients, by part", lines, f"{key}grad", log=True,
+                  stages=borders, end=end, note="norm, logarithmic scale")  # fmt: skip
+
+
+# Colour, and that below a half where the scale diverges from it.
+_LAYER_COLUMNS = (
+    ("weight_flips", "Weights that change sign, by layer", "burn", ""),
+    ("dead_channels", "Dead channels, by layer", "alarm", ""),
+    ("weight_balance", "Weights that are +1, by layer", "burn", "blue"),
+    ("activation_balance", "Activations that are +1, by layer", "burn", "blue"),
+)
+
+
+def _layers(run: Run, key: str) -> list[Chart | None]:
+    rows = [
+        (row, start)
+        for stage, start in zip(run.stages, _starts(run), strict=True)
+        for row in stage.layers.rows
+    ]
+    names = list(dict.fromkeys(row["layer"] for row, _ in rows))[:60]
+    steps = sorted({start + row["step"] for row, start in rows})
+    if len(steps) > 80:
+        steps = steps[:: -(-len(steps) // 80)]
+    charts: list[Chart | None] = []
+    for name, title, colour, below in _LAYER_COLUMNS:
+        values = {
+            (row["layer"], start + row["step"]): row[name]
+            for row, start in rows
+            if name in row and row["layer"] in names and start + row["step"] in steps
+        }
+        if not values:
+            continue
+        if below:
+            most = max(0.01, *(abs(value - 0.5) for value in values.values()))
+            scale = Scale(0.5 - most, 0.5 + most, colour, below)
+        else:
+            scale = Scale(0.0, max(values.values()) or 0.01, colour)
+        note = "at 50 % both signs are equally frequent" if below else ""
+        charts.append(strip(title, names, steps, values, f"{key}{name}", scale, note))
+    return charts

@@ -1,0 +1,25 @@
+"""The augmented views of a run, as `burn pretrain` drew them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from burn.report.load.gather import Run
+from burn.report.load.images import open_picture, shrunk
+from burn.report.sections.judged_pictures import Detail
+
+
+def views_part(run: Run, detail: Detail) -> dict[str, Any] | None:
+    """The run's picture of its views, made small; None for a run without one.
+
+    Raises UserError for a damaged picture.
+    """
+    if run.views is None:
+        return None
+    picture = open_picture(run.views, run.folder / "views.jpg")
+    width = min(picture.width, detail.width)
+    return {
+        "image": shrunk(picture, detail.width, detail.quality),
+        "width": width,
+        "height": max(1, round(picture.height * width / picture.width)),
+    }

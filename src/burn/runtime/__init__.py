@@ -1,0 +1,1 @@
+"""What the machine and the operating system give: devices, processes, signals, streams."""

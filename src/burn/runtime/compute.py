@@ -1,0 +1,53 @@
+"""Where arithmetic happens, and in which number format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from burn.core.errors import UserError
+from burn.runtime.ranks import ranks
+
+if TYPE_CHECKING:
+    import torch
+
+Device = Literal["auto", "cpu", "cuda"]
+Compute = Literal["auto", "float32", "bfloat16"]
+
+
+def torch_device(device: Device) -> torch.device:
+    """The device of that name; auto is CUDA where there is one. Raises UserError without one.
+
+    Of several CUDA devices a process that torchrun started takes its own.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    local, count = ranks().local_rank, torch.cuda.device_count()
+    if local >= count:
+        raise UserError(
+            f"process {local} of this machine has no GPU, torch sees {count}: start no more "
+            "processes than there are, and let each see all of them"
+        )
+    return torch.device("cuda", local)
+
+
+def uses_bfloat16(compute: Compute, device: Device) -> bool:
+    """Whether `compute` means bfloat16 there: auto does where the hardware computes in it.
+
+    On a CPU that needs its instructions, and PyTorch to use AVX-512, which ATEN_CPU_CAPABILITY
+    can forbid.
+    """
+    if compute != "auto":
+        return compute == "bfloat16"
+    import torch
+
+    if torch_device(device).type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Emulated on a CPU without such instructions, bfloat16 is slower than float32.
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        return False
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer than torch 2.11
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

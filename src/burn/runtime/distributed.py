@@ -1,0 +1,157 @@
+"""Several processes on one job, on one machine or many; one process where nothing started more.
+
+The environment says which is which: see `burn.runtime.ranks`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from burn.core.errors import SaidByFirst, UserError
+from burn.runtime.ranks import ranks
+
+T = TypeVar("T")
+
+# With a process that does not come, or one that lists millions of files while the others wait.
+# Where gloo waits, the end of a process is noticed at once.
+_PATIENCE = timedelta(minutes=30)
+_SILENCE = 20.0  # seconds of waiting for other processes until this one says so
+
+
+def _say_waiting(count: int) -> None:
+    address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    minutes = _PATIENCE.total_seconds() / 60
+    print(
+        f"burn: process {os.environ.get('RANK')} of {count} waits at {address} for the others, up "
+        f"to {minutes:.0f} minutes",
+        file=sys.stderr,
+    )
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes share the job, and which one this is.
+
+    local_count: of those, how many run on this machine.
+    """
+
+    device: torch.device
+    count: int = 1
+    rank: int = 0
+    local_count: int = 1
+
+    @classmethod
+    def start(cls, device: torch.device) -> Processes:
+        """Join the group that the environment announces, if it does.
+
+        Raises UserError where what it announces is no group.
+        """
+        place = ranks()
+        if place.count == 1:
+            return cls(device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if address := os.environ.get("MASTER_ADDR"):
+            try:
+                socket.getaddrinfo(address, None)
+            except OSError as error:
+                raise UserError(f"MASTER_ADDR {address} is no machine: {error.strerror}") from error
+        waiting = threading.Timer(_SILENCE, _say_waiting, (place.count,))
+        waiting.daemon = True
+        waiting.start()
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        try:
+            distributed.init_process_group(backend, timeout=_PATIENCE)
+            count, rank = distributed.get_world_size(), distributed.get_rank()
+            return cls(device, count, rank, place.local_count)
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(
+                f"the other processes cannot be joined: {reason}; RANK, WORLD_SIZE, MASTER_ADDR "
+                "and MASTER_PORT are those that torchrun, srun or --devices gave"
+            ) from error
+        finally:
+            waiting.cancel()
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and prints."""
+        return self.rank == 0
+
+    def share(self, batch: Sequence[Any]) -> Sequence[Any]:
+        """This process's part of a batch."""
+        return batch[self.rank :: self.count]
+
+    def synchronize_norms(self, module: nn.Module) -> Any:
+        """BN over the batch of all processes; torch has that on CUDA alone."""
+        if self.count == 1 or self.device.type != "cuda":
+            return module
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module)
+
+    def wrap(self, module: nn.Module) -> Any:
+        """The module with its gradients averaged over the processes."""
+        return module if self.count == 1 else DistributedDataParallel(module)
+
+    def largest(self, value: float) -> float:
+        """The largest of every process's `value`; all of them wait for each other here."""
+        if self.count == 1:
+            return value
+        # On the CPU, where the end of another process is an error at once.
+        tensor = torch.tensor(value, dtype=torch.float64)
+        distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
+        return float(tensor)
+
+    def gather(self, value: T) -> list[T]:
+        """Every process's `value`, in the order of their ranks."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        distributed.all_gather_object(values, value)
+        return values
+
+    def on_first(self, work: Callable[[], T]) -> T | None:
+        """What `work` gives on the first process, and None on the others, which wait.
+
+        A UserError there ends them too, as SaidByFirst.
+        """
+        result, error = None, None
+        if self.first:
+            try:
+                result = work()
+            except UserError as raised:
+                error = raised
+            except OSError as raised:  # a full disk, a missing right
+                error = UserError(f"{raised.filename}: {raised.strerror or raised}")
+        failed = self.gather(None if error is None else str(error))[0]
+        if error is not None:
+            raise error
+        if failed is not None:
+            raise SaidByFirst(failed)
+        return result
+
+    def on_first_then_all(self, work: Callable[[], T]) -> T:
+        """`work` on the first process, and then on the others, so that it complains once."""
+        results: list[T] = []
+        self.on_first(lambda: results.append(work()))
+        return results[0] if self.first else work()
+
+    def leave(self) -> None:
+        """Leave the group, without waiting for the others."""
+        if self.count > 1:
+            distributed.destroy_process_group()
+
+    def stop(self) -> None:
+        """Leave the group, once the first process has done what it alone does."""
+        self.largest(0)
+        self.leave()

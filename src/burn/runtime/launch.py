@@ -1,0 +1,146 @@
+"""One command as several processes on this machine, one a device: what `--devices 8` does.
+
+As torchrun, but an exit status, a signal and an error message arrive as the command gave them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from burn.core.errors import UserError
+
+_GRACE = 25.0  # seconds from SIGTERM to SIGKILL
+_PIPE = "BURN_LAUNCHER_PIPE"
+_MARK = "BURN_LAUNCHED"
+
+
+def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
+    """Run `burn ARGUMENTS` in `devices` processes; returns their exit status.
+
+    Of several machines this must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and
+    MASTER_PORT (29500 if unset) in the environment. Signals go on to all processes. Where one fails
+    or is killed, the others are ended too, and its status is the command's: 128 + signal for one
+    that died of a signal. Raises UserError where the environment lacks a name.
+    """
+    shared = _environment(devices, num_nodes)
+    node = int(shared["NODE_RANK"])
+    signals: list[int] = []
+    before = {
+        number: signal.signal(number, lambda received, _frame: signals.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    reading, writing = os.pipe()  # its end tells the processes that this one is gone
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for local in range(devices):
+            own = {"LOCAL_RANK": str(local), "RANK": str(node * devices + local)}
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "burn", *arguments],
+                    env={**os.environ, **shared, **own, _PIPE: str(reading)},
+                    pass_fds=[reading],
+                    start_new_session=True,  # Ctrl-C reaches them through us, once
+                )
+            )
+        return _wait(processes, signals)
+    finally:
+        for process in processes:
+            process.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+def _environment(devices: int, num_nodes: int) -> dict[str, str]:
+    given = os.environ
+    if num_nodes > 1:
+        lacking = [name for name in ("NODE_RANK", "MASTER_ADDR") if name not in given]
+        if lacking or not given["NODE_RANK"].isdecimal() or int(given["NODE_RANK"]) >= num_nodes:
+            raise UserError(
+                f"--num-nodes {num_nodes}: set NODE_RANK (0 … {num_nodes - 1}) and MASTER_ADDR "
+                "(of node 0) on each node, or start with torchrun or srun"
+            )
+        address, port = given["MASTER_ADDR"], given.get("MASTER_PORT", "29500")
+    else:
+        address, port = "127.0.0.1", str(_free_port())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = max(1, (cores or 1) // devices)
+    return {
+        "WORLD_SIZE": str(devices * num_nodes),
+        "LOCAL_WORLD_SIZE": str(devices),
+        "NODE_RANK": given["NODE_RANK"] if num_nodes > 1 else "0",
+        _MARK: "1",
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": given.get("OMP_NUM_THREADS", str(threads)),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> int:
+    """Until all have ended. `signals`: those received, forwarded as they come."""
+    status, deadline = 0, None
+    forwarded: list[int] = []
+    while True:
+        time.sleep(0.05)
+        while signals:
+            forwarded.append(signals.pop(0))
+            _send(processes, forwarded[-1])
+        codes = [process.poll() for process in processes]
+        failed = min((code for code in codes if code), default=None)  # signals are negative
+        if failed is not None and not status:
+            status = 128 - failed if failed < 0 else failed
+            if failed < 0 and -failed not in forwarded:
+                rank = codes.index(failed)
+                name = signal.Signals(-failed).name
+                print(
+                    f"burn: process {rank} of {len(processes)} was ended by {name}; the others "
+                    "are being stopped",
+                    file=sys.stderr,
+                )
+            deadline = time.monotonic() + _GRACE
+            _send(processes, signal.SIGTERM)
+        if None not in codes:
+            return status
+        if deadline is not None and time.monotonic() > deadline:
+            _send(processes, signal.SIGKILL)
+
+
+def _send(processes: Sequence[subprocess.Popen[Any]], number: int) -> None:
+    for process in processes:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+
+def started_by_launcher() -> bool:
+    """Whether this is one of the processes of `launch`."""
+    return _MARK in os.environ
+
+
+def end_with_launcher() -> None:
+    """End this process when the one that launched it has gone, however that ended."""
+    descriptor = os.environ.pop(_PIPE, None)
+    if descriptor is None:
+        return
+
+    def watch() -> None:
+        os.read(int(descriptor), 1)  # returns at the end of the pipe alone: nobody writes
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

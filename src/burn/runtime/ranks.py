@@ -1,0 +1,108 @@
+"""What the environment says about the processes of one job, read and checked without torch.
+
+`burn.runtime.launch`, torchrun, or srun start several processes and say in the environment which is
+which: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from burn.core.errors import UserError
+
+_MOST_PROCESSES = 100_000
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The place of this process among those of its job.
+
+    Attributes:
+        count: Number of processes of the job; 1 where nothing started more.
+        rank: Number of this process, in 0 … count - 1.
+        local_count: Number of the job's processes on this machine.
+        local_rank: Number of this process on this machine, in 0 … local_count - 1.
+    """
+
+    count: int = 1
+    rank: int = 0
+    local_count: int = 1
+    local_rank: int = 0
+
+
+def ranks() -> Ranks:
+    """The place of this process, from the environment.
+
+    Raises:
+        UserError: A variable is no number, or out of the range that the others allow.
+    """
+    _take_names_of_srun()
+    count = _integer("WORLD_SIZE", 1, 1, _MOST_PROCESSES)
+    if count > 1 and "RANK" not in os.environ:
+        raise UserError(
+            f"WORLD_SIZE is {count}, but RANK is not set: start with --devices, torchrun or srun, "
+            "or unset WORLD_SIZE"
+        )
+    rank = _integer("RANK", 0, 0, count - 1, f" (WORLD_SIZE is {count})")
+    local_count = _integer("LOCAL_WORLD_SIZE", count, 1, count, f" (WORLD_SIZE is {count})")
+    local_rank = _integer("LOCAL_RANK", 0, 0, local_count - 1)
+    if count > 1:
+        _integer("MASTER_PORT", 29500, 1, 65535)
+    return Ranks(count, rank, local_count, local_rank)
+
+
+def in_group() -> bool:
+    """Whether this process is one of several on one job. Raises UserError as `ranks` does."""
+    return ranks().count > 1
+
+
+def require_alone(command: str) -> None:
+    """Raise UserError in a group: the command is one process, or starts others itself."""
+    if in_group():
+        raise UserError(f"burn {command} is not for torchrun or srun: start it as it is")
+
+
+def _integer(name: str, default: int, low: int, high: int, why: str = "") -> int:
+    """A variable of the environment as a number in `low` … `high`, or the default if it is unset.
+
+    Raises UserError naming the variable and its value.
+    """
+    text = os.environ.get(name, str(default)).strip()
+    plain = text.isascii() and text.isdecimal() and len(text) <= 18
+    if not plain or not low <= int(text) <= high:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise UserError(
+            f"the environment's {name} is {shown!r}, which is no whole number in {low} … {high}"
+            f"{why}: torchrun, srun and --devices set it; unset it to run one process"
+        )
+    return int(text)
+
+
+def _take_names_of_srun() -> None:
+    """Give a task that srun started the names that torchrun would have given it."""
+    env = os.environ
+    if "RANK" in env or "SLURM_PROCID" not in env:
+        return
+    tasks = _integer("SLURM_STEP_NUM_TASKS", 1, 1, _MOST_PROCESSES)
+    if tasks == 1:
+        return
+    if "MASTER_ADDR" not in env:
+        raise UserError(
+            "srun started several tasks, but MASTER_ADDR is not set: before srun, export "
+            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+        )
+    rank = _integer("SLURM_PROCID", 0, 0, tasks - 1)
+    each, rest = divmod(tasks, _integer("SLURM_STEP_NUM_NODES", 1, 1, tasks))
+    node = _integer("SLURM_NODEID", 0, 0, tasks - 1)
+    local = _integer("SLURM_LOCALID", 0, 0, tasks - 1)
+    if rest or rank != node * each + local:
+        raise UserError(
+            f"srun spread {tasks} tasks unevenly, or in turns, over its nodes: give "
+            "--ntasks-per-node, and no --distribution"
+        )
+    env.setdefault("MASTER_PORT", "29500")
+    env.update(
+        RANK=str(rank), WORLD_SIZE=str(tasks), NODE_RANK=str(node), LOCAL_RANK=str(local),
+        LOCAL_WORLD_SIZE=str(each),
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""Ctrl-C and SIGTERM in long work: stop between two steps, not inside one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from burn.core.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ERASE_LINE = "\r\x1b[2K"  # of a progress bar, which is drawn anew below the message
+
+
+class StopRequest:
+    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once.
+
+    The first Ctrl-C is answered on stderr by "ENDING; press Ctrl-C again to stop now". Of several
+    processes on one job, only the first answers.
+
+    Args:
+        ending: what happens after the first Ctrl-C.
+
+    Attributes:
+        number: the signal that asked, 0 before one has.
+    """
+
+    def __init__(self, ending: str = "finishing this step") -> None:
+        self.number = 0
+        self._ending = ending
+        self._answers: list[tuple[int, bytes]] = []  # descriptor and text, until it is written
+        self._presses = 0  # of Ctrl-C, as far as the listening thread has seen them
+        self._raised = 0
+
+    @property
+    def requested(self) -> bool:
+        return self.number != 0
+
+    def _handle(self, number: int, _frame: Any) -> None:
+        # Python calls the handler once for two signals that arrive before it gets to it. Either the
+        # handler sees from the thread's count that there were two, or the thread sends one again.
+        if number == signal.SIGINT and (self.requested or self._presses > 1):
+            if 0 < self._presses <= self._raised + 1:
+                return
+            self._raised += 1
+            raise KeyboardInterrupt
+        self.number = self.number or number
+        if number == signal.SIGINT:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Write the answer, once. Neither prints nor logs: a handler may interrupt a print."""
+        with contextlib.suppress(OSError, IndexError):  # IndexError: it is written already
+            os.write(*self._answers.pop())
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """While inside, signals set `number` instead of stopping the process."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        try:
+            for number in _SIGNALS:
+                signal.signal(number, self._handle)
+        except ValueError:  # not the main thread: signals are the caller's
+            yield
+            return
+        try:
+            # A process that was started to ignore Ctrl-C leaves the answer to its parent.
+            answers = before[signal.SIGINT] != signal.SIG_IGN
+            answers = answers and os.environ.get("RANK", "0") == "0"
+            with self._answering() if answers else contextlib.nullcontext():
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """While inside, the first Ctrl-C is answered even while the main thread is busy.
+
+        Python calls a handler between two of its own instructions, which may be half a minute apart
+        in a backward pass; but it writes the signal's number into a pipe at once.
+        """
+        try:
+            # A copy: another file may get the number of a stream that is closed meanwhile.
+            descriptor = os.dup(sys.stderr.fileno())
+        except (AttributeError, OSError, ValueError):  # closed, or no real stream
+            yield
+            return
+        start, end = (_ERASE_LINE, "\r\n") if os.isatty(descriptor) else ("", "\n")
+        text = f"{start}{self._ending}; press Ctrl-C again to stop now{end}"
+        self._answers = [(descriptor, text.encode())]
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        _listening.add(writing)
+
+        main_thread = threading.get_ident()
+
+        def listen() -> None:
+            numbers = b""
+            sent = 0  # by this thread, and not read yet
+            while _END not in numbers:
+                numbers = os.read(reading, 64)
+                seen = numbers.count(signal.SIGINT)
+                self._presses += max(0, seen - sent)
+                sent = max(0, sent - seen)
+                if self._presses:
+                    self._answer()
+                if self._presses > self._raised + 1 and not sent:
+                    sent = 1
+                    signal.pthread_kill(main_thread, signal.SIGINT)
+
+        thread = threading.Thread(target=listen, name="burn-stop", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            _listening.discard(writing)
+            os.write(writing, _END)  # processes forked meanwhile keep the pipe open
+            thread.join()
+            self._answers = []
+            for file in (reading, writing, descriptor):
+                os.close(file)
+
+
+_END = b"\0"
+_listening: set[int] = set()  # descriptors that signals are written into
+
+
+def _leave_to_parent() -> None:
+    """In a forked process, whose signals are not this one's."""
+    if _listening:
+        _listening.clear()
+        signal.set_wakeup_fd(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where it is raised as Ctrl-C is."""
+
+
+@contextlib.contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """While inside, SIGTERM raises Terminated in the main thread.
+
+    So what is open is closed and what is finished is said, as after Ctrl-C, in work that has no
+    steps between which to stop.
+    """
+
+    def handle(_number: int, _frame: Any) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the caller's
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def interrupted(message: str, stopped: KeyboardInterrupt) -> Interrupted:
+    """The error of work that Ctrl-C or SIGTERM has ended, with the exit status of either."""
+    terminated = isinstance(stopped, Terminated)
+    return Interrupted(message, signal.SIGTERM if terminated else signal.SIGINT)

@@ -1,0 +1,172 @@
+"""Where the time of a training step goes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from burn.core.files import write_text
+from burn.methods.shared.frozen import FrozenTarget
+from burn.methods.shared.momentum import MomentumTarget
+from burn.training.callbacks.pace import rate
+from burn.training.module import PretrainModule
+
+_WARM_UP = 5  # micro-batches: the first ones allocate, and choose algorithms
+# What the seconds of a step are spent on, in the order of a step.
+_PARTS: tuple[str, ...] = (
+    "waiting for data",
+    "teacher or momentum network",
+    "student forward",
+    "heads and loss",
+    "backward",
+    "optimizer",
+    "monitoring and the rest",
+)
+_DATA, _TARGET, _STUDENT, _LOSS, _BACKWARD, _UPDATE, _REST = _PARTS
+
+
+class Profile(L.Callback):
+    """Times the parts of every step and prints their shares at the end of a stage.
+
+    On a GPU it waits for the device at every mark, which costs a little of what it measures. It is
+    to be the first of the callbacks and `last` the last: what the others do when a step ends counts
+    as the rest. What happens between epochs is left out.
+    """
+
+    def __init__(self, path: Path, console: Console) -> None:
+        self._path, self._console = path, console
+        self._seconds = dict.fromkeys(_PARTS, 0.0)
+        self.last = _OthersDone(self)
+        self._mark = 0.0
+        self._seen = self._batches = self._images = 0
+        self._device = torch.device("cpu")
+        self._handles: list[Any] = []
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        self._device = pl_module.device
+        backbone = pl_module.method.backbone
+        for module in pl_module.method.modules():
+            if isinstance(module, (FrozenTarget, MomentumTarget)):
+                self._watch(module, _TARGET)
+        self._watch(backbone, _STUDENT)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._mark = self._now()
+
+    def _watch(self, module: nn.Module, part: str) -> None:
+        """Time the module's calls as `part`, and take them from where they happen."""
+
+        def begin(*_: Any) -> None:
+            self.take(_LOSS)
+
+        def end(*_: Any) -> None:
+            self.take(part)
+
+        self._handles += [
+            module.register_forward_pre_hook(begin),
+            module.register_forward_hook(end),
+        ]
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def take(self, part: str) -> None:
+        """What has passed since the last mark was spent on `part`."""
+        now = self._now()
+        if self._seen >= _WARM_UP:
+            self._seconds[part] += now - self._mark
+        self._mark = now
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.take(_DATA)
+
+    def on_before_backward(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: torch.Tensor
+    ) -> None:
+        self.take(_LOSS)
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.take(_BACKWARD)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        self.take(_UPDATE)
+        if self._seen >= _WARM_UP:
+            self._batches += 1
+            self._images += len(batch.indices) * trainer.world_size
+        self._seen += 1
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        for handle in self._handles:
+            handle.remove()
+        if not trainer.is_global_zero:
+            return
+        total = sum(self._seconds.values())
+        if not self._batches or not total:
+            self._console.print(f"too few steps for a profile: more than {_WARM_UP} are needed")
+            return
+        memory = self._peak_memory()
+        title = f"a batch of {self._images // self._batches} images, mean of {self._batches}"
+        table = Table(title=title, title_justify="left")
+        for heading in ("part", "ms", "share"):
+            table.add_column(heading, justify="left" if heading == "part" else "right")
+        for part, seconds in self._seconds.items():
+            milliseconds = f"{1000 * seconds / self._batches:.1f}"
+            table.add_row(part, milliseconds, f"{100 * seconds / total:.0f} %")
+        self._console.print(table)
+        images_per_second = self._images / total
+        self._console.print(f"{rate(images_per_second)}, peak memory {memory / 2**20:.0f} MiB")
+        numbers = {
+            "seconds": self._seconds,
+            "batches": self._batches,
+            "images": self._images,
+            "images_per_second": images_per_second,
+            "peak_memory_bytes": memory,
+            "device": str(self._device),
+            "torch": torch.__version__,
+        }
+        try:
+            write_text(self._path, json.dumps(numbers, indent=2) + "\n")
+        except OSError as error:
+            self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
+
+    def _peak_memory(self) -> int:
+        """Of the GPU's allocator, or else resident memory of this process, in bytes."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        import resource  # not on Windows
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class _OthersDone(L.Callback):
+    """Stands behind all other callbacks."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        self._profile.take(_REST)

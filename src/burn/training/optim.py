@@ -1,0 +1,46 @@
+"""Optimizers, and the parameter groups they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from burn.core.types import Part
+from burn.recipes.optim import OptimConfig
+
+
+def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[str, Any]]:
+    """Two groups for each trained part: what decays (matrices and kernels) and what does not."""
+    groups: list[dict[str, Any]] = []
+    for part in parts:
+        if not part.trained:
+            continue
+        params = list(part.module.parameters())
+        for decays in (True, False):
+            chosen = [p for p in params if (p.ndim > 1) == decays]
+            if chosen:
+                groups.append(
+                    {
+                        "params": chosen,
+                        "lr": config.lr * part.learning_rate,
+                        "weight_decay": config.weight_decay if decays else 0.0,
+                    }
+                )
+    return groups
+
+
+def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.Optimizer:
+    """The optimizer over the trained parts."""
+    groups = parameter_groups(parts, config)
+    if config.name == "adam":
+        return torch.optim.Adam(
+            groups, lr=config.lr, betas=(config.momentum, config.beta2), fused=True
+        )
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
+    # timm is slow to import, and only LARS needs it
+    from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
+
+    return create_optimizer_v2(groups, opt="lars", lr=config.lr, momentum=config.momentum)

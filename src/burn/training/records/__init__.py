@@ -1,0 +1,1 @@
+"""What a training run writes down while it runs."""

@@ -1,0 +1,155 @@
+"""What becomes of the binary layers: which weights change their sign, which channels are dead.
+
+A weight counts as +1 where W >= 0, as everywhere in burn; at precision BINARY_ACTIVATIONS, whose
+convolutions take W itself, too: these signs are what the next stage starts from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from burn.backbones.base import Backbone
+from burn.core.types import Precision
+from burn.layers import BinaryConv2d
+from burn.layers.activation import per_channel
+
+_MOST_IMAGES = 16
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A binary layer over a window; every number is a share in [0, 1].
+
+    name: in the backbone. weight_flips: of the weights, those whose sign differs from that at the
+    window before (None at the first). weight_balance: of the weights, those that are +1.
+    activation_balance: of the signs that entered the convolution (after RSign; every pixel of every
+    image looked at), those that are +1. dead_channels: of the input channels, those with one and
+    the same sign at all these pixels. The last two are None where no image was looked at.
+    """
+
+    name: str
+    weight_flips: float | None
+    weight_balance: float
+    activation_balance: float | None
+    dead_channels: float | None
+
+    def numbers(self) -> dict[str, float]:
+        """Those that there are, by their columns."""
+        found = {k: v for k, v in vars(self).items() if k != "name"}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class BinaryLayers:
+    """Counts signs in the layers of a backbone that are binary, from row to row."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self._layers = {
+            name: layer
+            for name, layer in backbone.named_modules()
+            if isinstance(layer, BinaryConv2d) and layer.precision != Precision.FLOAT
+        }
+        self._signs: dict[str, Tensor] = {}  # of the weights at the last row, a bit each
+        self._reset()
+
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
+    def _reset(self) -> None:
+        # Of each layer, for each input channel: at how many pixels the sign was +1, of how many.
+        self._positive: dict[str, Tensor] = {}
+        self._pixels: dict[str, int] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The signs and the open window, so that a resumed run writes the same rows."""
+        return {"signs": self._signs, "positive": self._positive, "pixels": self._pixels}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        self._signs = {name: bits.cpu() for name, bits in state["signs"].items()}
+        self._positive, self._pixels = dict(state["positive"]), dict(state["pixels"])
+
+    def look(self, images: Tensor, autocast: AbstractContextManager[Any]) -> None:
+        """Add an eighth of a batch of images, 16 at most and one at least, to the window.
+
+        images: (batch, 3, height, width). They go through the network once more, as it is when it
+        is used (eval mode, BN by its running statistics) and layer by layer: in training a block is
+        one function, in which there is no convolution to look at. Weights, BN's statistics and
+        random states stay as they are.
+        """
+        images = images[: min(_MOST_IMAGES, max(1, len(images) // 8))]
+        modes = [(module, module.training) for module in self._backbone.modules()]
+        handles = [
+            layer.register_forward_pre_hook(self._counter(name))
+            for name, layer in self._layers.items()
+        ]
+        self._backbone.eval()
+        try:
+            with torch.no_grad(), autocast:
+                # Not `forward`, which --compile replaces: that would be compiled anew for this.
+                self._backbone.forward_features(images)
+        finally:
+            for module, training in modes:
+                module.training = training
+            for handle in handles:
+                handle.remove()
+
+    def _counter(self, name: str) -> Any:
+        def count(layer: BinaryConv2d, inputs: tuple[Tensor, ...]) -> None:
+            (x,) = inputs
+            positive = (x + per_channel(layer.sign.shift, x) >= 0).sum(dim=(0, 2, 3))
+            if name in self._positive:
+                positive += self._positive[name].to(positive.device)
+            self._positive[name] = positive
+            self._pixels[name] = self._pixels.get(name, 0) + x[:, 0].numel()
+
+        return count
+
+    def close(self) -> list[LayerRow]:
+        """A row for each layer; the next window begins."""
+        rows = list(self._rows())
+        self._reset()
+        return rows
+
+    def _rows(self) -> Iterator[LayerRow]:
+        for name, layer in self._layers.items():
+            number = layer.weight.numel()
+            signs = _packed(layer.weight)
+            before = self._signs.get(name)
+            self._signs[name] = signs
+            balance = dead = None
+            if name in self._positive:
+                share = self._positive[name].double() / self._pixels[name]
+                balance = float(share.mean())
+                dead = float(((share == 0) | (share == 1)).double().mean())
+            yield LayerRow(
+                name=name,
+                weight_flips=None if before is None else _ones(before ^ signs) / number,
+                weight_balance=_ones(signs) / number,
+                activation_balance=balance,
+                dead_channels=dead,
+            )
+
+    def share_of_flips(self, rows: list[LayerRow]) -> float | None:
+        """Of the weights of all binary layers, those that flipped; None where no row tells."""
+        sizes = {name: layer.weight.numel() for name, layer in self._layers.items()}
+        flipped = [
+            row.weight_flips * sizes[row.name] for row in rows if row.weight_flips is not None
+        ]
+        return sum(flipped) / sum(sizes.values()) if flipped else None
+
+
+def _packed(weight: Tensor) -> Tensor:
+    """Eight signs a byte: 1 where W >= 0; uint8, on the CPU."""
+    return torch.from_numpy(np.packbits((weight.detach() >= 0).cpu().numpy()))
+
+
+def _ones(bits: Tensor) -> int:
+    return int(np.bitwise_count(bits.numpy()).sum())

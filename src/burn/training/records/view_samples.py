@@ -1,0 +1,121 @@
+"""Samples of the augmented views as one picture, drawn as in the first epoch of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from burn.core.files import write_beside
+from burn.data.formats.shards import ShardedImages
+from burn.data.loader import Transform
+from burn.data.sources import Source, UnreadableImage
+
+NAME = "views.jpg"
+ROWS = 8
+_MOST_TRIED = 4 * ROWS  # images, where some cannot be read
+_SIDE = 112  # pixels of the largest view
+_GAP, _HEADER = 4, 22  # pixels
+_PAPER, _INK = 255, (60, 60, 60)
+_EPOCH = 0
+
+Pixels = NDArray[np.uint8]  # (height, width, 3)
+
+
+def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | None:
+    """uint8 (height, width, 3): a row an image, first the image itself, then its views.
+
+    The teacher's come last, where it sees a size of its own. transform: as training has it, without
+    a cache; the views are those of these images in epoch 0. seed: of the choice of the images. None
+    where no image can be read.
+    """
+    order = np.random.default_rng((seed, _EPOCH)).permutation(len(source))[:_MOST_TRIED]
+    rows: list[list[Pixels]] = []
+    num_views = 0
+    for index, image in _images(source, order.tolist()):
+        drawn = transform(image, _EPOCH, index)
+        num_views = len(drawn.views)
+        views = [_pixels(view) for view in (*drawn.views, *drawn.teacher_views)]
+        rows.append([_square(_pixels(image)), *views])
+        if len(rows) == ROWS:
+            break
+    return _grid(rows, num_views) if rows else None
+
+
+def save_view_samples(path: Path, picture: Pixels) -> None:
+    """Write the picture as a JPEG. Raises OSError where it cannot be written."""
+    image = Image.fromarray(picture)
+    write_beside(
+        path, lambda to: image.save(to, "JPEG", quality=90, subsampling=0, optimize=True)
+    )  # fmt: skip
+
+
+def _images(source: Source, order: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    if isinstance(source, ShardedImages):  # which reads forwards; one by one its parquet is slow
+        chosen = sorted(order[:ROWS])
+        for index, encoded in zip(chosen, source.encoded(chosen), strict=True):
+            try:
+                yield index, source.decode(index, encoded)
+            except UnreadableImage:
+                continue
+        return
+    for index in order:
+        try:
+            yield index, source.read(index)
+        except UnreadableImage:
+            continue
+
+
+def _pixels(image: Tensor) -> Pixels:
+    return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+
+
+def _square(image: Pixels) -> Pixels:
+    """On a square of paper, so that the crop of a view can be found in it."""
+    height, width = image.shape[:2]
+    side = max(height, width)
+    scale = min(1.0, 2 * _SIDE / side)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    small = cv2.resize(image, size, interpolation=cv2.INTER_AREA) if scale < 1 else image
+    square = np.full((max(size), max(size), 3), _PAPER, np.uint8)
+    top, left = ((max(size) - length) // 2 for length in small.shape[:2])
+    square[top : top + small.shape[0], left : left + small.shape[1]] = small
+    return square
+
+
+def _grid(rows: Sequence[Sequence[Pixels]], num_views: int) -> Pixels:
+    """Views in their proportions to each other; small ones are enlarged by a whole number."""
+    largest = max(view.shape[0] for row in rows for view in row[1:])
+    scale = max(1, round(_SIDE / largest)) if largest <= _SIDE else _SIDE / largest
+    side = round(largest * scale)
+    columns = len(rows[0])
+    step = side + _GAP
+    grid = np.full((_HEADER + len(rows) * step, columns * step, 3), _PAPER, np.uint8)
+    for number, row in enumerate(rows):
+        for column, tile in enumerate(row):
+            drawn = _scaled(tile, side if not column else round(tile.shape[0] * scale))
+            margin = (side - drawn.shape[0]) // 2
+            top, left = _HEADER + number * step + margin, column * step + margin
+            grid[top : top + drawn.shape[0], left : left + drawn.shape[1]] = drawn
+    picture = Image.fromarray(grid)
+    draw = ImageDraw.Draw(picture)
+    for column in range(columns):
+        text = f"view {column}" if column else "image"
+        if column > num_views:
+            text = f"teacher's {column - num_views}"
+        centre = column * step + side // 2
+        draw.text((centre, 4), text, _INK, ImageFont.load_default(13), anchor="ma")
+    return np.asarray(picture)
+
+
+def _scaled(tile: Pixels, side: int) -> Pixels:
+    """Enlarged views show their pixels, as the network sees them."""
+    if tile.shape[0] == side:
+        return tile
+    how = cv2.INTER_AREA if tile.shape[0] > side else cv2.INTER_NEAREST
+    return np.asarray(cv2.resize(tile, (side, side), interpolation=how), dtype=np.uint8)

@@ -1,0 +1,117 @@
+"""Where the numbers of a stage go: CSV files and TensorBoard's events, in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from torch.utils.tensorboard import SummaryWriter
+
+from burn.training.records.binary import LayerRow
+from burn.training.records.metrics import (
+    GRADIENT_COLUMNS,
+    LAYER_COLUMNS,
+    MetricsFile,
+    StepFile,
+    read_metrics,
+)
+
+
+class Record:
+    """The files of a stage's numbers; the first of several processes alone has them.
+
+    Numbers that cannot be written do not end a run; the first time, it is said. views: a JPEG that
+    TensorBoard shows beside the numbers.
+    """
+
+    def __init__(self, folder: Path, console: Console, views: Path | None = None) -> None:
+        self._folder, self._console, self._views = folder, console, views
+        self._metrics = MetricsFile(folder / "metrics.csv")
+        self._gradients = StepFile(folder / "gradients.csv", GRADIENT_COLUMNS)
+        self._layers = StepFile(folder / "layers.csv", LAYER_COLUMNS)
+        self._board: SummaryWriter | None = None
+        self._silent = False
+        self._excepthook: Any = None
+
+    def start(self, step: int) -> None:
+        """Begin, or go on after `step` of an earlier run, dropping what that run wrote later."""
+        with self._complaint():
+            for file in (self._metrics, self._gradients, self._layers):
+                file.start(step)
+            self._silence_writer()
+            self._board = SummaryWriter(str(self._folder), purge_step=step + 1)
+            if not step and self._views is not None and self._views.is_file():
+                with Image.open(self._views, formats=("JPEG",)) as picture:
+                    self._board.add_image("views", np.asarray(picture), 0, dataformats="HWC")
+
+    def close(self) -> None:
+        """TensorBoard's events are written out."""
+        with self._complaint():
+            if self._board is not None:
+                self._board.close()
+        if self._excepthook is not None:
+            threading.excepthook, self._excepthook = self._excepthook, None
+
+    def _silence_writer(self) -> None:
+        """Until `close`, what stops TensorBoard's writing thread prints no traceback.
+
+        The thread hands it to the next call from this one as well, which complains.
+        """
+        before = self._excepthook = threading.excepthook
+
+        def hook(failure: Any) -> None:
+            writer = type(failure.thread).__module__.startswith("tensorboard.")
+            if not (writer and isinstance(failure.exc_value, OSError)):
+                before(failure)
+
+        threading.excepthook = hook
+
+    def metrics(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
+        """A row of metrics.csv."""
+        with self._complaint():
+            self._metrics.append(step, epoch, numbers)
+            self._draw(step, numbers)
+
+    def has(self, step: int, name: str) -> bool:
+        """Whether metrics.csv holds this number of this step."""
+        rows = read_metrics(self._folder / "metrics.csv")
+        return any(row["step"] == step and name in row for row in rows)
+
+    def gradients(self, step: int, norms: Mapping[str, float]) -> None:
+        """Rows of gradients.csv: part -> L2 norm of its gradient."""
+        with self._complaint():
+            rows = [{"step": step, "part": part, "norm": norm} for part, norm in norms.items()]
+            self._gradients.append(rows)
+            self._draw(step, {f"gradient/{part}": norm for part, norm in norms.items()})
+
+    def layers(self, step: int, epoch: int, rows: Sequence[LayerRow]) -> None:
+        """Rows of layers.csv."""
+        with self._complaint():
+            where = {"step": step, "epoch": epoch}
+            self._layers.append({**where, "layer": row.name, **row.numbers()} for row in rows)
+            for row in rows:
+                self._draw(step, {f"{name}/{row.name}": v for name, v in row.numbers().items()})
+
+    def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name.replace(" ", "_"), value, step)
+
+    @contextlib.contextmanager
+    def _complaint(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._silent:
+                self._console.print(
+                    f"numbers cannot be written to {self._folder}: {error.strerror or error}; "
+                    "going on without",
+                    style="bold red",
+                )
+            self._silent = True

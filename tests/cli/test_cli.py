@@ -1,0 +1,276 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tiny
+from burn.cli.main import main
+
+SMALL = [
+    "--recipe", "demo", "--data", "digits", "--max-steps", "2", "--workers", "0",
+    "--compute", "float32", "--batch-size", "16", "--backbone.width", "0.125", "--stages", "2",
+]  # fmt: skip
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run; the status must be 2 and the error one line on stderr, which is returned."""
+    assert main([str(a) for a in arguments]) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("burn: ")
+    assert "Traceback" not in captured.err
+    return lines[0]
+
+
+def test_no_arguments_show_the_commands(capsys):
+    assert main([]) == 0
+    assert "pretrain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["demo", "pretrain", "evaluate", "compare", "ablate", "analyze", "report", "import", "export",
+     "pack", "info"],
+)  # fmt: skip
+def test_help_leads_with_examples_and_fits_a_screen_or_two(command: str, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("examples:") < text.index("options:")
+    assert f"burn {command} " in text
+    assert len(text.splitlines()) <= (85 if command == "pretrain" else 75)
+    assert "_" not in "".join(re.findall(r"--[\w.-]+", text))
+
+
+def test_every_field_of_a_recipe_is_an_option(capsys):
+    assert main(["pretrain", "--help-fields"]) == 0
+    fields = capsys.readouterr().out
+    assert main(["pretrain", "--help"]) == 0
+    text = fields + capsys.readouterr().out
+    from burn.cli.parser import _flatten
+    from burn.recipes.schema import Recipe
+
+    for name in _flatten(Recipe().to_json()):
+        assert f"--{name.replace('_', '-')} " in text
+
+
+def test_a_batch_too_small_for_the_recipes_parts_says_what_to_type(capsys):
+    command = ["pretrain", "--recipe", "burn_imagenet", "--data", "x", "--out", "y"]
+    line = fails(capsys, *command, "--teacher", "z", "--batch-size", "8")
+    assert "batch_size 8 cannot be divided into 8 equal parts (accumulate)" in line
+    assert line.endswith("give --accumulate 1 too")
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "resize"),
+    [
+        ([], 32, 32),
+        (["--views.size", "96"], 96, 96),
+        (["--views.size=96", "--views.resize=110"], 96, 110),
+        (["--views.size=24", "--views.resize=32"], 24, 32),
+        (["--recipe", "burn_imagenet", "--views.size", "96"], 96, "null"),
+        (["--config", "sizes.yaml"], 24, 32),
+        (["--config", "size.yaml"], 24, 24),
+    ],
+)
+def test_the_resize_of_evaluation_follows_the_size_of_the_views(
+    options: list[str], size: int, resize: int | str, capsys, tmp_path: Path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("sizes.yaml").write_text("views:\n  size: 24\n  resize: 32\n")
+    Path("size.yaml").write_text("views:\n  size: 24\n")
+    recipe = [] if "--recipe" in options else ["--recipe", "burn_small"]
+    assert main(["pretrain", *recipe, *options, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert f"  size: {size}\n" in printed
+    assert f"  resize: {resize}\n" in printed
+
+
+def test_config_and_print_config_reproduce_each_other(capsys, tmp_path: Path):
+    arguments = ["--recipe", "paper_small", "--burn.lam=constant", "--views.crop-scale", "[0.5,1]"]
+    assert main(["pretrain", *arguments, "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "lam: constant" in printed
+    assert "classifier: joint" in printed
+    (tmp_path / "run.yaml").write_text(printed)
+    assert main(["pretrain", "--config", str(tmp_path / "run.yaml"), "--print-config"]) == 0
+    assert capsys.readouterr().out == printed
+    (tmp_path / "part.yaml").write_text("recipe: paper_small\nepochs: 3\n")
+    assert main(["pretrain", "--config", str(tmp_path / "part.yaml"), "--print-config"]) == 0
+    part = capsys.readouterr().out
+    assert "epochs: 3" in part
+    assert "classifier: joint" in part
+
+
+def test_pretrain_evaluate_info_through_the_command(teacher: Path, tmp_path: Path, capsys):
+    out = tmp_path / "run"
+    assert main(["pretrain", *SMALL, "--teacher", str(teacher), "--out", str(out)]) == 0
+    assert "stage 2 binary: 2 steps" in capsys.readouterr().out
+    assert main(["pretrain", "--resume", "--out", str(out)]) == 0
+    assert "stage 2 binary: 2 steps" in capsys.readouterr().out
+    data = ["--train", "digits", "--test", "digits", "--out", str(tmp_path), "--json"]
+    assert main(["evaluate", "knn", str(out), *data]) == 0
+    knn = json.loads(capsys.readouterr().out)
+    assert (knn["protocol"], knn["metric"], knn["settings"]["k"]) == ("knn", "top1", 20)
+    linear = ["evaluate", "linear", str(out), "--epochs", "2", "--augment", "none", *data]
+    assert main(linear) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["metric"] for row in rows] == ["top1", "top5"]
+    assert rows[0]["settings"]["augment"] == "none"
+    assert main(["evaluate", "knn", str(out), "--random-init", *data]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "random reactnet_a, binary"
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 4
+    assert main(["info", str(out), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert (info["precision"], info["recipe"], info["steps"]) == ("binary", "demo", 2)
+
+
+@pytest.mark.parametrize("method", ["byol", "swav", "mocov2", "supervised"])
+def test_a_recipe_of_a_binary_network_trains_a_float_one(method: str, capsys, tmp_path: Path):
+    arguments = f"pretrain --recipe {method}_small --data digits --max-steps 1 --batch-size 8"
+    network = "--backbone.name resnet18 --stages 1 --backbone.width 0.125 --backbone.stem-stride 2"
+    out = tmp_path / "run"
+    assert main([*arguments.split(), *network.split(), "--workers", "0", "--out", str(out)]) == 0
+    assert "stage 1 float: 1 steps" in capsys.readouterr().out
+
+
+def test_info_counts_reactnet_as_the_paper_does(capsys):
+    assert main(["info", "reactnet_a", "--image-size", "224", "--classes", "1000", "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["binary_macs"] == 4_816_896_000
+    assert round(info["flops"] / 1e8, 2) == 0.12
+    assert round(info["ops"] / 1e8, 2) == 0.87
+    assert info["binary_parameters"] + info["float_parameters"] == 29_343_592
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("pretran", "unknown command 'pretran': did you mean pretrain?"),
+        ("pretrain", "give --recipe: burn_small, say"),
+        ("pretrain --recipe burn_smal", "did you mean burn_small?"),
+        ("pretrain --recipe demo --max-stepz 3", "did you mean --max-steps?"),
+        ("pretrain --recipe demo --lamb_start 3", "did you mean --burn.lam-start?"),
+        ("pretrain --recipe demo", "give --data"),
+        ("pretrain --recipe demo --data digits", "give --out"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x", "method burn needs a teacher"),
+        ("pretrain --recipe swav_small --backbone.stage-strides [2,2,2,2] --data digits "
+         "--out {tmp}/x", "views of 16 pixels shrink to a single one before the last stride"),
+        ("pretrain --recipe demo --epochs many", "--epochs: expected int. Got value: many"),
+        ("pretrain --recipe demo --burn.lam wavy", "--burn.lam: expected one of"),
+        ("pretrain --recipe demo --device tpu", "--device tpu: auto, cpu or cuda"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --devices 0", "--devices 0 is not"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --num-nodes 2",
+         "set NODE_RANK (0 … 1)"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --max-bad some",
+         "--max-bad some is not a share"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --max-bad 120%", "is not a share"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --on-nonfinite skip",
+         "--on-nonfinite skip: give stop, or skip:10"),
+        ("pretrain --recipe demo --data digits --out {tmp}/x --save-every -1",
+         "--save-every -1.0 is not in 0 …"),
+        ("pretrain --resume", "--resume needs --out"),
+        ("pretrain --resume --out {tmp}", "holds no run to resume"),
+        ("pretrain --recipe teacher_small --data {tmp}/none --out {tmp}/x", "no data at"),
+        ("pretrain --recipe teacher_small --data {tmp} --out {tmp}/x", "holds no image"),
+        ("pretrain --recipe teacher_small --data digits --teacher r:f --out {tmp}/x",
+         "method simclr learns without a teacher"),
+        ("pretrain --recipe demo --data digits --teacher resnet18 --out {tmp}/x",
+         "no checkpoint at resnet18"),
+        ("pretrain --recipe demo --data digits --teacher resnet81:f --out {tmp}/x",
+         "unknown backbone 'resnet81'"),
+        ("pretrain --recipe demo --data digits --teacher resnet18:{tmp}/f --out {tmp}/x",
+         "no weights file at"),
+        ("pretrain --recipe demo --data digits --teacher {tmp} --out {tmp}/x",
+         "holds no finished stage"),
+        ("pretrain --recipe demo --config {tmp}/none.yaml", "none.yaml: no such file"),
+        ("evaluate knn {tmp}/none --train digits --test digits", "no checkpoint at"),
+        ("evaluate cnn {tmp} --train digits --test digits", "unknown protocol 'cnn'"),
+        ("evaluate --train digits knn {tmp}", "unknown protocol '--train': give knn, linear"),
+        ("evaluate knn {tmp} --epochs 3", "unknown option --epochs"),
+        ("evaluate knn {tmp} --test digits", "give --train"),
+        ("compare --data digits --test digits --budget 64", "give --out"),
+        ("compare --data digits --test digits --budget 64 --out {tmp}/x --methods moco",
+         "unknown 'moco'"),
+        ("compare --data digits --test digits --budget 64 --out {tmp}/x --methods burn",
+         "burn needs --teacher"),
+        ("compare --data digits --test digits --budget 64 --out {tmp}/x --seeds a",
+         "--seeds a: give whole numbers"),
+        ("compare --methods byol --data digits --test digits --budget 64 --out {tmp}/x "
+         "--processes 0",
+         "--processes 0"),
+        ("compare --data digits --test digits --out {tmp}/x", "budget"),
+        ("compare --data digits --test digits --budget lots --out {tmp}/x", "--budget: expected"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp}", "give --out"),
+        ("ablate --data digits --test digits --budget 64 --out {tmp}/x", "give --teacher"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp} --out {tmp}/x --groups a",
+         "--groups: unknown 'a'"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp} --out {tmp}/x --seeds 0,0",
+         "each once"),
+        ("ablate --data digits --test digits --budget 512 --teacher {tmp} --out {tmp}/x",
+         "holds no finished stage"),
+        ("ablate --data digits --test digits --budget 64 --teacher {tmp} --out {tmp}/x "
+         "--recipe byol_small", "is not of method burn"),
+        ("analyze gradient --out {tmp}/x", "unknown analysis 'gradient': give gradients"),
+        ("analyze cost --compared {tmp} --out {tmp}/x", "is no folder of burn compare"),
+        ("analyze negatives --data digits --test digits --budget 64 --recipe byol_small "
+         "--out {tmp}/x", "is not of method infomin"),
+        ("analyze ema-toy", "give --out"),
+        ("import {tmp}/none --format reactnet --out {tmp}/x.safetensors", "none: no such file"),
+        ("import {tmp}/none --format keras --out {tmp}/x.safetensors", "unknown format 'keras'"),
+        ("import {tmp}/none --out {tmp}/x.safetensors", "--format"),
+        ("export {tmp} {tmp}/x.pth --format reactnet", "holds no finished stage"),
+        ("export {tmp} {tmp}/x.onnx", "holds no finished stage"),
+        ("export {tmp} {tmp}/x.pth", "give --format, onnx or reactnet"),
+        ("export {tmp} {tmp}/x.pth --format tflite", "cannot export to 'tflite'"),
+        ("export {tmp} {tmp}/x.onnx --format reactnet", "not how a file of format reactnet ends"),
+        ("export {tmp} {tmp}/x.pth --format reactnet --image-size 64", "belongs to format onnx"),
+        ("pack {tmp} {tmp}/x.bnn", "holds no finished stage"),
+        ("pack {tmp} {tmp}/x.bin", "ends in .bnn"),
+        ("info resnet81", "unknown backbone 'resnet81'"),
+        ("info reactnet_a --image-size 0", "--image-size must be in 1"),
+        ("info reactnet_a --width 99", "width 99.0 is not in (0, 16]"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line_with_status_2(arguments: str, message: str, capsys, tmp_path: Path):
+    error = fails(capsys, *arguments.format(tmp=tmp_path).split())
+    assert message in error
+    assert not (tmp_path / "x").exists()
+
+
+def test_labels_are_needed_to_judge(teacher: Path, tmp_path: Path, capsys):
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
+    photos = str(tmp_path / "photos")
+    error = fails(capsys, "evaluate", "knn", teacher, "--train", photos, "--test", photos)
+    assert "has no labels: give class folders" in error
+
+
+def test_no_readable_image_is_said_before_anything_is_written(tmp_path: Path, capsys):
+    (tmp_path / "photos").mkdir()
+    for name in ("a.jpg", "b.png"):
+        (tmp_path / "photos" / name).write_bytes(b"nothing")
+    out = tmp_path / "run"
+    error = fails(
+        capsys, "pretrain", "--recipe", "teacher_small", "--data", tmp_path / "photos", "--out", out
+    )
+    assert "none of its 2 images can be read" in error
+    assert not out.exists()
+
+
+def test_a_checkpoint_of_another_version_is_named(teacher: Path, tmp_path: Path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    meta = json.loads((teacher / "stage1.json").read_text()) | {"format": 99}
+    weights = load_file(teacher / "stage1.safetensors")
+    save_file(weights, tmp_path / "new.safetensors", metadata={"burn": json.dumps(meta)})
+    error = fails(capsys, "info", tmp_path / "new.safetensors")
+    assert "has checkpoint format 99" in error
+
+
+def test_tiny_runs_do_not_warn(teacher: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    tiny.train(tiny.student_recipe(), tmp_path / "run", teacher, max_steps=2)
+    assert [str(w.message) for w in recwarn] == []
