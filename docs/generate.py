@@ -25,6 +25,7 @@ import jinja2
 from burn.campaigns.ablate import read_ablation
 from burn.campaigns.jobs import read_campaign
 from burn.core.results import Result, read_results, result_lines
+from burn.core.thresholds import TARGET_ALARM
 from burn.experiments import engine_figure as engine
 from burn.experiments.cost import figure as costs
 from burn.experiments.ema_toy import figure as ema_toy
@@ -36,14 +37,13 @@ from burn.paper.claims import Evidence, claims
 from burn.report.render.ablations import ablation_markdown
 from burn.report.render.plots import comparison_picture, demo_picture
 from burn.report.render.tables import comparison_markdown, number_name
-from burn.training.callbacks.guard import ALARM
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "results"
 TEST_IMAGES = 5000  # of CIFAR-10's validation split, by which the claims are judged
 
 ANALYSES: dict[str, Callable[[list[dict[str, Any]]], Report]] = {
-    "gradients": lambda rows: gradients.gradients(rows, _about("gradients"), ALARM),
+    "gradients": lambda rows: gradients.gradients(rows, _about("gradients"), TARGET_ALARM),
     "ema-toy": ema_toy.ema_toy,
     "schedules": schedules.schedules,
     "cost": costs.cost,

@@ -12,7 +12,9 @@ from burn.backbones.config import BackboneConfig
 from burn.methods.burn import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
-from burn.training.run import Machine, RunPlan, StageSummary, pretrain
+from burn.training.plan import Machine, RunPlan
+from burn.training.run import pretrain
+from burn.training.stage import StageSummary
 
 STUDENT = BackboneConfig(width=0.25, stage_strides=(2, 2, 2, 1))
 TEACHER = BackboneConfig(name="resnet10t", width=0.125)

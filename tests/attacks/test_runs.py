@@ -19,7 +19,7 @@ from burn.data.augment import ViewConfig, plain_view
 from burn.data.sources import open_source
 from burn.methods.simclr import Simclr
 from burn.recipes.schema import Recipe
-from burn.training.run import Machine
+from burn.training.plan import Machine
 
 
 def photos(folder: Path, num_good: int, num_bad: int) -> Path:

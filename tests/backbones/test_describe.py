@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from burn import backbones
+from burn.backbones import registry as backbones
 from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import parameter_shapes, reactnet_plan, state_shapes
 from burn.backbones.registry import build_backbone, describe_backbone

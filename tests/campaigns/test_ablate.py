@@ -22,7 +22,7 @@ from burn.core.results import Result
 from burn.evaluation.classifier import LinearConfig
 from burn.paper.ablations import GROUPS, ablation_rows, find_group
 from burn.recipes.schema import Recipe
-from burn.training.run import Machine
+from burn.training.plan import Machine
 
 DIGITS = Ablation(
     data="digits", test="digits", budget=4 * 64, teacher="teacher", recipe="demo",

@@ -31,7 +31,7 @@ from burn.evaluation.protocols import run_knn
 from burn.methods.configs import METHODS, MethodName
 from burn.recipes.schema import Recipe
 from burn.training.module import PretrainModule
-from burn.training.run import Machine
+from burn.training.plan import Machine
 
 BATCH, BUDGET = 64, 4 * 64
 DIGITS = Comparison(

@@ -17,7 +17,7 @@ HEAVY = ("torch", "torchvision", "timm", "lightning", "sklearn", "scipy", "cv2",
 # One process for all commands: what the first imports, the next would have imported too.
 SCRIPT = f"""
 import contextlib, io, json, sys
-from burn.cli import main
+from burn.cli.main import main
 for line in sys.stdin:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = main(line.split())

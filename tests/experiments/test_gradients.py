@@ -12,6 +12,7 @@ import tiny
 from burn.checkpoints.foreign.weights import load_teacher
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import Interrupted, UserError
+from burn.core.thresholds import TARGET_ALARM
 from burn.data.sources import open_source
 from burn.experiments.gradients.compute import SETTINGS, SPLIT_EVERY, FirstSteps, Setting
 from burn.experiments.rows import from_csv, to_csv
@@ -20,7 +21,6 @@ from burn.methods.burn import feature_similarity, kl_divergence
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.signals import StopRequest
-from burn.training.callbacks.guard import ALARM
 
 QUIET = Console(file=io.StringIO())
 
@@ -141,7 +141,7 @@ def test_terms_are_told_apart_now_and_then_and_the_collapse_is_seen(teacher: Pat
     rows = list(start(Setting("joint", "none"), recipe, teacher, data).rows())
     split = [row["step"] for row in rows if row["extractor_kl"] is not None]
     assert split == [1, *range(SPLIT_EVERY, 31, SPLIT_EVERY)]
-    assert rows[0]["target_entropy"] > ALARM > rows[-1]["target_entropy"]
+    assert rows[0]["target_entropy"] > TARGET_ALARM > rows[-1]["target_entropy"]
 
 
 def test_every_setting_is_a_recipe_that_only_the_loss_sets_apart():

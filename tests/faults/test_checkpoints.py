@@ -20,7 +20,7 @@ from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
 from burn.training.callbacks.resume import ResumeFiles
 from burn.training.module import PretrainModule
-from burn.training.run import Machine
+from burn.training.plan import Machine
 
 EVERY_STEP = Machine(device="cpu", workers=0, monitor_every=1, save_every=0)
 

@@ -14,7 +14,7 @@ from PIL import Image
 import tiny
 from burn.core.errors import UserError
 from burn.data.sources import Folder
-from burn.training.run import Machine
+from burn.training.plan import Machine
 
 
 def photos(folder: Path, count: int, bad: range) -> Path:

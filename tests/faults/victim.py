@@ -18,9 +18,10 @@ import torch
 
 import burn.checkpoints.native
 import burn.methods.base
-import burn.training.callbacks.all
+import burn.training.callbacks.knn
 import burn.training.module
-import burn.training.run
+import burn.training.prepared
+import burn.training.stage
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.methods.base import StepOutput
@@ -71,15 +72,15 @@ def arrange(moment: str) -> None:
     elif name == "between the two resume files":
         before(Path, "replace", second_rename)
     elif name == "evaluation":
-        before(burn.training.callbacks.all, "knn_accuracy", strike)
+        before(burn.training.callbacks.knn, "knn_accuracy", strike)
     elif name == "stage file half written":
         before(burn.checkpoints.native, "save_file", strike)
     elif name == "hand-over":  # the stage's file is there, its description and clean-up are not
         before(burn.checkpoints.native, "write_text", strike)
     elif name == "stage 2 begins":
-        before(burn.training.run._Stage, "_fit", strike)
+        before(burn.training.stage.Stage, "_fit", strike)
     elif name == "rank 1 finds no data":
-        before(burn.training.run, "open_source", refuse)
+        before(burn.training.prepared, "open_source", refuse)
     elif name == "rank 1 loses its numbers":
         lose_numbers(left[0])
     else:

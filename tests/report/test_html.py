@@ -8,22 +8,17 @@ import pytest
 import report_samples as samples
 from PIL import Image
 
-from burn.campaigns.settings import VARIANTS_OF_BURN
 from burn.cli.main import main
 from burn.core.errors import UserError
-from burn.experiments.cost import figure as costs
-from burn.methods.configs import NEED_TEACHER
 from burn.paper.ablations import GROUPS
 from burn.paper.numbers import ablation_figure, figures, paper_figure
 from burn.report import page as html
-from burn.report.load import gather as gather_module
 from burn.report.load.datasets import DATASETS, difference
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
 from burn.report.page import MOST_BYTES, write_report
 from burn.report.render.charts import COLOURS, Line, Scale, curves
 from burn.report.sections.ladder import ladder
-from burn.training.callbacks import guard as monitor
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
@@ -312,14 +307,6 @@ def test_numbers_of_other_settings_stand_not_on_one_scale(tmp_path: Path):
     samples.append_results(tmp_path / "j" / "results.jsonl", found)
     answer = verdict(networks(gather([tmp_path / "j"])))
     assert (answer.word, answer.floor) == ("unknown", None)
-
-
-def test_alarms_are_the_monitors():
-    """The page needs no torch, and so has them a second time."""
-    assert gather_module.TARGET_ALARM == monitor.ALARM
-    assert gather_module.RANK_ALARM == monitor.RANK_ALARM
-    assert gather_module.SPREAD_ALARM == monitor.SPREAD_ALARM
-    assert set(costs.NEED_TEACHER) == NEED_TEACHER | set(VARIANTS_OF_BURN)
 
 
 def test_features_that_collapse_are_an_alarm_while_the_stage_is_under_way(tmp_path: Path):

@@ -263,7 +263,7 @@ def test_many_at_once_many_times(server: Server, samples: Mapping[str, Path], tm
 APPEND = """
 import sys
 from pathlib import Path
-from burn.files import append_lines
+from burn.core.files import append_lines
 for number in range(50):
     append_lines(Path("lines"), f"{sys.argv[1]} {number} {'x' * 5000}\\n")
 """

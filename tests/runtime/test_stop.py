@@ -18,7 +18,7 @@ ANSWER = "finishing this step and saving; press Ctrl-C again to stop now"
 # `WORK` is done up to a hundred times, until a signal asks to stop.
 PROGRAM = """
 import hashlib, os, signal, time
-from burn.stop import StopRequest
+from burn.runtime.signals import StopRequest
 
 stop = StopRequest("finishing this step and saving")
 with stop.installed():
@@ -140,7 +140,7 @@ def test_it_ends_though_a_forked_process_lives_on():
     """As those do that load images; their signals are not this process's."""
     code = """
 import os, signal, time
-from burn.stop import StopRequest
+from burn.runtime.signals import StopRequest
 stop = StopRequest()
 with stop.installed():
     print("ready", flush=True)

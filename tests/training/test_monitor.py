@@ -5,15 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from burn.core.errors import GradientFlowError
 from burn.core.types import Part
-from burn.training.callbacks.guard import (
-    FeatureMonitor,
-    GradientFlowError,
-    GradientFlowGuard,
-    TargetMonitor,
-    effective_rank,
-    gradient_norms,
-)
+from burn.training.callbacks.guard import GradientFlowGuard, gradient_norms
+from burn.training.collapse import FeatureMonitor, TargetMonitor, effective_rank
 
 
 def two_layers() -> tuple[nn.Linear, nn.Linear]:

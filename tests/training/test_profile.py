@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import tiny
-from burn.training.run import Machine
+from burn.training.plan import Machine
 
 PROFILED = Machine(device="cpu", workers=0, monitor_every=2, profile=True)
 

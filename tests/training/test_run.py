@@ -13,21 +13,21 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
-import burn.training.run as run_module
+import burn.training.stage as stage_module
+import burn.training.trainer as trainer_module
 import tiny
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
-from burn.core.errors import Interrupted, UserError
+from burn.core.errors import GradientFlowError, Interrupted, UserError
 from burn.core.types import Precision
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
 from burn.methods.configs import METHODS
 from burn.runtime.signals import StopRequest
-from burn.training.callbacks.guard import GradientFlowError
 from burn.training.module import PretrainModule
 from burn.training.plan import Machine
-from burn.training.run import read_plan
+from burn.training.run_dir import read_plan
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -70,13 +70,13 @@ def test_hand_over_carries_every_weight(
 ):
     """Stage 2 starts from exactly stage 1's weights, the teacher's classifier included."""
     started: list[dict[str, torch.Tensor]] = []
-    train = run_module._Stage._fit
+    train = stage_module.Stage._fit
 
     def spy(self, module, *rest):
         started.append({k: v.clone() for k, v in module.method.weights().items()})
         return train(self, module, *rest)
 
-    monkeypatch.setattr(run_module._Stage, "_fit", spy)
+    monkeypatch.setattr(stage_module.Stage, "_fit", spy)
     out = tmp_path / "run"
     tiny.train(tiny.student_recipe(classifier="joint"), out, teacher)
     finished = load_file(out / "stage1.safetensors")
@@ -390,7 +390,7 @@ def test_an_epoch_shorter_than_a_batch_is_watched_and_saved(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Eight parts make a batch and an epoch has six: each epoch ends with a step."""
-    from burn.training.run import Machine
+    from burn.training.plan import Machine
 
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -430,7 +430,7 @@ def test_only_passes_that_train_are_compiled(monkeypatch: pytest.MonkeyPatch):
     images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
     expected = backbone(images)
     monkeypatch.setattr(torch, "compile", record)
-    run_module._compile_training(backbone)
+    trainer_module._compile_training(backbone)
     assert torch.equal(backbone(images), expected)
     assert compiled == [2]
     backbone.eval()(images)

@@ -19,7 +19,7 @@ from burn.data.loader import EpochSampler
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.training import start_summary as start
-from burn.training.callbacks.all import ProgressBar
+from burn.training.callbacks.progress import ProgressBar
 from burn.training.steps import StageSteps, stage_steps
 
 

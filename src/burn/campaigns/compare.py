@@ -10,6 +10,7 @@ from rich.console import Console
 
 from burn.campaigns.settings import (
     LABELLED_TEACHER,
+    TAUGHT,
     TEACHER,
     VARIANTS_OF_BURN,
     Execution,
@@ -20,7 +21,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.methods.configs import METHODS, NEED_TEACHER
+from burn.methods.configs import METHODS
 from burn.recipes.registry import find_recipe
 from burn.report.render.tables import comparison_markdown
 from burn.runtime.bounds import require_within
@@ -29,7 +30,6 @@ from burn.training.plan import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
 COMPARED: tuple[str, ...] = (*METHODS, *VARIANTS_OF_BURN)
-_TAUGHT = NEED_TEACHER | set(VARIANTS_OF_BURN)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Comparison:
         if not methods or len(set(methods)) < len(methods):
             raise UserError("--methods: give each once, and at least one")
         for method in methods:
-            if method in _TAUGHT and not self.teacher_of(method):
+            if method in TAUGHT and not self.teacher_of(method):
                 option, recipe = "teacher", "teacher_small"
                 if method == "supervised_kl":
                     option, recipe = "labelled-teacher", "teacher_supervised_small"
@@ -86,12 +86,12 @@ class Comparison:
 
     def teacher_of(self, method: str) -> str | None:
         """What the method learns from, as `--teacher` takes it."""
-        if method not in _TAUGHT:
+        if method not in TAUGHT:
             return None
         return self.labelled_teacher if method == "supervised_kl" else self.teacher
 
     def _size_of(self, method: str) -> int | None:
-        if method not in _TAUGHT:
+        if method not in TAUGHT:
             return None
         return self.labelled_teacher_size if method == "supervised_kl" else self.teacher_size
 

@@ -43,11 +43,12 @@ from burn.evaluation.protocols import check_sources, run_knn, run_linear, run_tr
 from burn.evaluation.semi import run_semi
 from burn.evaluation.svm.protocol import run_svm
 from burn.methods.registry import build_method
-from burn.runtime.compute import Device, torch_device, uses_bfloat16
+from burn.runtime.compute import Device, default_workers, torch_device, uses_bfloat16
 from burn.runtime.signals import StopRequest
 from burn.runtime.streams import SafeStream
 from burn.training.plan import Machine, RunPlan
-from burn.training.run import StageSummary, default_workers, pretrain
+from burn.training.run import pretrain
+from burn.training.stage import StageSummary
 from burn.training.teacher_cache import is_cacheable
 
 _BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from burn.core.errors import UserError
 from burn.evaluation.configs import SemiConfig
+from burn.methods.configs import NEED_TEACHER
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.training.plan import Machine
@@ -20,6 +21,7 @@ RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teach
 # and its whole loss with the jointly trained classifier.
 FEATURE_ONLY, PAPER = "feature_only", "paper"
 VARIANTS_OF_BURN = (FEATURE_ONLY, PAPER)
+TAUGHT = NEED_TEACHER | set(VARIANTS_OF_BURN)  # models of a comparison that need a teacher
 
 
 def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:

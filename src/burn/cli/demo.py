@@ -26,7 +26,8 @@ from burn.recipes.registry import find_recipe
 from burn.report.render.plots import demo_picture
 from burn.runtime.compute import Device
 from burn.runtime.ranks import require_alone
-from burn.training.run import Machine, RunPlan, pretrain
+from burn.training.plan import Machine, RunPlan
+from burn.training.run import pretrain
 
 _STUDENT = "BURN, binary"  # in tables, of the network that is shipped
 

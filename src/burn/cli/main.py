@@ -446,7 +446,7 @@ def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
         raise UserError("--resume needs --out, the folder of the run to go on with")
     if parser.peek(arguments, "recipe") is not None and not (Path(out) / "run.json").exists():
         return None
-    from burn.training.run import read_plan
+    from burn.training.run_dir import read_plan
 
     return read_plan(Path(out))
 

@@ -33,3 +33,7 @@ class Interrupted(UserError):
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.number = number
+
+
+class GradientFlowError(UserError):
+    """The loss does not train what it is meant to train."""

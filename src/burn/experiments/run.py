@@ -177,7 +177,7 @@ def _measure(
     from burn.checkpoints.foreign.weights import load_teacher
     from burn.evaluation.progress import progress_bar
     from burn.experiments.gradients.compute import FirstSteps, is_finite
-    from burn.training.run import default_workers
+    from burn.runtime.compute import default_workers
 
     workers = default_workers(options.device) if options.workers is None else options.workers
     training = FirstSteps(
@@ -247,12 +247,12 @@ def _difference(name: str, old: Any, new: Any) -> str:
 
 
 def _gradients(options: GradientOptions, out: Path, console: Console) -> str:
+    from burn.core.thresholds import TARGET_ALARM
     from burn.experiments.gradients import figure as report
-    from burn.training.callbacks.guard import ALARM
 
     recipe = find_recipe(options.recipe)
     rows, about = measure_gradients(recipe, options.recipe, options, out, console)
-    return _write(out, "gradients", rows, lambda read: report.gradients(read, about, ALARM))
+    return _write(out, "gradients", rows, lambda read: report.gradients(read, about, TARGET_ALARM))
 
 
 def _ema_toy(options: EmaToyOptions, out: Path, console: Console) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from burn.core.errors import UserError
+from burn.runtime.hardware import cores
 from burn.runtime.ranks import ranks
 
 if TYPE_CHECKING:
@@ -51,3 +52,12 @@ def uses_bfloat16(compute: Compute, device: Device) -> bool:
         return False
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer than torch 2.11
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def default_workers(device: Device, processes: int = 1) -> int:
+    """Image-loading processes for each of `processes` that train on this machine.
+
+    Most cores feed GPUs; on a CPU half do, and the other half trains.
+    """
+    cuda = torch_device(device).type == "cuda"
+    return min(16, max(1, cores() // processes)) if cuda else max(1, cores() // 2 // processes)

@@ -9,12 +9,12 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from burn.core.errors import GradientFlowError
 from burn.core.schedule import learning_rate_factor
 from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
-from burn.training.callbacks.guard import GradientFlowError
 from burn.training.optim import build_optimizer
 
 

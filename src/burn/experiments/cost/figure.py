@@ -10,12 +10,11 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from burn.campaigns.settings import TAUGHT
 from burn.experiments.figure import BLUE, INK, ORANGE, SOFT, Report, Row, listed, save
 from burn.report.render.tables import mean_and_spread
 
 _PALE = "#8fb8de"
-# burn.campaigns.compare's, which needs torch
-NEED_TEACHER = ("burn", "s2bnn", "supervised_kl", "feature_only", "paper")
 
 
 def cost(rows: Sequence[Row]) -> Report:
@@ -87,7 +86,7 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
         ]  # fmt: skip
         if slower:
             said.append(f"burn takes less time and is more accurate than {listed(slower)}.")
-    taught = [name for name in methods if name in NEED_TEACHER]
+    taught = [name for name in methods if name in TAUGHT]
     if taught:
         known = {
             name: took for name in taught
@@ -112,7 +111,7 @@ def _cost_table(methods: dict[str, list[Row]]) -> str:
     lines = ["| | linear | kNN | training | teacher |", "|---|---|---|---|---|"]
     for name, rows in sorted(methods.items(), key=lambda item: -_mean(item[1], "linear")):
         took = rows[0]["teacher_seconds"]
-        unknown = "not recorded" if name in NEED_TEACHER else ""
+        unknown = "not recorded" if name in TAUGHT else ""
         lines.append(
             f"| {name} | {mean_and_spread([row['linear'] for row in rows])} "
             f"| {mean_and_spread([row['knn'] for row in rows])} | {_seconds(rows):.0f} s "

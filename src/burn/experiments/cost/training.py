@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from burn.campaigns.settings import VARIANTS_OF_BURN
+from burn.campaigns.settings import TAUGHT
 from burn.core.errors import UserError
 from burn.core.paths import expand
 from burn.experiments.rows import Row
-from burn.methods.configs import NEED_TEACHER
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def training_costs(options: CostOptions) -> list[Row]:
         shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         teachers = {
             method: shared["labelled_teacher" if method == "supervised_kl" else "teacher"]
-            for method in (*NEED_TEACHER, *VARIANTS_OF_BURN)
+            for method in TAUGHT
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'comparison.json'} is damaged: {error}") from error

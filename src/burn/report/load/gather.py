@@ -19,14 +19,13 @@ from typing import Any
 
 from burn.core.errors import UserError
 from burn.core.results import Result, read_results
+from burn.core.thresholds import RANK_ALARM, SPREAD_ALARM, TARGET_ALARM
 from burn.report.load.images import Grid
 
 _MB = 1 << 20
 _LARGEST = 1e30  # what is larger cannot be drawn
 _MOST_JSON, _MOST_CSV, _MOST_PICTURE, _MOST_TEXT = 16 * _MB, 64 * _MB, 32 * _MB, 2 * _MB
 _MOST_CLASSES = 1000
-# Below which target or features count as collapsed: those of training's guard, which needs torch.
-TARGET_ALARM, RANK_ALARM, SPREAD_ALARM = 0.5, 3.0, 0.003
 _REFERENCES = ("random-weights.jsonl", "teacher.jsonl", "labelled-teacher.jsonl")
 _KNOWN = (
     "a run of burn pretrain (run.json), of burn evaluate --out (results.jsonl), burn compare "

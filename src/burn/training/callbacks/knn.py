@@ -1,0 +1,72 @@
+"""A kNN accuracy of the backbone while it trains."""
+
+from __future__ import annotations
+
+import lightning as L
+import torch
+
+from burn.data.formats.shards import ShardedImages
+from burn.data.sources import Source
+from burn.evaluation.features import extract_features
+from burn.evaluation.knn import knn_accuracy
+from burn.runtime.signals import StopRequest
+from burn.training.callbacks.monitor import Monitor
+from burn.training.module import PretrainModule
+from burn.training.records.writer import Record
+
+_KNN_IMAGES = 1000
+
+
+class OnlineKnn(L.Callback):
+    """After every epoch: kNN accuracy on a fixed fifth of up to 1,000 training images with labels.
+
+    A monitor only: labels never reach the loss. Cut short where the run is to stop.
+    """
+
+    def __init__(
+        self, source: Source, monitor: Monitor, record: Record, stop: StopRequest
+    ) -> None:  # fmt: skip
+        self._monitor, self._record, self._stop = monitor, record, stop
+        # Single images of shards are slow to reach: some that lie together are read once.
+        sharded = isinstance(source, ShardedImages)
+        self._source = source.sample(_KNN_IMAGES) if sharded else source
+        random = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(len(self._source), generator=random)[:_KNN_IMAGES]
+        self._indices = chosen.tolist()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        # An epoch whose last step was the last before a stop was not judged when it ended.
+        if pl_module.ends_epoch and not self._record.has(trainer.global_step, "knn"):
+            self.on_train_epoch_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        assert isinstance(pl_module, PretrainModule)
+        if self._stop.requested:
+            return
+
+        def go_on(_: int) -> None:
+            if self._stop.requested:
+                raise _Stopped
+
+        try:
+            features = extract_features(
+                pl_module.method.backbone, self._source, pl_module.recipe.views,
+                indices=self._indices, advance=go_on,
+            )  # fmt: skip
+        except _Stopped:
+            return
+        labels = features.labels
+        assert labels is not None
+        cut = len(labels) // 5
+        accuracy = knn_accuracy(
+            features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
+        )
+        self._monitor.knn = accuracy
+        # Not Lightning's number of the epoch: after a resume that is the next one's.
+        step = trainer.global_step
+        self._record.metrics(step, (step - 1) // pl_module.steps_per_epoch, {"knn": accuracy})
+
+
+class _Stopped(Exception):
+    """Leaves the extraction of features between two batches."""

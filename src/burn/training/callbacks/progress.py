@@ -1,0 +1,117 @@
+"""The progress bar of a training run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+
+from burn.core.types import Batch
+from burn.training.callbacks.monitor import Monitor
+from burn.training.callbacks.pace import Pace, rate, time_left
+from burn.training.module import PretrainModule
+from burn.training.steps import StageSteps
+
+
+def _fixed(text: str) -> Column:
+    """A column as wide as a text, on any terminal."""
+    return Column(no_wrap=True, min_width=len(text))
+
+
+class ProgressBar(L.Callback):
+    """One bar a stage with images/s and the time left; plain lines where there is no terminal.
+
+    later: optimizer steps of the stages after this one, which the time left includes.
+    """
+
+    def __init__(
+        self, title: str, later: int, steps: StageSteps, monitor: Monitor, console: Console
+    ) -> None:  # fmt: skip
+        self._title, self._later, self._steps = title, later, steps
+        self._monitor, self._console = monitor, console
+        self._pace = Pace()
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._started = 0.0
+        self._due = 0.0  # when to show something again
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._started = time.monotonic()
+        self._due = self._started + 10
+        if self._console.is_terminal:
+            self._due = self._started
+            total = self._steps.total
+            # Where the terminal is narrow the bar gives way, then the end of the numbers.
+            self._bar = Progress(
+                TextColumn("{task.description}", table_column=_fixed(self._title)),
+                BarColumn(bar_width=20),
+                TextColumn(
+                    "{task.completed}/{task.total} steps",
+                    table_column=_fixed(f"{total}/{total} steps"),
+                ),
+                TextColumn("{task.fields[speed]}"),
+                console=self._console,
+            )
+            self._task = self._bar.add_task(
+                self._title, total=self._steps.total, completed=trainer.global_step,
+                speed="starting",
+            )  # fmt: skip
+            self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        batch_idx: int,
+    ) -> None:  # fmt: skip
+        assert isinstance(pl_module, PretrainModule)
+        now = time.monotonic()
+        self._pace.batch(len(batch.indices) * trainer.world_size, now)
+        step, total = trainer.global_step, self._steps.total
+        if now < self._due and step != total:
+            return  # the numbers are on a GPU, and to look at them is to wait for it
+        parts = [*self._speed(step), self._numbers(pl_module)]
+        text = " · ".join(part for part in parts if part)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, speed=text)
+            self._due = now + 0.2
+        else:
+            line = f"{self._title} · {step}/{total} steps · {text}"
+            self._console.print(line, highlight=False)
+            self._due = now + max(10, (now - self._started) / 10)
+
+    def _speed(self, step: int) -> list[str]:
+        """Images a second, and the time that is left of this stage and those after it."""
+        seconds, images_per_second = self._pace.seconds, self._pace.images_per_second
+        if seconds is None or images_per_second is None:
+            return []
+        steps = self._steps.total - step + self._later
+        if not steps:
+            return [rate(images_per_second)]
+        left = f"{time_left(seconds * self._steps.passes_per_step * steps)} left"
+        if self._later:
+            left += " in all stages"
+        return [rate(images_per_second), left]
+
+    def _numbers(self, module: PretrainModule) -> str:
+        if module.output is None:
+            return ""
+        shown = {k: v for k, v in module.output.terms.items() if k != "lambda"}
+        names = {"feature_similarity": "FS", "kl": "KL"}
+        text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
+        return text if self._monitor.knn is None else f"{text} kNN {100 * self._monitor.knn:.1f} %"
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._close()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        self._close()

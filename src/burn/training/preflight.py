@@ -1,0 +1,92 @@
+"""What can be found wrong with a run before its first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.errors import UserError
+from burn.layers import BinaryConv2d
+from burn.methods.configs import NEED_TEACHER
+from burn.recipes.schema import Recipe
+from burn.runtime.distributed import Processes
+from burn.training.plan import RunPlan
+
+
+def check_plan(plan: RunPlan) -> None:
+    method = plan.recipe.method
+    if method in NEED_TEACHER and not plan.teacher:
+        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
+        raise UserError(
+            f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
+            f"recipe, {recipe} say"
+        )
+    if method not in NEED_TEACHER and plan.teacher is not None:
+        raise UserError(f"method {method} learns without a teacher: leave --teacher out")
+    if plan.max_steps is not None and plan.max_steps < 1:
+        raise UserError(f"max_steps {plan.max_steps} is not at least 1")
+    if not 0 <= plan.seed < 2**32:
+        raise UserError(f"seed {plan.seed} is not in 0 … 2³² - 1")
+
+
+def check_shares(recipe: Recipe, processes: Processes) -> None:
+    """Every process takes the same number of a batch's images, two at least."""
+    images, rest = divmod(recipe.batch_size, recipe.accumulate * processes.count)
+    if rest or images < 2:
+        raise UserError(
+            f"a batch of {recipe.batch_size} in {recipe.accumulate} parts cannot be shared by "
+            f"{processes.count} processes, of two images or more each: change --batch-size, "
+            "--accumulate or the number of devices"
+        )
+
+
+def check_view_size(recipe: Recipe) -> None:
+    """The views must be large enough for the backbone's strides, and its pooling give a vector."""
+    network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
+    name = recipe.backbone.name
+    num_views = 2 + recipe.swav.small_crops
+    single: list[nn.Module] = []
+
+    def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if layer.stride not in (1, (1, 1)) and max(inputs[0].shape[2:]) == 1:
+            single.append(layer)
+
+    for layer in network.modules():
+        if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
+            layer.register_forward_pre_hook(look)
+    sizes = {view.size for view in recipe.view_configs(num_views)}
+    for size in sizes:
+        try:
+            with torch.inference_mode():
+                width = network(torch.zeros(1, 3, size, size)).shape[1]
+        except (RuntimeError, AssertionError, IndexError) as error:
+            raise UserError(f"backbone {name} cannot take views of {size} pixels") from error
+        if width != network.num_features:
+            raise UserError(f"backbone {name} has no plain pooled features: use another")
+        if single:
+            # And torch 2.15 gives such a layer a wrong gradient in bfloat16 on a CPU.
+            raise UserError(
+                f"views of {size} pixels shrink to a single one before the last stride of {name}: "
+                "use larger views, or smaller strides"
+            )
+
+
+def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
+    """The teacher must be able to take its views."""
+    size, fixed = recipe.teacher_size or recipe.views.size, teacher.backbone.fixed_size
+    try:
+        with torch.inference_mode():
+            width = teacher.backbone(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
+    except (RuntimeError, AssertionError, IndexError, UserError) as error:
+        hint = f"give --teacher-size {fixed}" if fixed else "give a larger --teacher-size"
+        raise UserError(f"teacher {spec} cannot take views of {size} pixels: {hint}") from error
+    if width != teacher.backbone.num_features:
+        raise UserError(f"teacher {spec} has no plain pooled features: use another")
+
+
+def lies_in(path: Path, folder: Path) -> bool:
+    return path.exists() and path.resolve().is_relative_to(folder.resolve())

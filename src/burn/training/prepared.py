@@ -1,0 +1,109 @@
+"""A plan with everything read that its stages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from rich.console import Console
+
+from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import load_teacher
+from burn.core.errors import Interrupted, SaidByFirst, UserError
+from burn.core.types import Precision
+from burn.data.sources import open_source, require_readable
+from burn.methods.base import Method
+from burn.methods.configs import NEED_LABELS
+from burn.methods.registry import SHUFFLE_NORMS, build_method
+from burn.runtime.compute import default_workers, uses_bfloat16
+from burn.runtime.distributed import Processes
+from burn.training.plan import Machine, RunPlan
+from burn.training.preflight import check_teacher_size, check_view_size
+from burn.training.run_dir import describe_machine, describe_run
+from burn.training.steps import StageSteps, stage_steps
+from burn.training.teacher_cache import TeacherCache
+
+
+class PreparedRun:
+    """A plan with everything read that its stages share."""
+
+    def __init__(
+        self, plan: RunPlan, machine: Machine, processes: Processes, console: Console
+    ) -> None:
+        self.plan, self.machine = plan, machine
+        self.processes, self.console = processes, console
+        self.resume_command = ""
+        self.named = plan.recipe
+        self.source = open_source(plan.data)
+        require_readable(self.source, at_least=2 * processes.count)
+        if plan.recipe.method in NEED_LABELS and self.source.labels is None:
+            raise UserError(
+                f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
+                "folders, or parquet with a column label"
+            )
+        self.teacher = load_teacher(plan.teacher) if plan.teacher else None
+        check_view_size(plan.recipe)
+        self.cache = self._open_cache()
+        if self.teacher is not None and not (self.cache and self.cache.is_known):
+            check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
+        if self.cache is not None:  # now that the teacher can take its views
+            self.processes.on_first(self.cache.make)
+        self.described = describe_run(plan, self.source, self.teacher)
+        self.machine_described = describe_machine(processes)
+
+    def _open_cache(self) -> TeacherCache | None:
+        """Where the teacher's features are kept, if they are to be."""
+        folder, recipe = self.machine.teacher_cache, self.plan.recipe
+        if folder is None:
+            return None
+        if self.teacher is None:
+            raise UserError(f"--teacher-cache: method {recipe.method} has no teacher; leave it out")
+        compute = "bfloat16" if uses_bfloat16(recipe.compute, self.machine.device) else "float32"
+        return TeacherCache(Path(folder), recipe, self.teacher, self.source, compute)
+
+    def make_method(self, precision: Precision) -> Method:
+        """The method of a stage with fresh weights.
+
+        Raises UserError for a teacher that lacks what it learns from, and where memory does not do.
+        """
+        recipe = self.plan.recipe
+        torch.manual_seed(self.plan.seed)
+        try:
+            backbone = build_backbone(recipe.backbone, precision)
+            config, num_classes = recipe.method_config(), len(self.source.classes)
+            return build_method(recipe.method, config, backbone, self.teacher, num_classes)
+        except RuntimeError as error:  # the allocator's
+            raise UserError(f"method {recipe.method} cannot be built: {error}") from error
+
+    @property
+    def workers(self) -> int:
+        """Data-loader workers of each process."""
+        if self.machine.workers is not None:
+            return self.machine.workers
+        return default_workers(self.machine.device, self.processes.local_count)
+
+    @property
+    def steps(self) -> StageSteps:
+        """The steps of each stage."""
+        plan = self.plan
+        return stage_steps(plan.recipe, len(self.source), self.processes.count, plan.max_steps)
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether BN takes its statistics from all processes' images."""
+        several = self.processes.count > 1 and self.processes.device.type == "cuda"
+        return several and self.plan.recipe.method not in SHUFFLE_NORMS
+
+    def fail(self, message: str) -> NoReturn:
+        """What every process finds at once is said by the first."""
+        raise UserError(message) if self.processes.first else SaidByFirst(message)
+
+    def interrupted(self, what: str, number: int) -> Interrupted:
+        """After a signal."""
+        return Interrupted(f"{what}; go on with: {self.resume_command}", number)
+
+
+def stage_seed(seed: int, stage: int) -> int:
+    """Of a stage's order and views: stage 2 sees other views than stage 1."""
+    return seed + 1000 * (stage - 1)

@@ -1,0 +1,259 @@
+"""One stage of a run: from weights to a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from burn.checkpoints.native import (
+    images_per_step,
+    save_checkpoint,
+)
+from burn.core.errors import UserError
+from burn.core.types import Precision
+from burn.data.feature_cache import FeatureCache
+from burn.data.loader import EpochLoader
+from burn.methods.base import Method
+from burn.methods.shared.frozen import FrozenTarget
+from burn.runtime.signals import StopRequest
+from burn.training.batches import stage_batches
+from burn.training.callbacks.finite import FiniteSteps
+from burn.training.callbacks.guard import GradientFlowGuard, Guard
+from burn.training.callbacks.knn import OnlineKnn
+from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
+from burn.training.callbacks.profile import Profile
+from burn.training.callbacks.progress import ProgressBar
+from burn.training.callbacks.resume import (
+    ResumeFiles,
+    ResumeWriter,
+    SaveResume,
+)
+from burn.training.collapse import collapse_message, features_message
+from burn.training.module import PretrainModule
+from burn.training.prepared import PreparedRun, stage_seed
+from burn.training.records.binary import BinaryLayers
+from burn.training.records.view_samples import NAME as VIEWS
+from burn.training.records.writer import Record
+from burn.training.run_dir import read_run_file
+from burn.training.steps import monitor_interval
+from burn.training.trainer import build_trainer, quiet_lightning
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """How a stage ended; `numbers` are the last ones the monitor wrote.
+
+    collapsed_at: the step at which its target was called collapsed, or None;
+    features_collapsed_at: its backbone's features. teacher_cached: of the teacher's features, the
+    share that a cache knew, in [0, 1]; None without a teacher.
+    """
+
+    stage: int
+    precision: Precision
+    checkpoint: Path
+    steps: int
+    images_seen: int
+    seconds: float
+    images_per_second: float
+    knn: float | None
+    collapsed_at: int | None
+    features_collapsed_at: int | None
+    teacher_cached: float | None
+    numbers: Mapping[str, float]
+
+
+def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
+    monitor = meta["monitor"]
+    return StageSummary(
+        stage=number,
+        precision=Precision(meta["precision"]),
+        checkpoint=file,
+        steps=meta["steps"],
+        images_seen=meta["steps"] * images_per_step(meta),
+        seconds=monitor.get("seconds", 0.0),
+        images_per_second=monitor["images_per_second"],
+        knn=monitor["knn"],
+        collapsed_at=monitor["collapsed_at"],
+        features_collapsed_at=monitor.get("features_collapsed_at"),  # not of an earlier version
+        teacher_cached=monitor.get("teacher_cached"),
+        numbers=monitor["last"],
+    )
+
+
+class Stage:
+    """One stage of a run."""
+
+    def __init__(
+        self, run: PreparedRun, number: int, precision: Precision, out: Path, stop: StopRequest
+    ) -> None:
+        self._run, self._number, self._precision = run, number, precision
+        self._out, self._stop = out, stop
+        self._folder = out / f"stage{number}"
+        self._owner = f"{read_run_file(out).get('run')}, stage {number}"
+
+    def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
+        """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
+        run, recipe, machine = self._run, self._run.plan.recipe, self._run.machine
+        processes, console = run.processes, run.console
+        method = run.make_method(self._precision)
+        if weights is not None:
+            method.begin_from(weights)
+        seed = stage_seed(run.plan.seed, self._number)
+        cache = run.cache and run.cache.open(seed, method.num_taught)
+        if cache is not None:
+            self._keep_features(method, cache)
+        loader = stage_batches(
+            recipe, method, run.source, seed, run.workers, rank=processes.rank,
+            count=processes.count, cache=cache,
+        )  # fmt: skip
+        steps = run.steps
+        assert len(loader) == steps.passes_per_epoch
+        module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes)
+
+        processes.on_first(lambda: self._folder.mkdir(exist_ok=True))
+        settings = {part: run.described[part] for part in ("plan", "data", "teacher")}
+        files = ResumeFiles(self._folder, self._owner, settings)
+        shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
+        resumed = processes.gather(processes.on_first(lambda: files.usable(shapes, console)))[0]
+        writer = ResumeWriter(files)
+        saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
+        every = monitor_interval(machine.monitor_every, steps.total)
+        views = self._out / VIEWS if self._number == 1 else None
+        record = Record(self._folder, console, views)
+        monitor = Monitor(every, machine.max_bad, run.source, record, processes, console)
+        callbacks: list[L.Callback] = [
+            FiniteSteps(machine.skip_nonfinite, processes, console),
+            Guard(GradientFlowGuard(method.parts())),
+            monitor,
+        ]
+        if processes.first:
+            callbacks.append(Gradients(every, method, record))
+            layers = BinaryLayers(method.backbone)
+            if layers:
+                callbacks.append(Layers(every, layers, record))
+            if run.source.labels is not None and len(run.source) >= 10:
+                callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
+        callbacks.append(saver)
+        if processes.first:
+            num_stages = len(recipe.precisions())
+            title = f"stage {self._number}/{num_stages} {self._precision.value}"
+            later = (num_stages - self._number) * steps.total
+            callbacks.append(ProgressBar(title, later, steps, monitor, console))
+        if machine.profile:
+            profile = Profile(self._folder / "profile.json", console)
+            callbacks = [profile, *callbacks, profile.last]
+        trainer = build_trainer(callbacks, writer, run, method, steps.total)
+        self._fit(module, trainer, loader, saver, resumed)
+        self._finish(module, monitor)
+        processes.on_first(files.remove)
+
+    def _keep_features(self, method: Method, cache: FeatureCache) -> None:
+        """Have the teacher's features written to the cache, as long as that succeeds."""
+        console, recipe = self._run.console, self._run.plan.recipe
+        (target,) = (m for m in method.modules() if isinstance(m, FrozenTarget))
+
+        def keep(epoch: int, view: int, indices: list[int], values: NDArray[np.float16]) -> None:
+            epoch = recipe.view_epoch(epoch)
+            try:
+                cache.write(epoch, view, indices, values)
+            except OSError as error:
+                target.keep = None
+                console.print(
+                    f"the teacher's features are not kept from here on: {cache.file(epoch, view)} "
+                    f"cannot be written: {error.strerror or error}; the run goes on",
+                    style="yellow", markup=False, highlight=False,
+                )  # fmt: skip
+
+        target.keep = keep
+
+    def _fit(
+        self, module: PretrainModule, trainer: L.Trainer, loader: EpochLoader,
+        saver: SaveResume, resumed: Path | None,
+    ) -> None:  # fmt: skip
+        """Train to the last step, from the resume file where there is one."""
+        run = self._run
+        with quiet_lightning():
+            try:
+                trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
+            except SystemExit:  # Lightning's answer to a second Ctrl-C
+                raise run.interrupted(f"stopped at once in stage {self._number}", SIGINT) from None
+        if saver.stopped_by and trainer.global_step < module.num_steps:
+            saved = "saved" if saver.last_step == trainer.global_step else "not saved"
+            raise run.interrupted(
+                f"stopped and {saved} at step {trainer.global_step} of {module.num_steps} in stage "
+                f"{self._number}",
+                saver.stopped_by,
+            )
+
+    def _finish(self, module: PretrainModule, monitor: Monitor) -> None:
+        run, recipe = self._run, self._run.plan.recipe
+        weights = module.method.weights()
+        if not module.learned:
+            run.fail("no batch held two readable images: nothing was learned or saved")
+        finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
+        if run.processes.largest(float(not finite)):  # BN's statistics are each process's own
+            run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
+        unreadable = monitor.all_unreadable()
+        seconds = monitor.seconds
+        images = module.global_step * run.steps.batch_size
+        meta = {
+            "stage": self._number,
+            "num_stages": len(recipe.precisions()),
+            "precision": self._precision.value,
+            "steps": module.global_step,
+            "images_per_step": run.steps.batch_size,
+            "max_steps": run.plan.max_steps,
+            "seed": run.plan.seed,
+            "backbone": recipe.to_json()["backbone"],
+            "views": recipe.to_json()["views"],
+            "recipe": {"name": run.plan.recipe_name, **recipe.to_json()},
+            "data": run.described["data"],
+            "teacher": run.described["teacher"],
+            "machine": run.machine_described,
+            "monitor": {
+                "knn": monitor.knn,
+                "collapsed_at": monitor.collapsed_at,
+                "features_collapsed_at": monitor.features_collapsed_at,
+                "seconds": seconds,
+                "images_per_second": images / max(seconds, 1e-9),
+                "unreadable_images": len(unreadable),
+                "teacher_cached": _cached_share(module.method),
+                "last": monitor.last,
+            },
+        }
+        file = self._out / f"stage{self._number}.safetensors"
+        run.processes.on_first(lambda: self._save(file, weights, meta))
+        if monitor.collapsed_at is not None:
+            text = collapse_message(monitor.collapsed_at)
+            run.console.print(f"stage {self._number}: {text}", style="bold red")
+        if monitor.features_collapsed_at is not None:
+            text = features_message(monitor.features_collapsed_at)
+            run.console.print(f"stage {self._number}: {text}", style="bold red")
+        if unreadable:
+            run.console.print(unreadable_images(run.source, unreadable))
+
+    def _save(self, file: Path, weights: Mapping[str, torch.Tensor], meta: dict[str, Any]) -> None:
+        try:
+            save_checkpoint(file, weights, meta)
+        except OSError as error:
+            raise UserError(
+                f"stage {self._number} is trained but not saved: {error.filename or file} cannot "
+                f"be written: {error.strerror or error}; make room, then go on with: "
+                f"{self._run.resume_command}"
+            ) from error
+
+
+def _cached_share(method: Method) -> float | None:
+    """Of the teacher's features, the share that a cache knew; None without a teacher."""
+    target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
+    if target is None or not target.asked:
+        return None
+    return round(1 - target.made / target.asked, 4)

@@ -1,0 +1,99 @@
+"""Lightning's Trainer, as a run uses it: everything that adapts Lightning stands here."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+
+from burn.backbones.base import Backbone
+from burn.methods.base import Method
+from burn.runtime.compute import uses_bfloat16
+from burn.training.callbacks.resume import (
+    ResumeWriter,
+)
+from burn.training.prepared import PreparedRun
+
+
+def build_trainer(
+    callbacks: list[L.Callback],
+    writer: ResumeWriter,
+    run: PreparedRun,
+    method: Method,
+    num_steps: int,
+) -> L.Trainer:
+    recipe, device, processes = run.plan.recipe, run.machine.device, run.processes
+    if run.machine.compile:
+        _compile_training(method.backbone)
+    several: dict[str, Any] = {}
+    if processes.count > 1:
+        several = {
+            "num_nodes": processes.count // processes.local_count,
+            "strategy": "ddp",
+            "sync_batchnorm": run.synchronizes,
+        }
+    with quiet_lightning():
+        trainer = L.Trainer(
+            accelerator=processes.device.type,
+            devices=processes.local_count,
+            plugins=[writer, LightningEnvironment()],
+            precision="bf16-mixed" if uses_bfloat16(recipe.compute, device) else "32-true",
+            max_steps=num_steps,
+            max_epochs=-1,
+            accumulate_grad_batches=recipe.accumulate,
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            callbacks=callbacks,
+            logger=False,
+            num_sanity_val_steps=0,
+            **several,
+        )
+    # Signals are ours (burn.runtime.signals). Lightning's handler of SIGTERM talks to the other
+    # processes from inside the handler, and hangs where only one of them was told; its
+    # question at every step, whether the first one was, waits for a GPU.
+    trainer._signal_connector.register_signal_handlers = lambda: None
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    return trainer
+
+
+def _compile_training(backbone: Backbone) -> None:
+    """Run its training passes through torch.compile; evaluation would be compiled once more.
+
+    Frozen networks are left alone: they run in a folded copy, with the bits that a cache keeps.
+    """
+    plain = backbone.forward
+    compiled = torch.compile(plain)
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        return compiled(images) if backbone.training else plain(images)
+
+    backbone.forward = forward
+
+
+class quiet_lightning:
+    """Lightning's tips and notices, which a user can do nothing about, stay away."""
+
+    _LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero",
+                "lightning.pytorch.accelerators.cuda")  # fmt: skip
+
+    def __enter__(self) -> None:
+        self._levels = {name: logging.getLogger(name).level for name in self._LOGGERS}
+        for name in self._LOGGERS:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._caught = warnings.catch_warnings()
+        self._caught.__enter__()
+        warnings.filterwarnings("ignore", module=r"lightning\..*")
+        warnings.filterwarnings("ignore", message=r".*num_workers.*")
+        # DistributedDataParallel, of 1×1 kernels that lie channels last: nothing is copied for it.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+
+    def __exit__(self, *exception: object) -> None:
+        self._caught.__exit__(None, None, None)
+        for name, level in self._levels.items():
+            logging.getLogger(name).setLevel(level)
