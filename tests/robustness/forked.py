@@ -22,7 +22,7 @@ from typing import Any
 # Everything that commands import, so that a child begins at once. None of it starts a thread.
 _MODULES = (
     "burn.campaigns.ablate", "burn.campaigns.compare", "burn.checkpoints.foreign.exchange",
-    "burn.cli.demo", "burn.cli.main", "burn.deploy.onnx", "burn.deploy.pack",
+    "burn.campaigns.demo", "burn.cli.main", "burn.deploy.onnx", "burn.deploy.pack",
     "burn.evaluation.registry", "burn.experiments.run", "burn.report.page",
     "burn.report.render.tables", "burn.training.run",
 )  # fmt: skip

@@ -16,6 +16,7 @@ from cases import TWO_LINES, Case, Outcome, Server, check
 
 import burn.cli.main
 from burn.campaigns.settings import Execution
+from burn.cli.commands import info
 from burn.core.errors import UserError
 from burn.core.inputs import read_text
 from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
@@ -298,7 +299,7 @@ def test_an_unexpected_error_is_one_line(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(burn.cli.main, "_info", fail)
+    monkeypatch.setattr(info, "run", fail)
     monkeypatch.setattr(burn.cli.main, "last_opened", lambda: None)  # of another test
     monkeypatch.setenv("BURN_DEBUG", debug)
     assert burn.cli.main.main(["info", "x"]) == status
@@ -319,7 +320,7 @@ def test_the_last_file_opened_is_named(
         read_text(tmp_path / "file")
         raise IndexError
 
-    monkeypatch.setattr(burn.cli.main, "_info", fail)
+    monkeypatch.setattr(info, "run", fail)
     assert burn.cli.main.main(["info", "x"]) == 1
     assert f"{tmp_path}/file" in capsys.readouterr().err
 

@@ -1,0 +1,1 @@
+"""A module for each command, whose `run` takes its arguments."""

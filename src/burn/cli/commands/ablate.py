@@ -1,0 +1,36 @@
+"""The command `burn ablate`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.cli.shared import (
+    print_results,
+    read_campaign,
+)
+
+
+def run(arguments: list[str], console: Console) -> None:
+    from burn.campaigns.ablate import Ablation, ablate, groups_named
+    from burn.paper.ablations import GROUPS
+    from burn.report.render.ablations import ablation_table
+
+    named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
+    parser = Parser(
+        "ablate",
+        "Train a BURN recipe with one choice changed at a time, at equal budget, and evaluate\n"
+        "every variant by kNN and linear evaluation. Interrupted, the same command goes on; later "
+        f"ones may add\ngroups and seeds.\n\ngroups:\n{named}",
+        "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
+        "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
+    )
+    parser.add_argument(
+        "--groups", type=str, default="all", help="all, or names from above with commas between"
+    )
+    options, ablation, execution = read_campaign(parser, arguments, Ablation)
+    groups = groups_named(options.groups, ablation.labelled_teacher)
+    ablate(
+        ablation, groups, execution, console,
+        lambda results: print_results(results, options.json, ablation_table),
+    )  # fmt: skip

@@ -1,0 +1,40 @@
+"""The command `burn compare`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.cli.shared import (
+    print_results,
+    read_campaign,
+)
+
+
+def run(arguments: list[str], console: Console) -> None:
+    from burn.campaigns.compare import COMPARED, Comparison, compare
+    from burn.report.render.tables import comparison_table
+
+    parser = Parser(
+        "compare",
+        "Train several methods on the same images, network and budget, and evaluate them by kNN "
+        "and linear\nevaluation. Interrupted, the same command goes on; later ones may add methods "
+        "and seeds.",
+        "  burn compare --methods burn,s2bnn,mocov2 --data cifar/train.parquet \\\n"
+        "      --test cifar/val.parquet --budget 400000 --teacher runs/teacher \\\n"
+        "      --out runs/compared\n"
+        "  burn compare --methods all --seeds 0,1 --data photos/train --test photos/val \\\n"
+        "      --budget 400000 --teacher runs/teacher \\\n"
+        "      --labelled-teacher runs/teacher-supervised --out runs/compared",
+    )
+    parser.add_argument(
+        "--methods", type=str, default="all", help=f"all, or some of {', '.join(COMPARED)}"
+    )
+    options, comparison, execution = read_campaign(parser, arguments, Comparison)
+    methods = (
+        COMPARED if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
+    )
+    compare(
+        comparison, methods, execution, console,
+        lambda results: print_results(results, options.json, comparison_table),
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""The command `burn evaluate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.cli.shared import (
+    one_line,
+    print_results,
+    settings_of,
+)
+from burn.core.errors import UserError
+
+_EVALUATE = """\
+Judge a backbone by a protocol of the paper (appendix A). Of each, --help after its name shows the
+settings, whose defaults are the paper's:
+
+  knn        weighted k nearest neighbours, no training
+  linear     a linear layer on the frozen backbone
+  semi       fine-tuning on 1 % or 10 % of the labels, the best of nine learning rates
+  svm        one linear SVM a class on frozen features, full and few-shot
+  transfer   linear evaluation with the settings of one of the paper's five data sets
+  detection  Faster R-CNN fine-tuned on images with boxes, VOC layout"""
+_EVALUATE_EXAMPLES = """\
+  burn evaluate knn runs/student --train digits --test digits
+  burn evaluate linear runs/student --train cifar.parquet --test val.parquet
+  burn evaluate linear runs/student --augment none --train digits --test digits
+  burn evaluate semi runs/student --labels 10 --train digits --test digits --out runs/semi
+  burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val"""
+
+
+def run(arguments: list[str], console: Console) -> None:
+    from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
+    from burn.report.render.tables import results_table
+
+    protocol = arguments[0] if arguments else "--help"
+    if protocol not in (*PROTOCOL_CONFIGS, "-h", "--help"):
+        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOL_CONFIGS)} first")
+    parser = Parser("evaluate PROTOCOL CHECKPOINT", _EVALUATE, _EVALUATE_EXAMPLES)
+    parser.add_argument("protocol", type=str, help=", ".join(PROTOCOL_CONFIGS))
+    parser.add_argument(
+        "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
+    )
+    parser.add_class_arguments(Request, as_group=False, skip={"checkpoint", "random_init"})
+    parser.add_argument(
+        "--random_init",
+        action="store_true",
+        help="the checkpoint's network with random weights: the floor",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    kind = PROTOCOL_CONFIGS.get(protocol)
+    if kind:
+        parser.add_class_arguments(kind, as_group=False)
+    options = parser.read(arguments or ["--help"])
+    assert kind is not None
+    config = settings_of(options, kind)
+    from burn.evaluation.registry import evaluate
+
+    def show(results: Sequence[Any], notes: Sequence[str]) -> None:
+        for note in notes:
+            print(one_line(note), file=sys.stderr)
+        print_results(results, options.json, results_table)
+
+    evaluate(protocol, settings_of(options, Request), config, console, show)

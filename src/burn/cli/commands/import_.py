@@ -1,0 +1,43 @@
+"""The command `burn import`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+
+
+def run(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "import FILE",
+        "A published checkpoint of a binary network becomes burn's: the same function but where a\n"
+        "sign's argument is exactly 0.",
+        "  burn import model_best.pth.tar --format reactnet --out runs/reactnet.safetensors\n"
+        "  burn import checkpoint.pth --format s2bnn --stage 2 --out runs/s2bnn.safetensors\n"
+        "  burn import stage1.pth --format burn-release --stage 1 --out runs/stage1.safetensors",
+    )
+    parser.add_argument("file", type=str, help="torch file; nothing in it is executed")
+    parser.add_argument(
+        "--format", type=str, required=True,
+        help="reactnet (liuzechun/ReActNet), burn-release, or s2bnn",
+    )  # fmt: skip
+    parser.add_argument("--out", type=str, required=True, help="our checkpoint, .safetensors")
+    parser.add_argument(
+        "--stage", type=int | None, default=None,
+        help="1: only the activations are binary, 2: the weights too; needed for burn-release and "
+        "s2bnn, whose files do not say it (default: what the file says)",
+    )  # fmt: skip
+    options = parser.read(arguments)
+    from burn.checkpoints.foreign.exchange import import_checkpoint
+    from burn.core.paths import expand
+
+    done = import_checkpoint(
+        expand(options.file), options.format, expand(options.out), options.stage
+    )
+    kept = "".join(f", {name} ({count:,} parameters)" for name, count in done.heads.items())
+    print(f"reactnet_a, {done.precision.value} ({done.parameters:,} parameters){kept}")
+    for note in done.notes:
+        print(note)
+    for name, count in done.dropped.items():
+        print(f"left out: {name}" + (f" ({count} entries)" if count > 1 else ""))
+    print(f"-> {options.out}")

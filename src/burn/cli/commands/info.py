@@ -1,0 +1,80 @@
+"""The command `burn info`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.core.errors import UserError, printable
+
+
+def run(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "info NAME",
+        "Parameters, operations and size of a network, or of the one in a checkpoint; the contents "
+        "of a\npacked file.",
+        "  burn info reactnet_a --image-size 224 --classes 1000\n"
+        "  burn info runs/student --json\n"
+        "  burn info resnet50\n"
+        "  burn info student.bnn",
+    )
+    parser.add_argument(
+        "name", type=str,
+        help="reactnet_a, a timm name, a checkpoint of burn's, or a packed file (.bnn)",
+    )  # fmt: skip
+    parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
+    parser.add_argument("--classes", type=int, default=0, help="outputs of a linear classifier")
+    parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.read(arguments)
+    from burn.core.paths import expand, nearest_path
+
+    path = expand(options.name)
+    there = os.path.lexists(path)
+    near = None if there else nearest_path(path)
+    hint = f"did you mean {near}?" if near else "give a run folder, a checkpoint or a timm name"
+    if not there and ({"/", os.sep} & set(options.name) or path.suffix in (".safetensors", ".bnn")):
+        raise UserError(f"no run, checkpoint or packed file at {options.name}: {hint}")
+    if path.suffix == ".bnn":
+        _packed_info(options, path)
+        return
+    from burn.experiments.cost.compute import cost_table, cost_title, count_named
+
+    try:
+        cost, about = count_named(
+            options.name, path, options.image_size, options.classes, options.width
+        )
+    except UserError as error:
+        if near and "unknown backbone" in str(error):
+            raise UserError(f"{options.name} is no run, checkpoint or backbone: {hint}") from error
+        raise
+    if options.json:
+        print(json.dumps({**about, **asdict(cost), "ops": cost.ops}, indent=2))
+    else:
+        print(cost_title(about))
+        Console(markup=False, highlight=False).print(cost_table(cost))
+
+
+def _packed_info(options: Any, file: Path) -> None:
+    """Of `burn info FILE.bnn`."""
+    from burn.deploy.described import packed_facts, packed_table
+
+    if (options.image_size, options.classes, options.width) != (None, 0, None):
+        raise UserError(
+            f"{options.name} is a packed file, which is as it is: leave out --image-size, "
+            "--classes and --width"
+        )
+    facts = packed_facts(file)
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        print(printable(f"packed file {options.name}"))
+        Console(markup=False, highlight=False, emoji=False).print(packed_table(facts))
+        hint = f"burn-engine info {options.name} lists its layers and what runs them here"
+        print(printable(hint))

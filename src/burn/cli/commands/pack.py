@@ -1,0 +1,81 @@
+"""The command `burn pack`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.core.errors import UserError
+
+
+def run(arguments: list[str], console: Console) -> None:
+    parser = Parser(
+        "pack CHECKPOINT OUT",
+        "A binary checkpoint (stage 2) as one file of bits, which burn-engine runs without torch.\n"
+        "The file is run and compared with the network before it gets its name. With --head it\n"
+        "names classes; burn evaluate linear --out DIR keeps the classifier that it trains in DIR.",
+        "  burn pack runs/student student.bnn\n"
+        "  burn evaluate linear runs/student --lr 0.003 --train photos/train --test photos/val \\\n"
+        "      --out runs/student-linear\n"
+        "  burn pack runs/student student.bnn --head runs/student-linear\n"
+        "  burn pack runs/supervised classes.bnn --head runs/supervised\n"
+        "  burn pack runs/student student.bnn --results runs/student-judged",
+    )
+    parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
+    parser.add_argument("out", type=str, help="file to write, .bnn")
+    parser.add_argument(
+        "--head", type=str | None, default=None,
+        help="linear classifier: what evaluate linear kept (the folder or the file), or a "
+        "checkpoint or run that has one, of the same backbone",
+    )  # fmt: skip
+    parser.add_argument(
+        "--results", type=str | None, default=None,
+        help="folder to whose results.jsonl the file's size, its agreement and the milliseconds of "
+        "an image here on one thread are added",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    options = parser.read(arguments)
+    from burn.core.paths import expand
+    from burn.core.results import append_results
+    from burn.deploy.pack import pack
+
+    head = None if options.head is None else expand(options.head)
+    kept = None if options.results is None else expand(options.results) / "results.jsonl"
+    if kept:
+        append_results(kept, [])  # after packing would be late to find out
+    done = pack(expand(options.checkpoint), expand(options.out), head)
+    speed: dict[str, float] = {}
+    unkept: UserError | None = None
+    if kept:
+        from burn.deploy.measured import pack_results
+
+        results = pack_results(done, expand(options.out), options.checkpoint)
+        try:
+            append_results(kept, results)
+        except UserError as error:
+            unkept = error  # raised below, after the numbers are out
+        speed = {r.metric: r.value for r in results if r.metric == "milliseconds"}
+    if options.json:
+        print(json.dumps({**asdict(done), **speed, "out": options.out}))
+        if unkept:
+            raise unkept
+        return
+    print(
+        f"{done.bytes:,} bytes, {done.ratio:.1f} times less than the {done.float32_bytes:,} of its "
+        "parameters in float32"
+    )
+    print(
+        f"run and compared on {done.images} images: least cosine of the features {done.cosine:.6f}"
+        + (f", same class for {done.same_class} of them" if done.classes else "")
+    )
+    if kept:
+        added = "" if unkept else f", added to {kept}"
+        print(f"{speed['milliseconds']:.3f} ms an image here on one thread{added}")
+    print(f"-> {options.out}")
+    print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")
+    if unkept:
+        raise unkept
