@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from burn.core.results import ACCURACIES, Result, largest_class
-from burn.report.load.gather import (
-    Gathered,
-    Judgement,
-    Run,
-    number,
-    settings_of,
-    short_path,
-    words,
-)
+from burn.report.load.found import Gathered, Judgement, Run
+from burn.report.load.gather import settings_of
+from burn.report.load.values import number, short_path, words
 from burn.report.render.tables import number_name
 
 Kind = Literal["random", "float", "half", "binary"]

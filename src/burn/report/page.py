@@ -13,7 +13,9 @@ from markupsafe import Markup
 
 from burn.core.errors import UserError, printable
 from burn.core.files import write_text
-from burn.report.load.gather import Gathered, Group, Neighbours, Run, gather, short_path, words
+from burn.report.load.found import Gathered, Group, Neighbours, Run
+from burn.report.load.gather import gather
+from burn.report.load.values import short_path, words
 from burn.report.model import Network, Verdict, networks, verdict
 from burn.report.sections.analyses import analysis_part
 from burn.report.sections.answer import alarms, campaign_of, cautions, opening, tiles

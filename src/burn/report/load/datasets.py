@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.paper import numbers as paper
-from burn.report.load.gather import dig, number
+from burn.report.load.values import dig, number
 
 _TOLERANCE = 0.02  # share of the images that may be missing, as unreadable or vanished ones are
 

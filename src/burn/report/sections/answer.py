@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from burn.report.load.gather import Gathered, Group, Run, dig, number, short_path, words
+from burn.report.load.found import Gathered, Group, Run
+from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import BARELY, Network, Number, Verdict, kind_beside, training_of
 from burn.report.render.cells import duration, percent, size
 from burn.report.render.tables import number_name

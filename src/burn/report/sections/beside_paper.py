@@ -8,7 +8,8 @@ from typing import Any
 
 from burn.paper import numbers as paper
 from burn.report.load.datasets import difference, is_known
-from burn.report.load.gather import Group, Run, number, short_path, words
+from burn.report.load.found import Group, Run
+from burn.report.load.values import number, short_path, words
 from burn.report.model import Network, Number, Verdict
 from burn.report.render.cells import DASH, Cell, Table, percent, setting, signed
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from burn.paper import ablations
 from burn.paper import numbers as paper
-from burn.report.load.gather import Group, Run, dig, number, short_path, words
+from burn.report.load.found import Group, Run
+from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, colour_of
 from burn.report.render.cells import DASH, Cell, Table, duration, percent, setting
 from burn.report.render.charts import Chart, Dot, dots, scatter, small

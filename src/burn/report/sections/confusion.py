@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from burn.report.load.gather import Confusion, short_path
+from burn.report.load.found import Confusion
+from burn.report.load.values import short_path
 from burn.report.render.cells import Cell, Table, percent
 from burn.report.render.charts import Chart, Dot, dots
 from burn.report.render.tables import number_name

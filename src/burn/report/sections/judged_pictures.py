@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.core.errors import UserError
-from burn.report.load.gather import Detected, Neighbours, short_path
+from burn.report.load.found import Detected, Neighbours
 from burn.report.load.images import jpeg, open_picture, shrunk, tile
+from burn.report.load.values import short_path
 
 _SHOWN = 48  # pixels of a neighbour's tile at least
 

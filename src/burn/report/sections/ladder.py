@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from burn.report.load.gather import Group
+from burn.report.load.found import Group
 from burn.report.model import Network, Number, Verdict, colour_of, kind_beside, random_of
 from burn.report.render.tables import number_name
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from burn.core.results import Result
-from burn.report.load.gather import Gathered, finite, number, short_path, words
+from burn.report.load.found import Gathered
+from burn.report.load.values import finite, number, short_path, words
 from burn.report.render.cells import DASH, Cell, Table, size
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from burn.report.load.gather import settings_of, short_path
+from burn.report.load.gather import settings_of
+from burn.report.load.values import short_path
 from burn.report.model import PROTOCOLS, Network, Number, kind_beside
 from burn.report.render.cells import DASH, Cell, Table, percent, setting
 from burn.report.render.tables import number_name

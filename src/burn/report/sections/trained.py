@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from burn.report.load.gather import Run, dig, number, short_path, words
+from burn.report.load.found import Run
+from burn.report.load.values import dig, number, short_path, words
 from burn.report.render.cells import DASH, Cell, Table, duration, percent, setting
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from burn.core.thresholds import RANK_ALARM, TARGET_ALARM
-from burn.report.load.gather import Run
+from burn.report.load.found import Run
 from burn.report.render.charts import Chart, Line, Scale, curves, strip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from burn.report.load.gather import Run
+from burn.report.load.found import Run
 from burn.report.load.images import open_picture, shrunk
 from burn.report.sections.judged_pictures import Detail
 
