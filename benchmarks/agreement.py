@@ -25,7 +25,7 @@ from torch.nn import functional as F
 import burn_engine
 from burn.checkpoints.classifier import load_classifier
 from burn.data.loader import plain_batches
-from burn.data.sources import open_source
+from burn.data.open import open_source
 from burn.evaluation.context import load_model
 from burn.layers import BinaryConv2d
 from burn_engine.format import BinaryConvolution, read_program

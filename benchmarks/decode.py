@@ -32,7 +32,7 @@ from torchvision import transforms as tv
 
 from burn.data import augment as views
 from burn.data.augment import ViewConfig, generator, random_view
-from burn.data.sources import decode
+from burn.data.decode import decode
 
 _CONFIG = ViewConfig()
 _SMALL = ViewConfig(size=96)

@@ -16,7 +16,7 @@ from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.data.augment import ViewConfig, plain_view
-from burn.data.sources import open_source
+from burn.data.open import open_source
 from burn.methods.simclr import Simclr
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine

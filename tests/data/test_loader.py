@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from burn.core.types import Batch
 from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
+from burn.data.decode import UnreadableImage
 from burn.data.loader import (
     EpochSampler,
     TrainLoader,
@@ -24,7 +25,7 @@ from burn.data.loader import (
     plain_batches,
     random_views,
 )
-from burn.data.sources import UnreadableImage, open_source
+from burn.data.open import open_source
 
 VIEWS = ViewConfig(size=16, resize=16, jitter=1.0)
 NUM_VIEWS = 2

@@ -23,17 +23,14 @@ from PIL import EpsImagePlugin, Image
 from sklearn.datasets import load_digits
 
 from burn.core.errors import UserError
+from burn.data.base import Source
 from burn.data.builtin.digits import Digits
-from burn.data.sources import (
-    Cifar,
-    Folder,
-    Parquet,
-    Source,
-    UnreadableImage,
-    open_source,
-    require_readable,
-    skipped_files,
-)
+from burn.data.checks import require_readable
+from burn.data.decode import UnreadableImage
+from burn.data.formats.cifar import Cifar
+from burn.data.formats.folder import Folder, skipped_files
+from burn.data.formats.parquet import Parquet
+from burn.data.open import open_source
 
 
 def picture(seed: int = 0, height: int = 9, width: int = 7) -> np.ndarray:
@@ -801,7 +798,7 @@ def test_a_forged_array_does_not_reach_memory(tmp_path: Path):
     folder = cifar100(tmp_path / "cifar")
     put(folder / "train", python3({b"data": ForgedArray(), b"fine_labels": [1]}))
     code = (
-        "from burn.data.sources import open_source; from burn.core.errors import UserError\n"
+        "from burn.data.open import open_source; from burn.core.errors import UserError\n"
         f"try: open_source({str(folder)!r})\n"
         "except UserError: print('refused')"
     )

@@ -20,8 +20,10 @@ from torch import Tensor
 import tiny  # noqa: F401 - one thread
 from burn.cli.main import main
 from burn.core.types import Features
+from burn.data.base import Source
 from burn.data.builtin.digits import Digits
-from burn.data.sources import Source, UnreadableImage, open_source
+from burn.data.decode import UnreadableImage
+from burn.data.open import open_source
 from burn.evaluation.artifacts import neighbours as room
 from burn.evaluation.artifacts.confusion import MOST_CLASSES, confusion, keep_confusion
 from burn.evaluation.artifacts.neighbours import (

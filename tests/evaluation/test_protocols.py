@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 import tiny  # noqa: F401 - one thread
 from burn.core.errors import UserError
 from burn.core.results import answers_of, read_results
-from burn.data.sources import open_source
+from burn.data.open import open_source
 from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
 from burn.evaluation.classifier import LinearConfig, right_answers

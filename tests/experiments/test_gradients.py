@@ -13,7 +13,7 @@ from burn.checkpoints.foreign.weights import load_teacher
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import Interrupted, UserError
 from burn.core.thresholds import TARGET_ALARM
-from burn.data.sources import open_source
+from burn.data.open import open_source
 from burn.experiments.gradients.compute import SETTINGS, SPLIT_EVERY, FirstSteps, Setting
 from burn.experiments.rows import from_csv, to_csv
 from burn.experiments.run import GradientOptions, _read_part, measure_gradients

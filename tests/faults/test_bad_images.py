@@ -23,9 +23,10 @@ from PIL import Image
 
 from burn.core.errors import UserError
 from burn.data.augment import ViewConfig
-from burn.data.decode import MOST_BYTES, decode
+from burn.data.base import Source
+from burn.data.decode import MOST_BYTES, UnreadableImage, decode
 from burn.data.loader import plain_batches
-from burn.data.sources import Source, UnreadableImage, open_source
+from burn.data.open import open_source
 
 VIEWS = ViewConfig(size=16, resize=16)
 BOMB = "more than 100,000,000 pixels"
@@ -243,7 +244,8 @@ def test_bombs_cost_neither_memory_nor_time(tmp_path: Path):
     folder = folder_of(tmp_path / "a", {name: build() for name, build in BOMBS.items()})
     code = (
         "import pathlib, sys, time\n"
-        "from burn.data.sources import UnreadableImage, open_source\n"
+        "from burn.data.decode import UnreadableImage\n"
+        "from burn.data.open import open_source\n"
         "def peak():\n"
         "    status = pathlib.Path('/proc/self/status').read_text()\n"
         "    return int(status.split('VmHWM:')[1].split()[0])\n"

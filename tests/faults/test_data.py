@@ -13,7 +13,7 @@ from PIL import Image
 
 import tiny
 from burn.core.errors import UserError
-from burn.data.sources import Folder
+from burn.data.formats.folder import Folder
 from burn.training.plan import Machine
 
 

@@ -15,9 +15,10 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tiny
+from burn.data.formats.folder import Folder
 from burn.data.formats.shards import open_shards
 from burn.data.loader import EpochSampler, TrainLoader, random_views
-from burn.data.sources import Folder, open_source
+from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.training.records.view_samples import _GAP, _HEADER, ROWS, view_samples
 

@@ -36,7 +36,8 @@ from burn.core.files import Busy, locked, remove_unfinished, write_text
 from burn.core.inputs import read_text
 from burn.core.paths import same_path
 from burn.core.results import Result, read_results, result_lines
-from burn.data.sources import open_source, require_outside
+from burn.data.checks import require_outside
+from burn.data.open import open_source
 from burn.evaluation.configs import KnnConfig, LinearConfig, SvmConfig, TransferConfig
 from burn.evaluation.context import Subject, open_model
 from burn.evaluation.protocols import check_sources, run_knn, run_linear, run_transfer

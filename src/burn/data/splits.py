@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from burn.core.errors import UserError
-from burn.data.sources import Source
+from burn.data.base import Source
 
 
 class Subset:

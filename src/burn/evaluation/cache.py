@@ -18,7 +18,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.inputs import require_regular, status_of
 from burn.core.types import Features
-from burn.data.sources import Source
+from burn.data.base import Source
 from burn.evaluation.context import Subject
 from burn.evaluation.features import extract_features
 from burn.evaluation.progress import progress_bar

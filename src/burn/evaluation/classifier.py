@@ -15,8 +15,8 @@ from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.results import packed_answers
 from burn.core.types import Features
+from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
-from burn.data.sources import Source
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 
 

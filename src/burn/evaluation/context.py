@@ -21,7 +21,8 @@ from burn.core.results import Result
 from burn.core.settings import from_plain
 from burn.core.types import Features
 from burn.data.augment import ViewConfig
-from burn.data.sources import Source, UnreadableImage
+from burn.data.base import Source
+from burn.data.decode import UnreadableImage
 
 _LOST = 5  # images of a class; a rare class may lose one or two that are damaged
 _MOST_NAMES = 1000  # names of classes in each line of results.jsonl; ImageNet's are 10 kB

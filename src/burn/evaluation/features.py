@@ -11,8 +11,8 @@ from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.augment import ViewConfig
+from burn.data.base import Source
 from burn.data.loader import plain_batches
-from burn.data.sources import Source
 
 
 def extract_features(

@@ -15,7 +15,7 @@ from burn.checkpoints.classifier import Classifier, save_classifier
 from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.core.types import Features
-from burn.data.sources import Source
+from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.artifacts.neighbours import keep_neighbours

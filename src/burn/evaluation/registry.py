@@ -14,8 +14,11 @@ from rich.console import Console
 from burn.core.errors import printable
 from burn.core.files import locked, remove_unfinished
 from burn.core.results import Result, append_results
+from burn.data.base import Source
+from burn.data.checks import require_outside
+from burn.data.formats.labeled import LabeledFiles
 from burn.data.formats.voc import Voc, is_voc, open_voc
-from burn.data.sources import LabeledFiles, Source, open_source, require_outside
+from burn.data.open import open_source
 from burn.evaluation.configs import Request
 from burn.evaluation.context import Subject, open_model
 from burn.evaluation.detection.protocol import run_detection

@@ -20,8 +20,8 @@ from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
+from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
-from burn.data.sources import Source
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.classifier import new_head, right_answers, top_k

@@ -87,7 +87,7 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
     Raises UserError where a run fails, Interrupted after a signal; the same call goes on.
     """
     from burn.campaigns.jobs import read_campaign, run_campaign
-    from burn.data.sources import open_source
+    from burn.data.open import open_source
 
     variants = options.variants()
     of_a_call = ("seeds", "device", "workers", "processes")

@@ -29,7 +29,7 @@ from burn.runtime.ranks import require_alone
 from burn.runtime.signals import StopRequest
 
 if TYPE_CHECKING:
-    from burn.data.sources import Source
+    from burn.data.base import Source
     from burn.experiments.figure import Report
     from burn.experiments.gradients.compute import Setting
 
@@ -114,7 +114,8 @@ def measure_gradients(
     Finished runs are kept in `out`; Interrupted is raised between two steps.
     """
     from burn.checkpoints.foreign.weights import load_teacher
-    from burn.data.sources import open_source, require_readable
+    from burn.data.checks import require_readable
+    from burn.data.open import open_source
     from burn.experiments.gradients.compute import SETTINGS, steps_of_stage
 
     for setting in SETTINGS:

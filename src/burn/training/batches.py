@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from burn.data.base import Source
 from burn.data.feature_cache import FeatureCache
 from burn.data.formats.shards import ShardedImages
 from burn.data.formats.stream import StreamLoader
 from burn.data.loader import EpochLoader, EpochSampler, TrainLoader, Transform, random_views
-from burn.data.sources import Source
 from burn.methods.base import Method
 from burn.recipes.schema import Recipe
 

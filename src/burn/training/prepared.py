@@ -12,7 +12,8 @@ from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import load_teacher
 from burn.core.errors import Interrupted, SaidByFirst, UserError
 from burn.core.types import Precision
-from burn.data.sources import open_source, require_readable
+from burn.data.checks import require_readable
+from burn.data.open import open_source
 from burn.methods.base import Method
 from burn.methods.configs import NEED_LABELS
 from burn.methods.registry import SHUFFLE_NORMS, build_method

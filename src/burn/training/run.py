@@ -18,7 +18,7 @@ from burn.checkpoints.native import (
 from burn.core.errors import UserError
 from burn.core.files import locked
 from burn.core.types import Checkpoint
-from burn.data.sources import require_outside
+from burn.data.checks import require_outside
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes

@@ -18,7 +18,7 @@ from burn.core.files import remove_unfinished, write_text
 from burn.core.inputs import read_json
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
-from burn.data.sources import Source
+from burn.data.base import Source
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.callbacks.resume import (

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from burn.core.errors import printable
 from burn.core.types import Batch, Known
-from burn.data.sources import Folder, LabeledFiles, Source, skipped_files
+from burn.data.base import Source
+from burn.data.formats.folder import Folder, skipped_files
+from burn.data.formats.labeled import LabeledFiles
 from burn.data.view_config import ViewConfig
 from burn.methods.base import Method
 from burn.methods.configs import NEED_LABELS

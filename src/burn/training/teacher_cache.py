@@ -11,8 +11,8 @@ import numpy as np
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.data.augment import drawing_fingerprint
+from burn.data.base import Source
 from burn.data.feature_cache import CacheFolder, FeatureCache
-from burn.data.sources import Source
 from burn.methods.configs import NEED_TEACHER
 from burn.recipes.schema import Recipe
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from burn.core.errors import UserError
+from burn.data.base import Split
 from burn.data.builtin import scenes
-from burn.data.builtin.digits import Split
 from burn.data.builtin.scenes import digit_scenes, write_digit_scenes
 from burn.data.formats.voc import Voc, open_voc
 

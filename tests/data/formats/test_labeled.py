@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from burn.core.errors import UserError
+from burn.data.decode import UnreadableImage
 from burn.data.formats import labeled
-from burn.data.formats.labeled import Listing, read_birdsnap, read_cub, read_list
-from burn.data.sources import LabeledFiles, UnreadableImage, open_source
+from burn.data.formats.labeled import LabeledFiles, Listing, read_birdsnap, read_cub, read_list
+from burn.data.open import open_source
 
 
 def picture(seed: int) -> np.ndarray:

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from burn.core.errors import UserError
+from burn.data.decode import UnreadableImage
 from burn.data.formats.shards import ShardedImages, open_shards
-from burn.data.sources import UnreadableImage
 
 Entry = tuple[str | tarfile.TarInfo, bytes]
 

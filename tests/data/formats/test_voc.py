@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 
 from burn.core.errors import UserError
+from burn.data.base import Source
+from burn.data.decode import UnreadableImage
 from burn.data.formats.voc import VOC_CLASSES, Voc, open_voc
-from burn.data.sources import Source, UnreadableImage
 
 WIDTH, HEIGHT = 30, 20
 

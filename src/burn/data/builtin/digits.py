@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-Split = Literal["train", "test"]
+from burn.data.base import Split
+
 _SIDE = 32
 
 

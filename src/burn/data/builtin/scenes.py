@@ -15,7 +15,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from burn.core.errors import UserError
-from burn.data.builtin.digits import Digits, Split
+from burn.data.base import Split
+from burn.data.builtin.digits import Digits
 
 _NAME = "digit-scenes-v1"  # another number for other pixels
 _COUNTS = {"train": 160, "val": 40, "test": 80}

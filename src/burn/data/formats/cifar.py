@@ -15,7 +15,7 @@ from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.inputs import read_bytes, status_of
-from burn.data.builtin.digits import Split
+from burn.data.base import Split
 
 _MOST_BYTES = 2**28  # of a batch; the largest, CIFAR-100's, has 155 MB
 _MOST_TUPLES = 1000  # in a batch; they have a handful

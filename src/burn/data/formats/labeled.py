@@ -1,6 +1,6 @@
 """Text files that list labelled images: CUB-200-2011, Birdsnap, and lists such as Places205's.
 
-The text files are read and checked here; `burn.data.sources` reads the images they list.
+The text files are read and checked here; `burn.data.open` reads the images they list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular, status_of
-from burn.data.builtin.digits import Split
+from burn.data.base import ImageFiles, Split
 
 MOST_CLASSES = 100_000
 LISTS = (".txt", ".csv", ".lst")
@@ -287,3 +287,13 @@ def _malformed(file: Path, line: int, what: str) -> UserError:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:79] + "…")
+
+
+class LabeledFiles(ImageFiles):
+    """The images of a listing; `missing` counts those that it left out for want of a file."""
+
+    def __init__(self, listing: Listing) -> None:
+        self.name, self.fingerprint = listing.name, listing.fingerprint
+        self.classes, self.missing = listing.classes, listing.missing
+        self.labels: np.ndarray | None = listing.labels
+        self._path, self._names = listing.root, listing.names

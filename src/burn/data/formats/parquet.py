@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular, require_regular
-from burn.data.formats.labeled import MOST_CLASSES
+from burn.data.decode import UnreadableImage, check_bytes, decode
+from burn.data.formats.labeled import MOST_CLASSES, digest
 
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
 # Parquet hardly compresses JPEGs further; raw bitmaps, or PNGs of few colours, several times.
@@ -325,3 +328,64 @@ def _few(names: Sequence[str]) -> str:
     """Names for a message: the first ones, and none of them long."""
     shown = ", ".join(name if len(name) <= 20 else f"{name[:19]}…" for name in names[:5])
     return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown or "none"
+
+
+class Parquet:
+    """Encoded images in parquet files, held in memory as they are stored.
+
+    The classes are those that Hugging Face's description in the files names, otherwise numbers.
+    """
+
+    def __init__(self, paths: Sequence[Path], name: str) -> None:
+        sizes = [require_regular(path) for path in paths]
+        budget = Budget(name, sum(sizes))
+        tables, names = zip(*(self._read(path, budget) for path in paths), strict=True)
+        if len({tuple(table.column_names) for table in tables}) > 1:
+            raise UserError(f"{name}: only some of its files have a column label")
+        table = pa.concat_tables(tables)
+        if not len(table):
+            raise UserError(f"{name} holds no rows")
+        self.name = name
+        self._images = table["image"]
+        if self._images.null_count == len(table):
+            raise UserError(f"{name} holds no image: all {len(table):,} values are missing")
+        entries = zip(paths, sizes, tables, strict=True)
+        self.fingerprint = digest([f"{p.name} {size} {len(t)}" for p, size, t in entries])
+        self.labels: np.ndarray | None = None
+        self.classes: tuple[str, ...] = ()
+        if "label" in table.column_names:
+            labels = table["label"].to_numpy().copy()  # Arrow's own memory is not writable
+            if labels.min() < 0:
+                raise UserError(f"{name}: column label holds negative values")
+            if labels.max() >= MOST_CLASSES:
+                return  # numbers of rows or hashes, not classes
+            self.labels = labels
+            numbers = tuple(str(i) for i in range(int(labels.max()) + 1))
+            self.classes = names[0] if len(names[0]) >= len(numbers) else numbers
+
+    @staticmethod
+    def _read(path: Path, budget: Budget) -> tuple[pa.Table, tuple[str, ...]]:
+        """Columns image and, where there is one, label; the classes' names, if they are told."""
+        chunks: list[pa.Array] = []
+        with opened(path) as (file, columns):
+            for group in range(file.metadata.num_row_groups):
+                for images in images_in(path, file, columns, group):
+                    budget.spend(images.nbytes)
+                    chunks.append(images.cast(pa.large_binary()))
+            labels = read_labels(path, file, columns)
+            image = pa.chunked_array(chunks, pa.large_binary())
+            table = {"image": image} if labels is None else {"image": image, "label": labels}
+            return pa.table(table), columns.class_names
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> Tensor:
+        buffer = self._images[index].as_buffer()
+        if buffer is None or buffer.size == 0:
+            raise UnreadableImage(f"{self.describe(index)}: no bytes")
+        check_bytes(buffer.size, self.describe(index))
+        return decode(buffer.to_pybytes(), self.describe(index))
+
+    def describe(self, index: int) -> str:
+        return f"{self.name} row {index}"

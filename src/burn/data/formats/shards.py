@@ -20,11 +20,10 @@ from torch import Tensor
 from burn.core.errors import UserError
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
 from burn.core.paths import expand
-from burn.data.builtin.digits import Split
+from burn.data.base import EXTENSIONS, Split, named_part
 from burn.data.decode import MOST_BYTES, UnreadableImage, decode
 from burn.data.formats.labeled import MOST_CLASSES, digest
 from burn.data.formats.parquet import Budget, Columns, images_in, opened, read_labels
-from burn.data.sources import EXTENSIONS, named_part
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_NAME = 1 << 20  # bytes of a long name's own entry in a tar

@@ -23,7 +23,7 @@ from torch import Tensor
 from burn.core.errors import UserError
 from burn.core.inputs import list_folder, open_regular, read_bytes
 from burn.core.paths import expand
-from burn.data.builtin.digits import Split
+from burn.data.base import Split
 from burn.data.builtin.scenes import digit_scenes
 from burn.data.decode import FORMATS, MOST_BYTES, UnreadableImage, decode, read_image
 

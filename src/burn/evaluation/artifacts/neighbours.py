@@ -21,8 +21,9 @@ from torch.nn import functional as F
 from burn.core.errors import printable
 from burn.core.files import write_beside, write_text
 from burn.core.types import Features
+from burn.data.base import Source
+from burn.data.decode import UnreadableImage
 from burn.data.formats.shards import ShardedImages
-from burn.data.sources import Source, UnreadableImage
 from burn.evaluation.context import Subject
 
 FOLDER = "neighbours"  # of one set of files for each network

@@ -26,9 +26,9 @@ from burn.core.files import write_beside, write_text
 from burn.core.inputs import require_regular
 from burn.core.results import Result
 from burn.data.augment import generator
+from burn.data.decode import UnreadableImage
 from burn.data.formats.voc import Annotation, Voc
 from burn.data.loader import EpochSampler
-from burn.data.sources import UnreadableImage
 from burn.data.workers import QuietLoader, start_worker
 from burn.evaluation.configs import DetectionConfig
 from burn.evaluation.context import Subject

@@ -19,8 +19,8 @@ from torchvision.transforms.v2 import functional as T
 
 from burn.core.errors import UserError
 from burn.core.results import Result
+from burn.data.base import Source
 from burn.data.formats.voc import Voc
-from burn.data.sources import Source
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.cache import Split, custom_features
 from burn.evaluation.configs import SvmConfig

@@ -20,7 +20,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.schedule import learning_rate_factor
 from burn.core.types import Batch
-from burn.data.sources import Source
+from burn.data.base import Source
 from burn.experiments.rows import Row
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn

@@ -5,8 +5,8 @@ from __future__ import annotations
 import lightning as L
 import torch
 
+from burn.data.base import Source
 from burn.data.formats.shards import ShardedImages
-from burn.data.sources import Source
 from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_accuracy
 from burn.runtime.signals import StopRequest

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from burn.core.errors import SaidByFirst, UserError, printable
 from burn.core.types import Batch
-from burn.data.sources import Source
+from burn.data.base import Source
 from burn.methods.base import Method
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import resident_bytes

@@ -12,9 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from burn.core.files import write_beside
+from burn.data.base import Source
+from burn.data.decode import UnreadableImage
 from burn.data.formats.shards import ShardedImages
 from burn.data.loader import Transform
-from burn.data.sources import Source, UnreadableImage
 
 NAME = "views.jpg"
 ROWS = 8

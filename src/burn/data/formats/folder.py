@@ -1,0 +1,85 @@
+"""Folders of images at any depth, whose subfolders may be classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from burn.core.errors import UserError
+from burn.data.base import (
+    EXTENSIONS,
+    UNREAD_EXTENSIONS,
+    ImageFiles,
+)
+from burn.data.formats.labeled import (
+    digest,
+)
+from burn.data.formats.walk import walk
+
+
+class Folder(ImageFiles):
+    """Images below a folder, at any depth.
+
+    Where every image lies exactly one folder down, and there are two such folders or more, those
+    folders are the classes; otherwise there are no labels.
+
+    root: the folder. skipped: how many other files lie there, by lower-case extension ("" without
+    one), hidden ones left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.root = path
+        found: list[tuple[str, int]] = []
+        self.skipped: Counter[str] = Counter()
+        for folder, _, files in walk(path):
+            for file in files:
+                if file.startswith("."):
+                    continue
+                if not file.lower().endswith(EXTENSIONS):
+                    self.skipped[Path(file).suffix.lower()] += 1
+                else:
+                    full = Path(folder, file)
+                    # a dangling link counts as an image that cannot be read
+                    size = full.stat().st_size if full.exists() else 0
+                    if full.exists() and not full.is_file():
+                        continue  # a pipe or a device would block
+                    found.append((full.relative_to(path).as_posix(), size))
+        if not found:
+            unread = skipped_files(self.skipped, others=False)
+            raise UserError(
+                f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})"
+                + (f", but {unread}" if unread else "")
+            )
+        self.name = str(path)
+        self._path = path
+        self._names = [name for name, _ in found]
+        self.fingerprint = digest([f"{name} {size}" for name, size in found])
+        parents = [name.split("/") for name in self._names]
+        folders = sorted({parts[0] for parts in parents})
+        self.classes: tuple[str, ...] = ()
+        self.labels: np.ndarray | None = None
+        if all(len(parts) == 2 for parts in parents) and len(folders) > 1:
+            position = {name: i for i, name in enumerate(folders)}
+            self.classes = tuple(folders)
+            self.labels = np.array([position[parts[0]] for parts in parents], dtype=np.int64)
+
+
+def skipped_files(counts: Mapping[str, int], *, others: bool = True) -> str:
+    """What a folder holds besides its images, in words; "" for nothing.
+
+    counts: files by extension. others: name files that are no pictures, too.
+    """
+    unread = sorted((e for e in counts if e in UNREAD_EXTENSIONS), key=lambda e: (-counts[e], e))
+    parts = []
+    if unread:
+        named = ", ".join(f"{counts[e]:,} {e[1:].upper()}" for e in unread[:4])
+        more = sum(counts[e] for e in unread[4:])
+        named += f", {more:,} in other formats" if more else ""
+        parts.append(f"{named} (not read: convert them to JPEG or PNG)")
+    rest = sum(counts.values()) - sum(counts[e] for e in unread)
+    if rest and others:
+        parts.append(f"{rest:,} other file{'s' if rest > 1 else ''}")
+    return ", ".join(parts)
