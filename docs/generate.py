@@ -23,7 +23,7 @@ from typing import Any
 import jinja2
 
 from burn.campaigns.ablate import read_ablation
-from burn.campaigns.jobs import read_campaign
+from burn.campaigns.folder import read_campaign
 from burn.core.results import Result, read_results, result_lines
 from burn.core.thresholds import TARGET_ALARM
 from burn.experiments import engine_figure as engine

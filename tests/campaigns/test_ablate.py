@@ -15,11 +15,11 @@ from rich.console import Console
 import burn.campaigns.ablate
 import tiny
 from burn.campaigns.ablate import Ablation, ablate, groups_named, read_ablation, runs_of_variants
-from burn.campaigns.jobs import Execution
+from burn.campaigns.settings import Execution
 from burn.campaigns.variants import VARIANTS
 from burn.core.errors import UserError
 from burn.core.results import Result
-from burn.evaluation.classifier import LinearConfig
+from burn.evaluation.linear_layer import LinearConfig
 from burn.paper.ablations import GROUPS, ablation_rows, find_group
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine

@@ -20,14 +20,13 @@ import burn.campaigns.compare
 import threads
 import tiny
 from burn.campaigns.compare import Comparison, compare
-from burn.campaigns.jobs import Execution
-from burn.campaigns.settings import More
+from burn.campaigns.settings import Execution, More
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
 from burn.core.results import Result, read_results
 from burn.evaluation.configs import LinearConfig, SemiConfig
-from burn.evaluation.context import Subject
-from burn.evaluation.protocols import run_knn
+from burn.evaluation.context import EvaluationContext
+from burn.evaluation.knn import run_knn
 from burn.methods.configs import METHODS, MethodName
 from burn.recipes.schema import Recipe
 from burn.training.module import PretrainModule
@@ -399,9 +398,9 @@ def test_a_teacher_is_judged_at_the_size_that_it_taught_at(
 ):
     seen: dict[str, int] = {}
 
-    def remember(subject: Subject, *arguments: object) -> list[Result]:
-        seen[subject.model] = subject.views.size
-        return run_knn(subject, *arguments)  # type: ignore[arg-type]
+    def remember(context: EvaluationContext, *arguments: object) -> list[Result]:
+        seen[context.model] = context.views.size
+        return run_knn(context, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("burn.campaigns.jobs.run_knn", remember)
     run(tmp_path / "out", ["burn"], teacher=str(teacher), teacher_size=40)

@@ -15,7 +15,7 @@ from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.loader import light_views
-from burn.evaluation.classifier import (
+from burn.evaluation.linear_layer import (
     LINEAR_RATES,
     LinearConfig,
     augmented_batches,

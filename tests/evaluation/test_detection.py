@@ -25,7 +25,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.augment import ViewConfig
 from burn.data.formats.voc import Annotation, Voc, open_voc
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.detection import protocol as detection
 from burn.evaluation.detection.detector import Detector, DetectorConfig, Images, region_losses
 from burn.evaluation.detection.protocol import (
@@ -47,9 +47,11 @@ TINY = DetectionConfig(
 
 
 @pytest.fixture
-def subject(scenes: Path, tmp_path: Path) -> Subject:
+def context(scenes: Path, tmp_path: Path) -> EvaluationContext:
     train, test = (open_voc(str(scenes), part) for part in ("train", "test"))
-    return Subject("tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, tmp_path)
+    return EvaluationContext(
+        "tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, tmp_path
+    )
 
 
 # --- Settings. ---
@@ -113,10 +115,10 @@ class _Finds(nn.Module):
         return [{"boxes": box, "scores": torch.ones(1), "labels": torch.ones(1).long()}], {}
 
 
-def test_detections_are_in_the_pixels_of_the_image_as_it_was(subject: Subject):
-    source = subject.test
+def test_detections_are_in_the_pixels_of_the_image_as_it_was(context: EvaluationContext):
+    source = context.test
     assert isinstance(source, Voc)
-    found = detect(_Finds(), source, subject, TINY, CONSOLE)  # type: ignore[arg-type]
+    found = detect(_Finds(), source, context, TINY, CONSOLE)  # type: ignore[arg-type]
     assert len(found) == len(source)
     for index, each in enumerate(found):
         height, width = source.read(index).shape[1:]
@@ -185,7 +187,7 @@ def test_losses_of_proposals_are_over_256_anchors_an_image():
     assert torch.allclose(scores, each.sum() / 512)
 
 
-def test_every_parameter_is_trained(subject: Subject):
+def test_every_parameter_is_trained(context: EvaluationContext):
     detector = Detector(tiny_reactnet(), 10, TINY.detector, bfloat16=False).train()
     images = Images(torch.randint(0, 256, (2, 3, 64, 96), dtype=torch.uint8), [(64, 96)] * 2)
     target = {"boxes": torch.tensor([[8.0, 8.0, 40.0, 40.0]]), "labels": torch.tensor([3])}
@@ -203,10 +205,10 @@ def test_an_image_without_objects_can_be_learned_from():
     assert all(torch.isfinite(loss) for loss in losses.values())
 
 
-def test_a_backbone_without_stages_is_refused(subject: Subject):
+def test_a_backbone_without_stages_is_refused(context: EvaluationContext):
     vit = build_backbone(BackboneConfig(name="test_vit"), Precision.FLOAT)
     with pytest.raises(UserError, match="test_vit cannot be cut"):
-        run_detection(replace(subject, backbone=vit), TINY, CONSOLE)
+        run_detection(replace(context, backbone=vit), TINY, CONSOLE)
 
 
 def test_precise_bn_is_the_mean_of_the_batches_statistics():
@@ -229,13 +231,13 @@ def test_precise_bn_is_the_mean_of_the_batches_statistics():
 # --- The protocol. ---
 
 
-def test_from_scenes_to_numbers_pictures_and_a_binary_detector(subject: Subject):
-    results = run_detection(subject, TINY, CONSOLE)
+def test_from_scenes_to_numbers_pictures_and_a_binary_detector(context: EvaluationContext):
+    results = run_detection(context, TINY, CONSOLE)
     names = [r.metric for r in results]
     assert names[:3] == ["AP", "AP50", "AP75"]
     assert set(names[3:]) <= {f"AP {digit}" for digit in range(10)}
     assert all(0 <= r.value <= 100 for r in results)
-    out = subject.out
+    out = context.out
     assert out is not None
     assert {p.name for p in out.iterdir()} == {
         "detector.safetensors", "detections.json", "detections.png",
@@ -243,7 +245,7 @@ def test_from_scenes_to_numbers_pictures_and_a_binary_detector(subject: Subject)
     with Image.open(out / "detections.png") as picture:
         assert picture.size[0] > 600
     found = json.loads((out / "detections.json").read_text())
-    assert len(found) == len(subject.test)
+    assert len(found) == len(context.test)
 
     weights = load_file(out / "detector.safetensors")
     backbone = tiny_reactnet()
@@ -257,7 +259,7 @@ def test_from_scenes_to_numbers_pictures_and_a_binary_detector(subject: Subject)
     for conv in (m for m in backbone.modules() if isinstance(m, BinaryConv2d)):
         assert conv.precision == Precision.BINARY
         assert len(conv.effective_weight()[0].abs().unique()) == 1
-    assert torch.equal(subject.backbone.state_dict()["stem.weight"], start["stem.weight"]), (
+    assert torch.equal(context.backbone.state_dict()["stem.weight"], start["stem.weight"]), (
         "the subject itself is left alone"
     )
 
@@ -266,10 +268,10 @@ def test_from_scenes_to_numbers_pictures_and_a_binary_detector(subject: Subject)
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
 def test_an_interrupted_training_goes_on_to_the_same_bits(
-    number: signal.Signals, subject: Subject, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
 ):
-    assert subject.out is not None
-    whole = replace(subject, out=subject.out / "whole")
+    assert context.out is not None
+    whole = replace(context, out=context.out / "whole")
     expected = [r.value for r in run_detection(whole, TINY, CONSOLE)]
     to, calls = detection._to, []
 
@@ -281,50 +283,52 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
 
     monkeypatch.setattr(detection, "_to", interrupted)
     with pytest.raises(Interrupted, match="after 2 of 4 iterations") as stopped:
-        run_detection(subject, TINY, CONSOLE)
+        run_detection(context, TINY, CONSOLE)
     assert stopped.value.number == number
-    assert (subject.out / "detection-resume.pt").is_file()
+    assert (context.out / "detection-resume.pt").is_file()
     with pytest.raises(UserError, match="of another training: remove it"):
-        run_detection(subject, replace(TINY, lr=0.02), CONSOLE)
-    assert [r.value for r in run_detection(subject, TINY, CONSOLE)] == expected
+        run_detection(context, replace(TINY, lr=0.02), CONSOLE)
+    assert [r.value for r in run_detection(context, TINY, CONSOLE)] == expected
     assert len(calls) == 2 + 2 + 2, "two iterations and precise BN"
-    assert not (subject.out / "detection-resume.pt").exists()
-    first, second = (load_file(path / "detector.safetensors") for path in (whole.out, subject.out))  # type: ignore[operator]
+    assert not (context.out / "detection-resume.pt").exists()
+    first, second = (load_file(path / "detector.safetensors") for path in (whole.out, context.out))  # type: ignore[operator]
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_trained_detector_is_tested_again_without_training(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
 ):
-    first = run_detection(subject, TINY, CONSOLE)
+    first = run_detection(context, TINY, CONSOLE)
     monkeypatch.setattr(detection, "_train", lambda *_: pytest.fail("trained again"))
-    again = run_detection(subject, TINY, CONSOLE)
+    again = run_detection(context, TINY, CONSOLE)
     assert [r.value for r in again] == [r.value for r in first]
     assert again[0].seconds > 0.5 * first[0].seconds, "the training's time is counted"
     with pytest.raises(UserError, match="of another training: give another --out"):
-        run_detection(replace(subject, seed=1), TINY, CONSOLE)
-    assert subject.out is not None
-    path = subject.out / "detector.safetensors"
+        run_detection(replace(context, seed=1), TINY, CONSOLE)
+    assert context.out is not None
+    path = context.out / "detector.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match=r"detector\.safetensors is damaged"):
-        run_detection(subject, TINY, CONSOLE)
+        run_detection(context, TINY, CONSOLE)
 
 
-def test_a_damaged_resume_file_is_named(subject: Subject):
-    assert subject.out is not None
-    (subject.out / "detection-resume.pt").write_bytes(b"PK nothing")
+def test_a_damaged_resume_file_is_named(context: EvaluationContext):
+    assert context.out is not None
+    (context.out / "detection-resume.pt").write_bytes(b"PK nothing")
     with pytest.raises(UserError, match=r"detection-resume\.pt is damaged"):
-        run_detection(subject, TINY, CONSOLE)
+        run_detection(context, TINY, CONSOLE)
 
 
-def test_out_is_needed_and_divergence_is_said(subject: Subject):
+def test_out_is_needed_and_divergence_is_said(context: EvaluationContext):
     with pytest.raises(UserError, match="give --out"):
-        run_detection(replace(subject, out=None), TINY, CONSOLE)
+        run_detection(replace(context, out=None), TINY, CONSOLE)
     with pytest.raises(UserError, match="lower --lr"):
-        run_detection(subject, replace(TINY, lr=1e6, warmup=0, iterations=20), CONSOLE)
+        run_detection(context, replace(TINY, lr=1e6, warmup=0, iterations=20), CONSOLE)
 
 
-def test_unreadable_images_are_left_out_and_named(subject: Subject, scenes: Path, tmp_path: Path):
+def test_unreadable_images_are_left_out_and_named(
+    context: EvaluationContext, scenes: Path, tmp_path: Path
+):
     import shutil
 
     copy = tmp_path / "scenes"
@@ -334,7 +338,7 @@ def test_unreadable_images_are_left_out_and_named(subject: Subject, scenes: Path
         (image,) = (copy / "JPEGImages").glob(f"{first}.*")
         image.write_bytes(image.read_bytes()[:50])
     train, test = (open_voc(str(copy), part) for part in ("train", "test"))
-    broken = replace(subject, train=train, test=test, out=tmp_path / "out", notes=[])
+    broken = replace(context, train=train, test=test, out=tmp_path / "out", notes=[])
     few = Voc("few", train._items[:4], train.classes, [])
     assert run_detection(replace(broken, train=few), TINY, CONSOLE)
     named = sorted(note.split("JPEGImages")[1][1:6] for note in broken.notes)
@@ -352,7 +356,7 @@ def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
     }  # fmt: skip
     torch.set_num_threads(1)
     train, test = (open_voc(scenes, part) for part in ("train", "test"))
-    subject = Subject("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
+    context = EvaluationContext("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
     seen = []
     original = detection.Detector.forward
 
@@ -370,7 +374,7 @@ def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
         return seconds
 
     detection._train = train_and_keep
-    results = run_detection(subject, replace(TINY, batch_size=4, precise_bn=0), CONSOLE)
+    results = run_detection(context, replace(TINY, batch_size=4, precise_bn=0), CONSOLE)
     torch.save({"weights": kept[0], "seen": seen, "results": len(results)}, out / f"{rank}.pt")
 
 

@@ -39,9 +39,11 @@ from burn.evaluation.artifacts.neighbours import (
     spread,
     tiles,
 )
-from burn.evaluation.classifier import LinearConfig, top_k
-from burn.evaluation.context import Subject, load_model
-from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
+from burn.evaluation.configs import KnnConfig
+from burn.evaluation.context import EvaluationContext, load_model
+from burn.evaluation.knn import run_knn
+from burn.evaluation.linear import run_linear
+from burn.evaluation.linear_layer import LinearConfig, top_k
 
 CONSOLE = Console(file=io.StringIO())
 CLASSES = ("cat", "dog", "emu")
@@ -86,9 +88,11 @@ def features(source: Source, seed: int, without: Collection[int] = ()) -> Featur
     return Features(values, labels, source.classes, positions)
 
 
-def subject(out: Path | None, train: Source, test: Source) -> Subject:
+def context(out: Path | None, train: Source, test: Source) -> EvaluationContext:
     nothing: Any = None  # no network is asked
-    return Subject("tiny", "runs/x", nothing, nothing, train, test, seed=0, workers=0, out=out)
+    return EvaluationContext(
+        "tiny", "runs/x", nothing, nothing, train, test, seed=0, workers=0, out=out
+    )
 
 
 def kept(out: Path) -> tuple[dict[str, Any], np.ndarray]:
@@ -130,7 +134,7 @@ def test_classes_that_no_test_image_has_are_rows_of_zeros():
 def test_too_many_classes_are_noted_and_not_kept(tmp_path: Path):
     source = Slopes(4)
     for number, is_kept in ((MOST_CLASSES, True), (MOST_CLASSES + 1, False)):
-        judged = subject(tmp_path / str(number), source, source)
+        judged = context(tmp_path / str(number), source, source)
         (tmp_path / str(number)).mkdir()
         names = [str(i) for i in range(number)]
         keep_confusion(judged, "knn", "top1", torch.eye(number), torch.arange(number), names)
@@ -141,7 +145,7 @@ def test_too_many_classes_are_noted_and_not_kept(tmp_path: Path):
 def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
     name, backbone, views = load_model(str(teacher), fresh=False, seed=0)
     data = Digits("test")
-    judged = Subject(
+    judged = EvaluationContext(
         name, str(teacher), backbone, views, data, data, seed=0, workers=0, out=tmp_path
     )
 
@@ -173,7 +177,7 @@ def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
 def test_neighbours_are_those_of_a_sort_and_tiles_are_where_they_belong(tmp_path: Path):
     train, test = Slopes(200, seed=1), Slopes(50, seed=2)
     bank, queries = features(train, 1), features(test, 2)
-    keep_neighbours(subject(tmp_path, train, test), bank, queries, CLASSES)
+    keep_neighbours(context(tmp_path, train, test), bank, queries, CLASSES)
     about, picture = kept(tmp_path)
     rows = about.pop("rows")
     assert about == {
@@ -257,7 +261,7 @@ def test_other_networks_are_shown_on_the_same_images(tmp_path: Path):
     contents, shown = [], []
     for seed in (2, 2, 3):
         keep_neighbours(
-            subject(tmp_path, train, test), features(train, 1), features(test, seed), CLASSES
+            context(tmp_path, train, test), features(train, 1), features(test, seed), CLASSES
         )
         contents.extend(pictures(tmp_path))
         shown.append([row["position"] for row in kept(tmp_path)[0]["rows"]])
@@ -290,11 +294,11 @@ def test_classes_take_turns(number: int):
 def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
     train, test = Slopes(60, seed=1), Slopes(40, seed=2)
     bank, queries = features(train, 1), features(test, 2)
-    keep_neighbours(subject(tmp_path, train, test), bank, queries, CLASSES)
+    keep_neighbours(context(tmp_path, train, test), bank, queries, CLASSES)
     rows = kept(tmp_path)[0]["rows"]
     test.broken = {rows[0]["position"], rows[5]["position"]}
     train.broken = {row["neighbours"][1]["position"] for row in rows}
-    keep_neighbours(subject(tmp_path, train, test), bank, queries, CLASSES)
+    keep_neighbours(context(tmp_path, train, test), bank, queries, CLASSES)
     about, picture = kept(tmp_path)
     assert len(about["rows"]) == ROWS
     assert test.broken.isdisjoint(row["position"] for row in about["rows"])
@@ -311,7 +315,7 @@ def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
 
 def test_where_all_have_vanished_it_is_said(tmp_path: Path):
     test = Slopes(40, broken=range(40))
-    judged = subject(tmp_path, test, test)
+    judged = context(tmp_path, test, test)
     keep_neighbours(judged, features(test, 1), features(test, 2), CLASSES)
     assert not list(tmp_path.iterdir())
     assert judged.notes == [
@@ -321,7 +325,7 @@ def test_where_all_have_vanished_it_is_said(tmp_path: Path):
 
 def test_few_images_make_few_rows_and_leave_paper(tmp_path: Path):
     train, test = Slopes(3, seed=1), Slopes(4, seed=2)
-    keep_neighbours(subject(tmp_path, train, test), features(train, 1), features(test, 2), CLASSES)
+    keep_neighbours(context(tmp_path, train, test), features(train, 1), features(test, 2), CLASSES)
     about, picture = kept(tmp_path)
     assert [len(row["neighbours"]) for row in about["rows"]] == [3] * 4
     assert about["columns"] == 6
@@ -360,7 +364,7 @@ def test_shards_show_the_same_as_the_file_in_memory(tmp_path: Path):
         out = tmp_path / "out"
         out.mkdir(exist_ok=True)
         bank = features(source, 1)  # with those of the image that has become unreadable
-        keep_neighbours(subject(out, source, source), bank, features(source, 2), CLASSES)
+        keep_neighbours(context(out, source, source), bank, features(source, 2), CLASSES)
         (text,) = (out / "neighbours").glob("*.json")
         contents.extend(pictures(out))
         assert '"position": 11,' not in text.read_text()
@@ -370,12 +374,12 @@ def test_shards_show_the_same_as_the_file_in_memory(tmp_path: Path):
 
 def test_names_come_from_whichever_source_has_them():
     numbers, named = Slopes(9, tuple("012")), Slopes(9)
-    assert subject(None, numbers, named).class_names == CLASSES
-    assert subject(None, named, numbers).class_names == CLASSES
-    assert subject(None, numbers, numbers).class_names == tuple("012")
+    assert context(None, numbers, named).class_names == CLASSES
+    assert context(None, named, numbers).class_names == CLASSES
+    assert context(None, numbers, numbers).class_names == tuple("012")
     fewer, more = Slopes(9, ("cat", "dog")), Slopes(9, (*CLASSES, "fox"))
-    assert subject(None, numbers, fewer).class_names == ("cat", "dog", "2")
-    assert subject(None, numbers, more).class_names == CLASSES
+    assert context(None, numbers, fewer).class_names == ("cat", "dog", "2")
+    assert context(None, numbers, more).class_names == CLASSES
 
 
 def test_every_network_keeps_its_neighbours_and_confusions_are_the_newest(

@@ -21,16 +21,12 @@ from burn.core.results import answers_of, read_results
 from burn.data.open import open_source
 from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
-from burn.evaluation.classifier import LinearConfig, right_answers
-from burn.evaluation.context import Subject, load_model
-from burn.evaluation.protocols import (
-    KnnConfig,
-    TransferConfig,
-    check_sources,
-    run_knn,
-    run_linear,
-    run_transfer,
-)
+from burn.evaluation.checks import check_sources
+from burn.evaluation.configs import KnnConfig, TransferConfig
+from burn.evaluation.context import EvaluationContext, load_model
+from burn.evaluation.knn import run_knn
+from burn.evaluation.linear import run_linear, run_transfer
+from burn.evaluation.linear_layer import LinearConfig, right_answers
 from burn.evaluation.registry import Request, evaluate
 
 CONSOLE = Console(file=io.StringIO())
@@ -46,28 +42,28 @@ def class_folders(path: Path, names: tuple[str, ...]) -> Path:
 
 
 @pytest.fixture
-def subject(teacher: Path, tmp_path: Path) -> Subject:
+def context(teacher: Path, tmp_path: Path) -> EvaluationContext:
     name, backbone, views = load_model(str(teacher), fresh=False, seed=0)
     photos = str(class_folders(tmp_path / "photos", ("black", "grey", "white")))
     train, test = open_source(photos), open_source(photos)
-    return Subject(name, str(teacher), backbone, views, train, test, seed=0, workers=0)
+    return EvaluationContext(name, str(teacher), backbone, views, train, test, seed=0, workers=0)
 
 
-def test_uniform_grey_levels_are_told_apart(subject: Subject):
-    (knn,) = run_knn(subject, KnnConfig(k=1), CONSOLE)
+def test_uniform_grey_levels_are_told_apart(context: EvaluationContext):
+    (knn,) = run_knn(context, KnnConfig(k=1), CONSOLE)
     assert (knn.protocol, knn.metric, knn.value) == ("knn", "top1", 100)
-    top1, top5 = run_linear(subject, LinearConfig(epochs=3, lr=0.1, augment="none"), CONSOLE)
+    top1, top5 = run_linear(context, LinearConfig(epochs=3, lr=0.1, augment="none"), CONSOLE)
     assert top5.value == 100  # three classes are fewer than five
     assert 0 <= top1.value <= 100
     given = {"probe": "strict", "epochs": 3, "lr": 0.1, "augment": "none", "compute": "float32"}
     assert given.items() <= top1.settings.items()
 
 
-def test_every_top1_tells_which_images_were_answered_rightly(subject: Subject):
+def test_every_top1_tells_which_images_were_answered_rightly(context: EvaluationContext):
     results = [
-        *run_knn(subject, KnnConfig(k=3), CONSOLE),
-        *run_linear(subject, LinearConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
-        *run_transfer(subject, TransferConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
+        *run_knn(context, KnnConfig(k=3), CONSOLE),
+        *run_linear(context, LinearConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
+        *run_transfer(context, TransferConfig(epochs=2, lr=0.1, augment="none"), CONSOLE),
     ]
     for result in results:
         answers = answers_of(result)
@@ -75,7 +71,7 @@ def test_every_top1_tells_which_images_were_answered_rightly(subject: Subject):
             assert answers is None
             continue
         assert answers is not None
-        assert len(answers) == len(subject.test)
+        assert len(answers) == len(context.test)
         assert 100 * answers.mean() == pytest.approx(result.value, abs=1e-3)
 
 
@@ -87,48 +83,48 @@ def test_an_image_that_cannot_be_read_is_not_answered():
     ]  # fmt: skip
 
 
-def test_the_rate_is_chosen_and_told(subject: Subject):
-    top1, _ = run_linear(subject, LinearConfig(epochs=3, augment="none"), CONSOLE)
+def test_the_rate_is_chosen_and_told(context: EvaluationContext):
+    top1, _ = run_linear(context, LinearConfig(epochs=3, augment="none"), CONSOLE)
     assert top1.settings["lr"] == "auto"
     rates = top1.settings["rates"]
     assert f"{top1.settings['chosen_lr']:g}" in rates
     assert rates[f"{top1.settings['chosen_lr']:g}"] == max(rates.values())
-    assert any("was the best of 15 on 3 held-out" in note for note in subject.notes)
+    assert any("was the best of 15 on 3 held-out" in note for note in context.notes)
 
 
-def test_of_one_image_a_class_no_rate_can_be_chosen(subject: Subject):
-    single = replace(subject, train=Subset(subject.train, [0, 6, 12]))
+def test_of_one_image_a_class_no_rate_can_be_chosen(context: EvaluationContext):
+    single = replace(context, train=Subset(context.train, [0, 6, 12]))
     with pytest.raises(UserError, match=r"lr auto holds training images out: .*; give --lr"):
         run_linear(single, LinearConfig(epochs=1, augment="none"), CONSOLE)
 
 
-def test_the_mlp_probe_keeps_the_papers_rate(subject: Subject):
+def test_the_mlp_probe_keeps_the_papers_rate(context: EvaluationContext):
     config = LinearConfig(probe="mlp", epochs=1, augment="none")
     assert config.first_rate == 30
-    top1, _ = run_linear(subject, replace(config, lr=0.01), CONSOLE)
+    top1, _ = run_linear(context, replace(config, lr=0.01), CONSOLE)
     assert top1.settings["lr"] == 0.01
 
 
-def test_the_papers_linear_augments_and_leaves_the_backbone_as_it_was(subject: Subject):
-    before = {k: v.clone() for k, v in subject.backbone.state_dict().items()}
-    top1, _ = run_linear(subject, LinearConfig(epochs=2, lr=30.0), CONSOLE)
+def test_the_papers_linear_augments_and_leaves_the_backbone_as_it_was(context: EvaluationContext):
+    before = {k: v.clone() for k, v in context.backbone.state_dict().items()}
+    top1, _ = run_linear(context, LinearConfig(epochs=2, lr=30.0), CONSOLE)
     assert top1.settings["augment"] == "crop"
-    after = subject.backbone.state_dict()
+    after = context.backbone.state_dict()
     assert all((after[k] == before[k]).all() for k in before)
-    assert not subject.backbone.training
+    assert not context.backbone.training
 
 
-def test_linear_repeats_itself_for_a_seed(subject: Subject):
+def test_linear_repeats_itself_for_a_seed(context: EvaluationContext):
     config = LinearConfig(epochs=2)
-    first, second = (run_linear(subject, config, CONSOLE) for _ in range(2))
+    first, second = (run_linear(context, config, CONSOLE) for _ in range(2))
     assert [r.value for r in first] == [r.value for r in second]
 
 
-def test_unreadable_images_are_left_out_and_named(subject: Subject):
-    photos = Path(subject.train.name)
+def test_unreadable_images_are_left_out_and_named(context: EvaluationContext):
+    photos = Path(context.train.name)
     (photos / "grey" / "2.png").write_bytes(b"")
-    assert len(plain_features(subject, "train", CONSOLE).values) == 17
-    (note,) = subject.notes
+    assert len(plain_features(context, "train", CONSOLE).values) == 17
+    (note,) = context.notes
     assert note.startswith(f"unreadable images, left out: 1: {photos / 'grey' / '2.png'}: ")
 
 
@@ -168,24 +164,24 @@ def test_numbers_may_stand_for_names(tmp_path: Path):
 
 
 @pytest.mark.parametrize("augment", ["crop", "none"])
-def test_nothing_readable_to_learn_from_is_said(subject: Subject, augment: str):
-    for image in Path(subject.train.name).glob("*/*.png"):
+def test_nothing_readable_to_learn_from_is_said(context: EvaluationContext, augment: str):
+    for image in Path(context.train.name).glob("*/*.png"):
         image.write_bytes(b"")
     config = LinearConfig(epochs=2, augment=augment)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="none of its images can be read"):
-        run_linear(subject, config, CONSOLE)
+        run_linear(context, config, CONSOLE)
 
 
-def test_features_that_are_not_finite_are_said(subject: Subject):
+def test_features_that_are_not_finite_are_said(context: EvaluationContext):
     with torch.no_grad():
-        next(subject.backbone.parameters()).fill_(float("nan"))
+        next(context.backbone.parameters()).fill_(float("nan"))
     with pytest.raises(UserError, match="are not finite: the network diverged"):
-        run_knn(subject, KnnConfig(), CONSOLE)
+        run_knn(context, KnnConfig(), CONSOLE)
 
 
-def test_images_that_could_not_be_read_are_tried_again(subject: Subject, tmp_path: Path):
-    kept = replace(subject, out=tmp_path / "out", notes=[])
-    bad = Path(subject.train.name) / "grey" / "2.png"
+def test_images_that_could_not_be_read_are_tried_again(context: EvaluationContext, tmp_path: Path):
+    kept = replace(context, out=tmp_path / "out", notes=[])
+    bad = Path(context.train.name) / "grey" / "2.png"
     content = bad.read_bytes()
     bad.chmod(0o644)
     broken = content[: len(content) // 2] + b"0" * (len(content) - len(content) // 2)
@@ -206,25 +202,27 @@ def test_transfer_brings_the_settings_of_the_data_set_and_options_overrule_them(
     )
 
 
-def test_transfer_is_linear_evaluation_by_another_name(subject: Subject):
+def test_transfer_is_linear_evaluation_by_another_name(context: EvaluationContext):
     settings = {"epochs": 2, "augment": "none", "lr": 0.1}
-    linear = run_linear(subject, LinearConfig(**settings), CONSOLE)
-    transfer = run_transfer(subject, TransferConfig("cub200", **settings), CONSOLE)
+    linear = run_linear(context, LinearConfig(**settings), CONSOLE)
+    transfer = run_transfer(context, TransferConfig("cub200", **settings), CONSOLE)
     assert [r.value for r in transfer] == [r.value for r in linear]
     assert {r.protocol for r in transfer} == {"transfer"}
 
 
-def test_features_are_extracted_once_and_again_for_other_weights(subject: Subject, tmp_path: Path):
-    kept = replace(subject, out=tmp_path / "out")
+def test_features_are_extracted_once_and_again_for_other_weights(
+    context: EvaluationContext, tmp_path: Path
+):
+    kept = replace(context, out=tmp_path / "out")
     first = plain_features(kept, "train", CONSOLE)
     (file,) = (tmp_path / "out" / "features").iterdir()
     written = file.stat().st_mtime_ns
     again = plain_features(replace(kept, kept={}), "train", CONSOLE)
     assert torch.equal(first.values, again.values)
     assert again.labels is not None
-    assert torch.equal(again.labels, torch.from_numpy(subject.train.labels))
+    assert torch.equal(again.labels, torch.from_numpy(context.train.labels))
     assert file.stat().st_mtime_ns == written
-    _, other, _ = load_model(subject.checkpoint, fresh=True, seed=1)
+    _, other, _ = load_model(context.checkpoint, fresh=True, seed=1)
     third = plain_features(replace(kept, backbone=other, kept={}), "train", CONSOLE)
     assert not torch.equal(first.values, third.values)
     assert len(list((tmp_path / "out" / "features").iterdir())) == 2
@@ -262,9 +260,9 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_features_that_are_not_what_was_written_are_an_error(
-    damage: str, subject: Subject, tmp_path: Path
+    damage: str, context: EvaluationContext, tmp_path: Path
 ):
-    kept = replace(subject, out=tmp_path)
+    kept = replace(context, out=tmp_path)
     first = plain_features(kept, "train", CONSOLE)
     (file,) = (tmp_path / "features").iterdir()
     DAMAGED[damage](file)
@@ -275,8 +273,10 @@ def test_features_that_are_not_what_was_written_are_an_error(
     assert torch.equal(first.values, again.values)
 
 
-def test_features_without_a_checksum_are_extracted_again(subject: Subject, tmp_path: Path):
-    kept = replace(subject, out=tmp_path)
+def test_features_without_a_checksum_are_extracted_again(
+    context: EvaluationContext, tmp_path: Path
+):
+    kept = replace(context, out=tmp_path)
     first = plain_features(kept, "train", CONSOLE)
     (file,) = (tmp_path / "features").iterdir()
     _rewritten(file, lambda t: t["values"].fill_(torch.nan), checksum=False)
@@ -284,14 +284,14 @@ def test_features_without_a_checksum_are_extracted_again(subject: Subject, tmp_p
     assert torch.equal(first.values, again.values)
 
 
-def test_a_class_without_a_readable_image_is_an_error(subject: Subject):
-    labels = subject.test.labels
+def test_a_class_without_a_readable_image_is_an_error(context: EvaluationContext):
+    labels = context.test.labels
     assert labels is not None
     of_grey = np.flatnonzero(labels == 1)
-    subject.note_unreadable(subject.test, of_grey[1:])
-    assert subject.notes[-1].startswith(f"unreadable images, left out: {len(of_grey) - 1}: ")
+    context.note_unreadable(context.test, of_grey[1:])
+    assert context.notes[-1].startswith(f"unreadable images, left out: {len(of_grey) - 1}: ")
     with pytest.raises(UserError, match=f"none of the {len(of_grey)} images of class grey can be"):
-        subject.note_unreadable(subject.test, of_grey)
+        context.note_unreadable(context.test, of_grey)
 
 
 def test_results_say_what_the_images_are_and_how_long_the_training_was(
@@ -324,7 +324,7 @@ def test_results_say_what_the_images_are_and_how_long_the_training_was(
     assert transfer[0].data == knn.data
 
 
-def test_more_class_names_than_a_line_holds_are_counted(subject: Subject):
+def test_more_class_names_than_a_line_holds_are_counted(context: EvaluationContext):
     names = tuple(f"class {i}" for i in range(1001))
 
     class Many:
@@ -335,6 +335,6 @@ def test_more_class_names_than_a_line_holds_are_counted(subject: Subject):
             return 3
 
     many: Any = Many()
-    data = replace(subject, train=many, test=many).data
+    data = replace(context, train=many, test=many).data
     assert "classes" not in data
     assert (data["num_classes"], data["largest_class"]) == (1001, 100.0)

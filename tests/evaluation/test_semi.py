@@ -21,7 +21,7 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.evaluation import semi
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.semi import SemiConfig, fine_tune, run_semi
 from burn.layers import BinaryConv2d
 from networks import tiny_reactnet
@@ -31,16 +31,16 @@ TINY = SemiConfig(labels=3, epochs=1, batch_size=16, lrs=(0.01, 0.001), head_fac
 
 
 @pytest.fixture
-def subject(tmp_path: Path) -> Subject:
+def context(tmp_path: Path) -> EvaluationContext:
     views = ViewConfig(size=32, resize=32)
-    return Subject(
+    return EvaluationContext(
         "tiny", "none", tiny_reactnet(), views, Digits("train"), Digits("test"), 0, 0, tmp_path
     )
 
 
-def read(subject: Subject, suffix: str) -> list[str]:
-    assert subject.out is not None
-    return (subject.out / f"semi-3percent-seed0{suffix}").read_text().splitlines()
+def read(context: EvaluationContext, suffix: str) -> list[str]:
+    assert context.out is not None
+    return (context.out / f"semi-3percent-seed0{suffix}").read_text().splitlines()
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_the_papers_sweep_is_nine_pairs():
     assert (config.epochs, config.weight_decay) == (20, 5e-4)
 
 
-def test_fine_tuning_is_sgd_by_hand(subject: Subject):
+def test_fine_tuning_is_sgd_by_hand(context: EvaluationContext):
     """Two rates, momentum 0.9 and decay of every parameter, on the same batches."""
-    source = balanced_share(subject.train, 0.02, seed=0)
+    source = balanced_share(context.train, 0.02, seed=0)
     config = SemiConfig(epochs=5, batch_size=20)
     # In float: a sign would make of a rounding error a whole step.
     trained, twin = tiny_reactnet(Precision.FLOAT), tiny_reactnet(Precision.FLOAT)
-    head = fine_tune(trained, source, subject, config, lr=1e-4, head_factor=10.0)
+    head = fine_tune(trained, source, context, config, lr=1e-4, head_factor=10.0)
     assert head is not None
 
     twin_head = nn.Linear(256, 10)
@@ -73,7 +73,7 @@ def test_fine_tuning_is_sgd_by_hand(subject: Subject):
     rates = [(p, 1e-4) for p in twin.parameters()] + [(p, 1e-3) for p in twin_head.parameters()]
     speed = {id(p): torch.zeros_like(p) for p, _ in rates}
     sampler = EpochSampler(len(source), 20, 0, drop_last=False)
-    transform = light_views(subject.views.size, 0)
+    transform = light_views(context.views.size, 0)
     twin.train()
     assert source.labels is not None
     for epoch in range(5):
@@ -93,11 +93,11 @@ def test_fine_tuning_is_sgd_by_hand(subject: Subject):
     torch.testing.assert_close(head.weight, twin_head.weight, rtol=1e-3, atol=1e-5)
 
 
-def test_a_binary_network_stays_binary(subject: Subject):
-    source = balanced_share(subject.train, 0.02, seed=0)
+def test_a_binary_network_stays_binary(context: EvaluationContext):
+    source = balanced_share(context.train, 0.02, seed=0)
     network = tiny_reactnet()
     before = network.blocks[0].spatial.weight.clone()  # type: ignore[union-attr]
-    fine_tune(network, source, subject, replace(TINY, batch_size=10), 0.01, 1.0)
+    fine_tune(network, source, context, replace(TINY, batch_size=10), 0.01, 1.0)
     conv = network.blocks[0].spatial  # type: ignore[union-attr]
     assert isinstance(conv, BinaryConv2d)
     assert not torch.equal(conv.weight, before), "the weights behind the signs learn"
@@ -106,31 +106,33 @@ def test_a_binary_network_stays_binary(subject: Subject):
     assert torch.equal(effective.abs(), scale.expand_as(effective))
 
 
-def test_the_best_on_held_out_images_is_trained_on_all_labels_and_tested_once(subject: Subject):
-    results = run_semi(subject, TINY, CONSOLE)
+def test_the_best_on_held_out_images_is_trained_on_all_labels_and_tested_once(
+    context: EvaluationContext,
+):
+    results = run_semi(context, TINY, CONSOLE)
     assert [r.metric for r in results] == ["3% top1", "3% top5"]
-    runs = [json.loads(line) for line in read(subject, ".jsonl")]
+    runs = [json.loads(line) for line in read(context, ".jsonl")]
     assert [r["on"] for r in runs] == ["held_out"] * 4 + ["final"]
     best = max(runs[:4], key=lambda r: (r["top1"], r["top5"]))
     final = runs[4]
     assert (final["lr"], final["head_factor"]) == (best["lr"], best["head_factor"])
     assert [r.value for r in results] == [final["top1"], final["top5"]]
     assert len(results[0].settings["sweep"]) == 4
-    listed = read(subject, ".txt")
+    listed = read(context, ".txt")
     assert len(listed) == 40
     assert all(line.startswith("digits:train[") for line in listed)
 
 
-def test_selection_on_the_test_images_is_labelled_so(subject: Subject):
-    results = run_semi(subject, replace(TINY, select="test"), CONSOLE)
+def test_selection_on_the_test_images_is_labelled_so(context: EvaluationContext):
+    results = run_semi(context, replace(TINY, select="test"), CONSOLE)
     assert results[0].settings["select"] == "test"
     sweep = results[0].settings["sweep"]
     assert {r["on"] for r in sweep} == {"test"}
     assert results[0].value == max(r["top1"] for r in sweep)
 
 
-def test_an_interrupted_sweep_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch):
-    whole = run_semi(replace(subject, out=subject.out / "whole"), TINY, CONSOLE)  # type: ignore[operator]
+def test_an_interrupted_sweep_goes_on(context: EvaluationContext, monkeypatch: pytest.MonkeyPatch):
+    whole = run_semi(replace(context, out=context.out / "whole"), TINY, CONSOLE)  # type: ignore[operator]
     calls = []
 
     def interrupted(*arguments, **keywords):
@@ -141,33 +143,33 @@ def test_an_interrupted_sweep_goes_on(subject: Subject, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(semi, "fine_tune", interrupted)
     with pytest.raises(Interrupted, match="2 of 5 runs are kept"):
-        run_semi(subject, TINY, CONSOLE)
-    results = run_semi(subject, TINY, CONSOLE)
+        run_semi(context, TINY, CONSOLE)
+    results = run_semi(context, TINY, CONSOLE)
     assert len(calls) == 3 + 3, "two runs were not made again"
     assert [r.value for r in results] == [r.value for r in whole]
-    run_semi(subject, TINY, CONSOLE)
+    run_semi(context, TINY, CONSOLE)
     assert len(calls) == 6, "a finished sweep is read"
 
 
 def test_other_settings_or_weights_are_another_sweep(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
 ):
     one = replace(TINY, lrs=(0.01,), head_factors=(1.0,))
-    run_semi(subject, one, CONSOLE)
+    run_semi(context, one, CONSOLE)
     calls = []
     monkeypatch.setattr(semi, "fine_tune", lambda *a, **k: calls.append(a) or fine_tune(*a, **k))
-    run_semi(subject, one, CONSOLE)
+    run_semi(context, one, CONSOLE)
     assert not calls
-    run_semi(replace(subject, backbone=tiny_reactnet(seed=1)), one, CONSOLE)
-    run_semi(replace(subject, seed=1), one, CONSOLE)
-    run_semi(subject, replace(one, batch_size=8), CONSOLE)
+    run_semi(replace(context, backbone=tiny_reactnet(seed=1)), one, CONSOLE)
+    run_semi(replace(context, seed=1), one, CONSOLE)
+    run_semi(context, replace(one, batch_size=8), CONSOLE)
     assert len(calls) == 6
-    run_semi(subject, one, CONSOLE)
+    run_semi(context, one, CONSOLE)
     assert len(calls) == 6, "the first is still there"
 
 
-def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(subject: Subject):
-    results = run_semi(subject, replace(TINY, lrs=(1e6, 0.01), head_factors=(1.0,)), CONSOLE)
+def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(context: EvaluationContext):
+    results = run_semi(context, replace(TINY, lrs=(1e6, 0.01), head_factors=(1.0,)), CONSOLE)
     first, second = results[0].settings["sweep"]
     assert first["top1"] is None
     assert second["top1"] is not None
@@ -176,24 +178,24 @@ def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(subject: Subject):
     answers = answers_of(results[0])
     assert answers is not None
     assert 100 * answers.mean() == pytest.approx(results[0].value, abs=1e-3)
-    assert "1e+06 × 1: diverged" in subject.notes[-1]
+    assert "1e+06 × 1: diverged" in context.notes[-1]
     with pytest.raises(UserError, match="every run diverged"):
-        run_semi(subject, replace(TINY, lrs=(1e6,), head_factors=(1.0,)), CONSOLE)
+        run_semi(context, replace(TINY, lrs=(1e6,), head_factors=(1.0,)), CONSOLE)
 
 
-def test_a_torn_last_line_is_made_again(subject: Subject):
+def test_a_torn_last_line_is_made_again(context: EvaluationContext):
     one = replace(TINY, lrs=(0.01,), head_factors=(1.0,))
-    first = run_semi(subject, one, CONSOLE)
-    assert subject.out is not None
-    path = subject.out / "semi-3percent-seed0.jsonl"
+    first = run_semi(context, one, CONSOLE)
+    assert context.out is not None
+    path = context.out / "semi-3percent-seed0.jsonl"
     path.write_text(path.read_text()[:-20])
-    assert [r.value for r in run_semi(subject, one, CONSOLE)] == [r.value for r in first]
-    assert [r.value for r in run_semi(subject, one, CONSOLE)] == [r.value for r in first]
+    assert [r.value for r in run_semi(context, one, CONSOLE)] == [r.value for r in first]
+    assert [r.value for r in run_semi(context, one, CONSOLE)] == [r.value for r in first]
 
 
-def test_what_is_missing_is_said(subject: Subject):
+def test_what_is_missing_is_said(context: EvaluationContext):
     with pytest.raises(UserError, match="give --out"):
-        run_semi(replace(subject, out=None), TINY, CONSOLE)
+        run_semi(replace(context, out=None), TINY, CONSOLE)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from burn.data.augment import ViewConfig
 from burn.data.builtin.digits import Digits
 from burn.data.formats.voc import Voc, open_voc
 from burn.data.splits import balanced_share
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.svm import protocol as svm_protocol
 from burn.evaluation.svm.protocol import SvmConfig, run_svm
 from burn.evaluation.svm.solver import SvmData
@@ -34,9 +34,9 @@ SMALL = SvmConfig(full=True, shots=(1, 2), samples=2, image_size=32)
 
 
 @pytest.fixture
-def subject(scenes: Path) -> Subject:
+def context(scenes: Path) -> EvaluationContext:
     train, test = (open_voc(str(scenes), part) for part in ("train", "test"))
-    return Subject("tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0)
+    return EvaluationContext("tiny", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0)
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[SvmData]:
     return seen
 
 
-def test_numbers_full_and_few_by_both_choices_of_cost(subject: Subject):
-    results = run_svm(subject, SMALL, CONSOLE)
+def test_numbers_full_and_few_by_both_choices_of_cost(context: EvaluationContext):
+    results = run_svm(context, SMALL, CONSOLE)
     assert [r.metric for r in results] == [
         "full mAP cv", "full mAP oracle", "k=1 mAP cv", "k=1 mAP oracle", "k=2 mAP cv",
         "k=2 mAP oracle",
@@ -64,14 +64,14 @@ def test_numbers_full_and_few_by_both_choices_of_cost(subject: Subject):
 
 
 def test_features_are_the_quarters_means_of_squashed_images(
-    subject: Subject, handed_over: list[SvmData]
+    context: EvaluationContext, handed_over: list[SvmData]
 ):
-    run_svm(subject, replace(SMALL, shots=(), image_size=64), CONSOLE)
+    run_svm(context, replace(SMALL, shots=(), image_size=64), CONSOLE)
     (data,) = handed_over
-    image = T.resize(subject.train.read(3), [73], InterpolationMode.BICUBIC)  # 64 · 8/7
+    image = T.resize(context.train.read(3), [73], InterpolationMode.BICUBIC)  # 64 · 8/7
     image = T.resize(image, [64, 64], InterpolationMode.BICUBIC)
     with torch.no_grad():
-        features = subject.backbone.eval().forward_features(image[None])[0]
+        features = context.backbone.eval().forward_features(image[None])[0]
     assert features.shape == (256, 4, 4)
     quarters = torch.stack(
         [features[:, i : i + 2, j : j + 2].mean(dim=(1, 2)) for i in (0, 2) for j in (0, 2)], dim=1
@@ -79,15 +79,15 @@ def test_features_are_the_quarters_means_of_squashed_images(
     expected = F.normalize(quarters.flatten(), dim=0)
     assert expected.shape == (1024,)
     np.testing.assert_allclose(data.train[3], expected.numpy(), rtol=1e-4, atol=1e-6)
-    assert (data.train_targets == subject.train.presence).all()  # type: ignore[attr-defined]
+    assert (data.train_targets == context.train.presence).all()  # type: ignore[attr-defined]
     assert (data.train_targets == 0).any(), "difficult only"
 
 
 def test_labels_are_judged_one_against_the_rest(handed_over: list[SvmData]):
     train, test = (balanced_share(Digits(part), 0.1, 0) for part in ("train", "test"))
     views = ViewConfig(size=32, resize=32)
-    subject = Subject("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)
-    run_svm(subject, replace(SMALL, shots=(1,)), CONSOLE)
+    context = EvaluationContext("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)
+    run_svm(context, replace(SMALL, shots=(1,)), CONSOLE)
     (data,) = handed_over
     assert train.labels is not None
     assert (data.train_targets.argmax(axis=1) == train.labels).all()
@@ -95,21 +95,21 @@ def test_labels_are_judged_one_against_the_rest(handed_over: list[SvmData]):
     assert set(np.unique(data.train_targets)) == {-1, 1}
 
 
-def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(subject: Subject):
+def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(context: EvaluationContext):
     chosen = replace(SMALL, shots=None, full=False, samples=1)
-    results = run_svm(subject, chosen, CONSOLE)
+    results = run_svm(context, chosen, CONSOLE)
     asked = {r.metric.split()[0] for r in results}
     assert "k=1" in asked
     assert "k=96" not in asked
-    assert any("96 left out: some class has fewer positives" in note for note in subject.notes)
+    assert any("96 left out: some class has fewer positives" in note for note in context.notes)
     with pytest.raises(UserError, match=r"class . has .* positive training images, not 96"):
-        run_svm(subject, replace(chosen, shots=(96,)), CONSOLE)
+        run_svm(context, replace(chosen, shots=(96,)), CONSOLE)
 
 
 def test_results_repeat_for_a_seed_and_features_come_from_the_folder(
-    subject: Subject, tmp_path: Path
+    context: EvaluationContext, tmp_path: Path
 ):
-    kept = replace(subject, out=tmp_path)
+    kept = replace(context, out=tmp_path)
     first = [r.value for r in run_svm(kept, SMALL, CONSOLE)]
     assert len(list((tmp_path / "features").iterdir())) == 2
     assert [r.value for r in run_svm(replace(kept, kept={}), SMALL, CONSOLE)] == first
@@ -120,10 +120,10 @@ def test_results_repeat_for_a_seed_and_features_come_from_the_folder(
 
 
 def test_finished_parts_are_kept_when_interrupted(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: EvaluationContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    whole = [r.value for r in run_svm(subject, SMALL, CONSOLE)]
-    kept = replace(subject, out=tmp_path)
+    whole = [r.value for r in run_svm(context, SMALL, CONSOLE)]
+    kept = replace(context, out=tmp_path)
     calls = []
     original = svm_protocol.svm_few_shot
 
@@ -141,14 +141,14 @@ def test_finished_parts_are_kept_when_interrupted(
     assert len(calls) == 3
 
 
-def test_classes_without_a_positive_are_left_out_and_named(subject: Subject):
-    train = subject.train
+def test_classes_without_a_positive_are_left_out_and_named(context: EvaluationContext):
+    train = context.train
     assert isinstance(train, Voc)
     without = Voc(train.name, train._items, (*train.classes, "emu"), [])
-    more = replace(subject, train=without, test=Voc("t", subject.test._items, without.classes, []))  # type: ignore[attr-defined]
+    more = replace(context, train=without, test=Voc("t", context.test._items, without.classes, []))  # type: ignore[attr-defined]
     results = run_svm(more, replace(SMALL, shots=()), CONSOLE)
     assert [r.value for r in results] == [
-        r.value for r in run_svm(subject, replace(SMALL, shots=()), CONSOLE)
+        r.value for r in run_svm(context, replace(SMALL, shots=()), CONSOLE)
     ]
     assert "left out, no positive training image: emu" in more.notes
 
@@ -173,7 +173,9 @@ class Counted:
         return self._voc.describe(index)
 
 
-def with_classes(subject: Subject, monkeypatch: pytest.MonkeyPatch, **kinds: str) -> Subject:
+def with_classes(
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch, **kinds: str
+) -> EvaluationContext:
     """kinds: of each class which part, train or test, lacks positives (-) or negatives (+)."""
     monkeypatch.setattr(svm_protocol, "_targets", lambda source: source.presence)
 
@@ -183,18 +185,18 @@ def with_classes(subject: Subject, monkeypatch: pytest.MonkeyPatch, **kinds: str
         return Counted(source, **{c: constant.get(kind, mixed) for c, kind in kinds.items()})
 
     return replace(
-        subject, train=part("train", subject.train), test=part("test", subject.test), notes=[]
+        context, train=part("train", context.train), test=part("test", context.test), notes=[]
     )
 
 
 def test_a_class_that_every_image_has_or_none_is_left_out(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
 ):
-    alone = with_classes(subject, monkeypatch, odd="")
+    alone = with_classes(context, monkeypatch, odd="")
     expected = [r.value for r in run_svm(alone, SMALL, CONSOLE)]
     assert alone.notes == []
     many = with_classes(
-        subject, monkeypatch, odd="", a="train -", b="train +", c="test -", d="test +"
+        context, monkeypatch, odd="", a="train -", b="train +", c="test -", d="test +"
     )
     results = run_svm(many, SMALL, CONSOLE)
     assert [r.value for r in results] == expected
@@ -207,19 +209,19 @@ def test_a_class_that_every_image_has_or_none_is_left_out(
 
 @pytest.mark.parametrize("kind", ["train -", "train +", "test -", "test +"])
 def test_where_no_class_can_be_evaluated_there_is_no_number(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch, kind: str, tmp_path: Path
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch, kind: str, tmp_path: Path
 ):
-    none = replace(with_classes(subject, monkeypatch, person=kind), out=tmp_path)
+    none = replace(with_classes(context, monkeypatch, person=kind), out=tmp_path)
     lacking = f"no {'positive' if '-' in kind else 'negative'} "
     with pytest.raises(UserError, match=f"svm: no class has positive .*: {lacking}.*: person"):
         run_svm(none, SMALL, CONSOLE)
     assert not (tmp_path / "svm.jsonl").exists()
 
 
-def test_a_backbone_without_a_map_is_refused(subject: Subject):
+def test_a_backbone_without_a_map_is_refused(context: EvaluationContext):
     vit = build_backbone(BackboneConfig(name="test_vit"), Precision.FLOAT)
     with pytest.raises(UserError, match="svm needs a feature map, which test_vit does not give"):
-        run_svm(replace(subject, backbone=vit), replace(SMALL, image_size=160), CONSOLE)
+        run_svm(replace(context, backbone=vit), replace(SMALL, image_size=160), CONSOLE)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def ablate(
     of a run for every variant that it stands for; `show` receives them before ablation.md is
     written. Raises what `compare` does.
     """
-    from burn.campaigns.jobs import run_campaign
+    from burn.campaigns.run import run_campaign
 
     require_alone("ablate")
     ablation.check()
@@ -163,7 +163,7 @@ def runs_of_variants(ablation: Ablation) -> dict[str, str]:
 
 def read_ablation(out: Path, runs: dict[str, str]) -> list[Result]:
     """The results in `out`, each under the name of every variant that its run stands for."""
-    from burn.campaigns.jobs import read_campaign
+    from burn.campaigns.folder import read_campaign
 
     results = read_campaign(out)
     stands_for = {run: [v for v in runs if runs[v] == run] for run in runs.values()}

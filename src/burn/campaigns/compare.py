@@ -123,7 +123,8 @@ def compare(
     returned; `show` receives it before anything of it is written. A run that fails does not stop
     the others. Raises UserError as `pretrain` does, Interrupted after a signal.
     """
-    from burn.campaigns.jobs import read_campaign, run_campaign
+    from burn.campaigns.folder import read_campaign
+    from burn.campaigns.run import run_campaign
     from burn.report.render.plots import comparison_picture
 
     require_alone("compare")

@@ -19,9 +19,11 @@ from burn.data.loader import plain_batches
 from burn.deploy.environment import DeviceRun, run_on_device
 from burn.deploy.measured import pack_results
 from burn.deploy.pack import Packed, pack
-from burn.evaluation.classifier import LinearConfig
-from burn.evaluation.context import Subject, load_model
-from burn.evaluation.protocols import KnnConfig, run_knn, run_linear
+from burn.evaluation.configs import KnnConfig
+from burn.evaluation.context import EvaluationContext, load_model
+from burn.evaluation.knn import run_knn
+from burn.evaluation.linear import run_linear
+from burn.evaluation.linear_layer import LinearConfig
 from burn.recipes.registry import find_recipe
 from burn.report.render.plots import demo_picture
 from burn.runtime.compute import Device
@@ -94,12 +96,12 @@ def _judge(teacher: Path, student: Path, out: Path, seed: int, console: Console)
     results = []
     for name, checkpoint, fresh in rows:
         _, backbone, views = load_model(str(checkpoint), fresh=fresh, seed=seed)
-        subject = Subject(
+        context = EvaluationContext(
             name, str(checkpoint), backbone, views, Digits("train"), Digits("test"), seed, workers=0
         )
-        shown = replace(subject, out=out) if name == _STUDENT else subject
+        shown = replace(context, out=out) if name == _STUDENT else context
         results += run_knn(shown, KnnConfig(), console)
-        results += run_linear(subject, LinearConfig(augment="none"), console)
+        results += run_linear(context, LinearConfig(augment="none"), console)
         shown.require_kept()
     return results
 
@@ -110,9 +112,11 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     kept = out / "linear"
     kept.mkdir(exist_ok=True)
     train, test = Digits("train"), Digits("test")
-    subject = Subject(name, str(student), backbone, views, train, test, seed, workers=0, out=kept)
-    run_linear(subject, LinearConfig(augment="none"), console)
-    subject.require_kept()
+    context = EvaluationContext(
+        name, str(student), backbone, views, train, test, seed, workers=0, out=kept
+    )
+    run_linear(context, LinearConfig(augment="none"), console)
+    context.require_kept()
     classifier = load_classifier(kept / CLASSIFIER_NAME)
     assert classifier is not None
     file = out / "student.bnn"

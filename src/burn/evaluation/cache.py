@@ -19,7 +19,7 @@ from burn.core.files import write_beside
 from burn.core.inputs import require_regular, status_of
 from burn.core.types import Features
 from burn.data.base import Source
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.features import extract_features
 from burn.evaluation.progress import progress_bar
 
@@ -29,50 +29,50 @@ _CHECKSUM = "sha256"  # in the file's metadata: of the values and then the posit
 _HEADER = 2**16  # bytes, at most, that a file has beside its tensors
 
 
-def plain_features(subject: Subject, split: Split, console: Console) -> Features:
+def plain_features(context: EvaluationContext, split: Split, console: Console) -> Features:
     """The backbone's own features of plain views."""
-    return _features(subject, split, console, "plain", 1, None, None)
+    return _features(context, split, console, "plain", 1, None, None)
 
 
 def custom_features(
-    subject: Subject, split: Split, console: Console, kind: str, cells: int,
+    context: EvaluationContext, split: Split, console: Console, kind: str, cells: int,
     view: Callable[[Tensor], Tensor], pool: Callable[[Tensor], Tensor],
 ) -> Features:  # fmt: skip
     """Features of `view(image)` by `pool(last feature map)`, `cells` for every channel.
 
     `kind` names the pair of functions, and no other.
     """
-    return _features(subject, split, console, kind, cells, view, pool)
+    return _features(context, split, console, kind, cells, view, pool)
 
 
 def _features(
-    subject: Subject, split: Split, console: Console, kind: str, cells: int,
+    context: EvaluationContext, split: Split, console: Console, kind: str, cells: int,
     view: Callable[[Tensor], Tensor] | None, pool: Callable[[Tensor], Tensor] | None,
 ) -> Features:  # fmt: skip
-    source = subject.train if split == "train" else subject.test
+    source = context.train if split == "train" else context.test
     parts = (
-        subject.fingerprint, source.fingerprint, source.name, len(source), kind,
-        sorted(asdict(subject.views).items()), subject.bfloat16,
+        context.fingerprint, source.fingerprint, source.name, len(source), kind,
+        sorted(asdict(context.views).items()), context.bfloat16,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()[:16]
-    if key in subject.kept:
-        return subject.kept[key]
-    path = subject.out / "features" / f"{key}.safetensors" if subject.out else None
-    features = read_features(path, source, cells * subject.backbone.num_features) if path else None
+    if key in context.kept:
+        return context.kept[key]
+    path = context.out / "features" / f"{key}.safetensors" if context.out else None
+    features = read_features(path, source, cells * context.backbone.num_features) if path else None
     if features is None:
         with progress_bar(console) as progress:
             bar = progress.add_task(f"features of {source.name}", total=len(source))
             features = extract_features(
-                subject.backbone, source, subject.views, workers=subject.workers,
-                bfloat16=subject.bfloat16, view=view, pool=pool,
+                context.backbone, source, context.views, workers=context.workers,
+                bfloat16=context.bfloat16, view=view, pool=pool,
                 advance=lambda number: progress.advance(bar, number),
             )  # fmt: skip
         if not bool(torch.isfinite(features.values).all()):
             raise UserError(f"features of {source.name} are not finite: the network diverged")
         if path:
-            subject.keep(lambda: _write(path, features))
-    subject.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
-    subject.kept[key] = features
+            context.keep(lambda: _write(path, features))
+    context.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
+    context.kept[key] = features
     return features
 
 

@@ -29,7 +29,7 @@ _MOST_NAMES = 1000  # names of classes in each line of results.jsonl; ImageNet's
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluationContext:
     """What is judged, on what, and how.
 
     model: short name for tables. checkpoint: where its weights came from. out: folder for what a

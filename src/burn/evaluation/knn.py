@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
+
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
+
+from burn.core.results import Result
+from burn.evaluation.artifacts.confusion import keep_confusion
+from burn.evaluation.artifacts.neighbours import keep_neighbours
+from burn.evaluation.cache import plain_features
+from burn.evaluation.configs import KnnConfig
+from burn.evaluation.context import EvaluationContext
+from burn.evaluation.linear_layer import (
+    right_answers,
+    top_k,
+)
 
 
 def knn_predict(
@@ -33,3 +48,25 @@ def knn_accuracy(
     num_classes = int(max(bank_labels.max(), labels.max())) + 1
     scores = knn_predict(bank, bank_labels, queries, num_classes, k, temperature)
     return float((scores.argmax(dim=1) == labels).float().mean())
+
+
+def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> list[Result]:
+    """Top-1 of weighted kNN between plain features of the training and the test images.
+
+    The confusion matrix, in the place of an older one, and the nearest neighbours of a few test
+    images, one set for each network, are kept in `context.out`.
+    """
+    began = time.perf_counter()
+    bank, queries = (plain_features(context, part, console) for part in ("train", "test"))
+    assert bank.labels is not None
+    assert queries.labels is not None
+    scores = knn_predict(
+        bank.values, bank.labels, queries.values, len(bank.classes), config.k, config.temperature
+    )
+    numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
+    right = right_answers(scores, queries.labels, queries.positions, len(context.test))
+    results = context.results("knn", numbers, asdict(config), began, right=right)
+    context.announce(results)
+    keep_confusion(context, "knn", "top1", scores, queries.labels, context.class_names)
+    keep_neighbours(context, bank, queries, context.class_names)
+    return results

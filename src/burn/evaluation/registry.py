@@ -19,15 +19,12 @@ from burn.data.checks import require_outside
 from burn.data.formats.labeled import LabeledFiles
 from burn.data.formats.voc import Voc, is_voc, open_voc
 from burn.data.open import open_source
+from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
-from burn.evaluation.context import Subject, open_model
+from burn.evaluation.context import EvaluationContext, open_model
 from burn.evaluation.detection.protocol import run_detection
-from burn.evaluation.protocols import (
-    check_sources,
-    run_knn,
-    run_linear,
-    run_transfer,
-)
+from burn.evaluation.knn import run_knn
+from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.semi import run_semi
 from burn.evaluation.svm.protocol import run_svm
 from burn.runtime.compute import torch_device, uses_bfloat16
@@ -39,7 +36,7 @@ from burn.runtime.signals import interrupted, sigterm_raises
 class Protocol:
     """How a protocol is run, and on what; its settings are in `PROTOCOL_CONFIGS`."""
 
-    run: Callable[[Subject, Any, Console], list[Result]]
+    run: Callable[[EvaluationContext, Any, Console], list[Result]]
     open: Callable[[str, str], tuple[Source, Source]]
 
 
@@ -131,34 +128,34 @@ def _evaluate(
     def announce(results: Sequence[Result]) -> None:
         nonlocal told
         announced.extend(results)
-        show(results, subject.notes)
-        told = len(subject.notes)
+        show(results, context.notes)
+        told = len(context.notes)
         if file:
-            subject.keep(partial(append_results, file, results))
+            context.keep(partial(append_results, file, results))
 
     device = torch_device(request.device)
     model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
     train, test = PROTOCOLS[protocol].open(request.train, request.test)
     if out:
         require_outside(out, train, test)
-    subject = Subject(
+    context = EvaluationContext(
         model.name, request.checkpoint, model.backbone.to(device), model.views, train, test,
         request.seed, request.workers, out, uses_bfloat16(request.compute, request.device),
         announce=announce, training=model.training,
     )  # fmt: skip
     if model.training and "teacher_labels" in model.training:
         labels = model.training["teacher_labels"]
-        subject.notes.append(f"{model.name}: its teacher was trained with {labels} labels")
+        context.notes.append(f"{model.name}: its teacher was trained with {labels} labels")
     for source in (train, test):
         if isinstance(source, Voc) and source.skipped:
             first = "; ".join(source.skipped[:5])
-            subject.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
+            context.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
         if isinstance(source, LabeledFiles) and source.missing:
-            subject.notes.append(f"{source.name}: {source.missing} images it lists have no file")
-    results = PROTOCOLS[protocol].run(subject, config, console)
+            context.notes.append(f"{source.name}: {source.missing} images it lists have no file")
+    results = PROTOCOLS[protocol].run(context, config, console)
     if results and not announced:
         announce(results)
-    for note in subject.notes[told:]:
+    for note in context.notes[told:]:
         console.print(printable(note))
-    subject.require_kept()
-    return results, subject.notes
+    context.require_kept()
+    return results, context.notes

@@ -24,10 +24,10 @@ from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.evaluation.artifacts.kept import KeptParts
-from burn.evaluation.classifier import new_head, right_answers, top_k
 from burn.evaluation.configs import SemiConfig
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.features import extract_features
+from burn.evaluation.linear_layer import new_head, right_answers, top_k
 from burn.evaluation.progress import progress_bar
 from burn.runtime.signals import interrupted
 
@@ -42,7 +42,7 @@ _DIVERGED = (None, None, None)
 
 
 def fine_tune(
-    backbone: Backbone, source: Source, subject: Subject, config: SemiConfig, lr: float,
+    backbone: Backbone, source: Source, context: EvaluationContext, config: SemiConfig, lr: float,
     head_factor: float, on_epoch: Callable[[], None] = lambda: None,
 ) -> nn.Linear | None:  # fmt: skip
     """Train `backbone` in place and a linear layer on it; None where the loss left the numbers.
@@ -51,7 +51,7 @@ def fine_tune(
     a binary network stays binary.
     """
     device = next(backbone.parameters()).device
-    head = new_head(backbone.num_features, len(source.classes), subject.seed).to(device)
+    head = new_head(backbone.num_features, len(source.classes), context.seed).to(device)
     groups = [
         {"params": list(backbone.parameters()), "first_lr": lr},
         {"params": list(head.parameters()), "first_lr": lr * head_factor},
@@ -59,9 +59,9 @@ def fine_tune(
     optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, weight_decay=config.weight_decay)
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
-    sampler = EpochSampler(len(source), config.batch_size, subject.seed, drop_last=False)
-    transform = light_views(subject.views.size, subject.seed)
-    loader = TrainLoader(source, transform, sampler, subject.workers)
+    sampler = EpochSampler(len(source), config.batch_size, context.seed, drop_last=False)
+    transform = light_views(context.views.size, context.seed)
+    loader = TrainLoader(source, transform, sampler, context.workers)
     unreadable: set[int] = set()
     backbone.train()
     steps = 0
@@ -72,7 +72,7 @@ def fine_tune(
             unreadable.update(batch.unreadable)
             if not batch.views or len(batch.indices) < 2:  # BN needs a batch
                 continue
-            with torch.autocast(device.type, torch.bfloat16, enabled=subject.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=context.bfloat16):
                 features = backbone(batch.views[0].to(device))
             loss = F.cross_entropy(head(features.float()), labels[batch.indices].to(device))
             if not torch.isfinite(loss):
@@ -84,32 +84,32 @@ def fine_tune(
         if not steps:
             raise UserError(f"{source.name}: too few of its images can be read to train on")
         on_epoch()
-    subject.note_unreadable(source, unreadable)
+    context.note_unreadable(source, unreadable)
     state = (*backbone.state_dict().values(), *head.state_dict().values())
     return head if all(bool(torch.isfinite(tensor).all()) for tensor in state) else None
 
 
-def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Result]:
-    """Top-1 and top-5 of the best of the sweep; every run of it is kept in `subject.out`.
+def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -> list[Result]:
+    """Top-1 and top-5 of the best of the sweep; every run of it is kept in `context.out`.
 
     Writes semi-<labels>percent-seed<seed>.txt, the labelled images, and the same name with .jsonl,
-    a line a run, from which an interrupted sweep goes on. Raises UserError without `subject.out`,
+    a line a run, from which an interrupted sweep goes on. Raises UserError without `context.out`,
     for a class with too few images, and where every run diverged.
     """
-    if subject.out is None:
+    if context.out is None:
         raise UserError("semi keeps its list of labelled images and its sweep: give --out")
     began = time.perf_counter()
-    labelled = balanced_share(subject.train, config.labels / 100, subject.seed)
+    labelled = balanced_share(context.train, config.labels / 100, context.seed)
     if config.select == "test":
-        learn, judge = labelled, subject.test
+        learn, judge = labelled, context.test
     else:
-        learn, judge = hold_out(labelled, _HELD_OUT, subject.seed)
-    subject.out.mkdir(parents=True, exist_ok=True)
-    stem = subject.out / f"semi-{config.labels:g}percent-seed{subject.seed}"
+        learn, judge = hold_out(labelled, _HELD_OUT, context.seed)
+    context.out.mkdir(parents=True, exist_ok=True)
+    stem = context.out / f"semi-{config.labels:g}percent-seed{context.seed}"
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
     write_text(stem.with_name(stem.name + ".txt"), names)
     kept_in = stem.with_name(stem.name + ".jsonl")
-    sweep = KeptParts(kept_in, _key(subject, labelled, config), _RUN)
+    sweep = KeptParts(kept_in, _key(context, labelled, config), _RUN)
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
     earlier = 0.0  # seconds that runs took in earlier calls
     num_runs = len(grid) + (config.select == "held_out")
@@ -120,29 +120,29 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
             nonlocal earlier
             if kept := sweep.find(lr=lr, head_factor=factor, on=on):
                 earlier += kept["seconds"]
-                subject.notes.extend(n for n in kept["notes"] if n not in subject.notes)
+                context.notes.extend(n for n in kept["notes"] if n not in context.notes)
                 progress.advance(bar, config.epochs)
                 return kept
-            started, told = time.perf_counter(), len(subject.notes)
+            started, told = time.perf_counter(), len(context.notes)
             progress.update(bar, description=f"semi, lr {lr:g}, head × {factor:g}")
-            backbone = copy.deepcopy(subject.backbone)
+            backbone = copy.deepcopy(context.backbone)
             head = fine_tune(
-                backbone, learn, subject, config, lr, factor, lambda: progress.advance(bar)
+                backbone, learn, context, config, lr, factor, lambda: progress.advance(bar)
             )
             top1, top5, right = _DIVERGED
             if head is not None:
-                top1, top5, right = _judge(backbone, head, judge, subject)
+                top1, top5, right = _judge(backbone, head, judge, context)
             seconds = round(time.perf_counter() - started, 3)
             if not console.is_terminal:  # a log instead of a bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
                 console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
             done = {
                 "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
-                "seconds": seconds, "notes": subject.notes[told:],
+                "seconds": seconds, "notes": context.notes[told:],
             }  # fmt: skip
-            if judge is subject.test:
+            if judge is context.test:
                 done["right"] = right
-            subject.keep(lambda: sweep.add(done))
+            context.keep(lambda: sweep.add(done))
             return done
 
         try:
@@ -152,7 +152,7 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
                 raise UserError("semi: the loss of every run diverged: give lower --lrs")
             best = max(valid, key=lambda r: (r["top1"], r["top5"]))  # the first among equals
             if config.select == "held_out":
-                final = run(best["lr"], best["head_factor"], labelled, subject.test, "final")
+                final = run(best["lr"], best["head_factor"], labelled, context.test, "final")
             else:
                 final = best
         except KeyboardInterrupt as stopped:
@@ -169,10 +169,10 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
         for r in runs
     )
     judged_by = "the test images" if config.select == "test" else "held-out labelled images"
-    subject.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {judged_by}: {told}")
+    context.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {judged_by}: {told}")
     sweep_of = [{name: value for name, value in r.items() if name != "right"} for r in runs]
     chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": sweep_of}
-    return subject.results(
+    return context.results(
         "semi",
         {f"{config.labels:g}% {metric}": final[metric] for metric in ("top1", "top5")},
         asdict(config) | chosen,
@@ -182,13 +182,13 @@ def run_semi(subject: Subject, config: SemiConfig, console: Console) -> list[Res
 
 
 def _judge(
-    backbone: Backbone, head: nn.Linear, source: Source, subject: Subject
+    backbone: Backbone, head: nn.Linear, source: Source, context: EvaluationContext
 ) -> tuple[float, float, str] | tuple[None, None, None]:
     """Top-1 and top-5 in percent and the right answers; None where the scores left the numbers."""
     features = extract_features(
-        backbone, source, subject.views, workers=subject.workers, bfloat16=subject.bfloat16
+        backbone, source, context.views, workers=context.workers, bfloat16=context.bfloat16
     )
-    subject.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
+    context.note_unreadable(source, set(range(len(source))) - set(features.positions.tolist()))
     assert features.labels is not None
     with torch.inference_mode():
         scores = head.cpu()(features.values)
@@ -199,11 +199,11 @@ def _judge(
     return round(top1, 4), round(top5, 4), right
 
 
-def _key(subject: Subject, labelled: Subset, config: SemiConfig) -> str:
+def _key(context: EvaluationContext, labelled: Subset, config: SemiConfig) -> str:
     """Changes with everything that decides what a run of the sweep computes."""
     parts = [
-        subject.fingerprint, subject.train.fingerprint, subject.test.fingerprint,
+        context.fingerprint, context.train.fingerprint, context.test.fingerprint,
         np.asarray(labelled.indices).tobytes().hex(), config.epochs, config.batch_size,
-        config.weight_decay, subject.seed, subject.bfloat16, asdict(subject.views),
+        config.weight_decay, context.seed, context.bfloat16, asdict(context.views),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

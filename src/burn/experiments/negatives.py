@@ -86,7 +86,8 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
 
     Raises UserError where a run fails, Interrupted after a signal; the same call goes on.
     """
-    from burn.campaigns.jobs import read_campaign, run_campaign
+    from burn.campaigns.folder import read_campaign
+    from burn.campaigns.run import run_campaign
     from burn.data.open import open_source
 
     variants = options.variants()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from burn.core.files import write_text
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 
 NAME = "confusion.json"
 MOST_CLASSES = 200  # CUB has as many; a thousand classes are a million counts that nobody looks at
@@ -28,27 +28,27 @@ def confusion(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def keep_confusion(
-    subject: Subject, protocol: str, metric: str, scores: Tensor, labels: Tensor,
+    context: EvaluationContext, protocol: str, metric: str, scores: Tensor, labels: Tensor,
     classes: Sequence[str],
 ) -> None:  # fmt: skip
-    """Write confusion.json in `subject.out`, if there is one, in the place of an older one.
+    """Write confusion.json in `context.out`, if there is one, in the place of an older one.
 
     metric: name of the result that its diagonal adds up to. classes: names of the scores' columns;
     of more than `MOST_CLASSES` nothing is written, which is noted.
     """
-    if subject.out is None:
+    if context.out is None:
         return
     if len(classes) > MOST_CLASSES:
-        subject.notes.append(
+        context.notes.append(
             f"{NAME} is not kept: {len(classes)} classes, more than {MOST_CLASSES}"
         )
         return
     kept = {
         "protocol": protocol,
         "metric": metric,
-        **subject.about(),
+        **context.about(),
         "classes": list(classes),
         "counts": confusion(scores, labels).tolist(),
     }
-    path = subject.out / NAME
-    subject.keep(lambda: write_text(path, json.dumps(kept) + "\n"))
+    path = context.out / NAME
+    context.keep(lambda: write_text(path, json.dumps(kept) + "\n"))

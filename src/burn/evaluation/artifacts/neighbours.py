@@ -24,7 +24,7 @@ from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.shards import ShardedImages
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 
 FOLDER = "neighbours"  # of one set of files for each network
 ROWS, NEAREST = 12, 5
@@ -43,23 +43,23 @@ Tile = NDArray[np.uint8]
 
 
 def keep_neighbours(
-    subject: Subject, bank: Features, queries: Features, classes: Sequence[str]
+    context: EvaluationContext, bank: Features, queries: Features, classes: Sequence[str]
 ) -> None:
-    """Write neighbours/NETWORK.json and .jpg in `subject.out`, if there is one.
+    """Write neighbours/NETWORK.json and .jpg in `context.out`, if there is one.
 
     A set replaces that of the same network on the same images alone. bank, queries: plain features
     of the training and the test images, with labels. classes: names of the labels. Images that
     cannot be read any more are passed over; where no test image can be, nothing is written, which
     is noted.
     """
-    if subject.out is None:
+    if context.out is None:
         return
     assert bank.labels is not None
     assert queries.labels is not None
-    asked = _readable(subject.test, spread(queries, len(subject.test)))
+    asked = _readable(context.test, spread(queries, len(context.test)))
     if not asked:
-        subject.notes.append(
-            f"neighbours are not kept: the images of {subject.test.name} cannot be read any more"
+        context.notes.append(
+            f"neighbours are not kept: the images of {context.test.name} cannot be read any more"
         )
         return
     # positions ascend
@@ -67,9 +67,9 @@ def keep_neighbours(
     rows_of = rows_of[np.argsort(queries.labels.numpy()[rows_of], kind="stable")]
     cosines, nearest = nearest_rows(bank.values, queries.values[rows_of], NEAREST + _SPARE)
     near = bank.positions[nearest]
-    shown = tiles(subject.train, near[:, :NEAREST].flatten().tolist())
+    shown = tiles(context.train, near[:, :NEAREST].flatten().tolist())
     if len(shown) < len(near[:, :NEAREST].unique()):
-        shown |= tiles(subject.train, near[:, NEAREST:].flatten().tolist())
+        shown |= tiles(context.train, near[:, NEAREST:].flatten().tolist())
     rows: list[dict[str, Any]] = []
     for number, row in enumerate(rows_of.tolist()):
         found = [
@@ -89,9 +89,9 @@ def keep_neighbours(
                 "neighbours": found[:NEAREST],
             }
         )
-    text, picture = _files(subject)
+    text, picture = _files(context)
     kept = {
-        **subject.about(),
+        **context.about(),
         "classes": list(classes),
         "side": SIDE,
         "columns": 1 + NEAREST,
@@ -113,17 +113,17 @@ def keep_neighbours(
         )
         write_text(text, json.dumps(kept) + "\n")
 
-    subject.keep(write)
+    context.keep(write)
 
 
-def _files(subject: Subject) -> tuple[Path, Path]:
+def _files(context: EvaluationContext) -> tuple[Path, Path]:
     """JSON and picture of a network on its images: by its name, and what tells it from others."""
-    assert subject.out is not None
-    about = json.dumps(sorted(subject.about().items()))
+    assert context.out is not None
+    about = json.dumps(sorted(context.about().items()))
     digest = hashlib.sha256(about.encode(errors="surrogateescape")).hexdigest()[:6]
-    name = re.sub(r"[^A-Za-z0-9_]+", "-", subject.model).strip("-")[:60]
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", context.model).strip("-")[:60]
     stem = f"{name}-{digest}".lstrip("-")
-    folder = subject.out / FOLDER
+    folder = context.out / FOLDER
     return folder / f"{stem}.json", folder / f"{stem}.jpg"
 
 

@@ -31,7 +31,7 @@ from burn.data.formats.voc import Annotation, Voc
 from burn.data.loader import EpochSampler
 from burn.data.workers import QuietLoader, start_worker
 from burn.evaluation.configs import DetectionConfig
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.detection.average_precision import (
     Detections,
     DetectionScores,
@@ -52,19 +52,21 @@ _EMPTY = (
 )
 
 
-def run_detection(subject: Subject, config: DetectionConfig, console: Console) -> list[Result]:
+def run_detection(
+    context: EvaluationContext, config: DetectionConfig, console: Console
+) -> list[Result]:
     """AP, AP50 and AP75, and each class's, by VOC 2007's 11-point rule at each overlap.
 
-    Objects marked difficult are learned from and not judged on. Writes to `subject.out`:
+    Objects marked difficult are learned from and not judged on. Writes to `context.out`:
     detector.safetensors, the fine-tuned network, which is not trained again where it is there
     already; detections.json and detections.png; and, until training is done, detection-resume.pt.
     Under torchrun the processes share each batch, and the first one tests.
-    Raises UserError without `subject.out`, and where that holds the detector of another training.
+    Raises UserError without `context.out`, and where that holds the detector of another training.
     """
-    out = subject.out
+    out = context.out
     if out is None:
         raise UserError("detection keeps the trained detector and a picture: give --out")
-    train, test = subject.train, subject.test
+    train, test = context.train, context.test
     assert isinstance(train, Voc)
     assert isinstance(test, Voc)
     judged = np.concatenate([a.labels[~a.difficult] for a in test.annotations])
@@ -72,26 +74,26 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
         raise UserError(f"{test.name}: every object is difficult, so there is nothing to find")
     if absent := [n for i, n in enumerate(train.classes) if i not in judged]:
         names = ", ".join(absent)
-        subject.notes.append(f"left out of the mean, no object to find in the test: {names}")
+        context.notes.append(f"left out of the mean, no object to find in the test: {names}")
     began = time.perf_counter()
-    torch.manual_seed(subject.seed)
-    backbone = copy.deepcopy(subject.backbone)
+    torch.manual_seed(context.seed)
+    backbone = copy.deepcopy(context.backbone)
     detector = Detector(
-        backbone, len(train.classes), config.detector, bfloat16=subject.bfloat16
-    ).to(subject.device)
-    processes = Processes.start(subject.device)
+        backbone, len(train.classes), config.detector, bfloat16=context.bfloat16
+    ).to(context.device)
+    processes = Processes.start(context.device)
     if config.batch_size % processes.count:
         raise UserError(
             f"batch_size {config.batch_size} cannot be shared by {processes.count} processes"
         )
     if processes.first:
         out.mkdir(parents=True, exist_ok=True)
-    earlier = _trained(detector, train, subject, config, processes, out, console)
+    earlier = _trained(detector, train, context, config, processes, out, console)
     processes.stop()
     if not processes.first:
         return []
     try:
-        return _tested(detector, test, subject, config, out, began - earlier, console)
+        return _tested(detector, test, context, config, out, began - earlier, console)
     except KeyboardInterrupt as stopped:
         raise interrupted(
             f"interrupted in the test: the detector is kept in {out}, the same command tests it",
@@ -100,27 +102,27 @@ def run_detection(subject: Subject, config: DetectionConfig, console: Console) -
 
 
 def _tested(
-    detector: Detector, test: Voc, subject: Subject, config: DetectionConfig, out: Path,
+    detector: Detector, test: Voc, context: EvaluationContext, config: DetectionConfig, out: Path,
     began: float, console: Console,
 ) -> list[Result]:  # fmt: skip
-    detections = detect(detector, test, subject, config, console)
+    detections = detect(detector, test, context, config, console)
     readable = [found is not None for found in detections]
-    subject.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
+    context.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
     kept = [found for found in detections if found is not None]
     truth = [real for real, good in zip(test.annotations, readable, strict=True) if good]
     if not kept:
         raise UserError(f"{test.name}: none of its images can be read")
     scores = detection_scores(kept, truth, len(test.classes))
     numbers = _numbers(scores, test.classes)
-    results = subject.results("detection", numbers, asdict(config), began)
-    subject.announce(results)
+    results = context.results("detection", numbers, asdict(config), began)
+    context.announce(results)
     found = _plain(test, detections)
-    subject.keep(lambda: write_text(out / "detections.json", json.dumps(found)))
+    context.keep(lambda: write_text(out / "detections.json", json.dumps(found)))
 
     def draw(path: Path) -> None:
         draw_detections(path, _shown(test, detections))
 
-    subject.keep(lambda: write_beside(out / "detections.png", draw))
+    context.keep(lambda: write_beside(out / "detections.png", draw))
     return results
 
 
@@ -131,11 +133,11 @@ def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, flo
 
 
 def _trained(
-    detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
+    detector: Detector, train: Voc, context: EvaluationContext, config: DetectionConfig,
     processes: Processes, out: Path, console: Console,
 ) -> float:  # fmt: skip
     """Train `detector`, or load what was trained; returns the seconds that earlier calls spent."""
-    path, key = out / "detector.safetensors", _key(subject, config)
+    path, key = out / "detector.safetensors", _key(context, config)
     if path.is_file():
         require_regular(path)  # safetensors calls a file without permission missing
         try:
@@ -144,32 +146,32 @@ def _trained(
             if about["key"] != key:
                 raise UserError(f"{path} is of another training: give another --out")
             detector.load_state_dict(load_file(path))
-            subject.notes.extend(str(note) for note in json.loads(about["notes"]))
+            context.notes.extend(str(note) for note in json.loads(about["notes"]))
             return float(about["seconds"])
         except UserError:
             raise
         except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise UserError(f"{path} is damaged: remove it to train again") from error
-    began, told = time.perf_counter(), len(subject.notes)
+    began, told = time.perf_counter(), len(context.notes)
     detector = processes.synchronize_norms(detector)
-    if processes.count > 1 and subject.device.type != "cuda":
-        subject.notes.append("BN saw each process's images alone: torch joins them on CUDA only")
+    if processes.count > 1 and context.device.type != "cuda":
+        context.notes.append("BN saw each process's images alone: torch joins them on CUDA only")
     resume = out / "detection-resume.pt"
-    earlier = _train(detector, train, subject, config, processes, resume, console)
+    earlier = _train(detector, train, context, config, processes, resume, console)
     if processes.first:
         seconds = earlier + time.perf_counter() - began
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
             raise UserError("detection diverged at its end: lower --lr")
-        notes = json.dumps(subject.notes[told:])
+        notes = json.dumps(context.notes[told:])
         about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
-        if subject.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
+        if context.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
             resume.unlink(missing_ok=True)
     return earlier
 
 
 def _train(
-    detector: Detector, train: Voc, subject: Subject, config: DetectionConfig,
+    detector: Detector, train: Voc, context: EvaluationContext, config: DetectionConfig,
     processes: Processes, resume: Path, console: Console,
 ) -> float:  # fmt: skip
     """All of the schedule, from the resume file where there is one; then precise BN.
@@ -178,11 +180,11 @@ def _train(
     iterations.
     """
     optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
-    key = _key(subject, config)
+    key = _key(context, config)
     done, earlier = _resume(resume, key, detector, optimizer)
     model = processes.wrap(detector)
     unreadable: set[int] = set()
-    batches = _batches(train, subject, config, processes, done, unreadable)
+    batches = _batches(train, context, config, processes, done, unreadable)
     began = kept_at = time.perf_counter()
 
     def keep() -> str | None:
@@ -207,9 +209,9 @@ def _train(
     with progress_bar(console) as progress, stop.installed():
         bar = progress.add_task("detection", total=config.iterations, completed=done)
         while done < config.iterations and not stop.requested:
-            images, targets = _to(subject.device, *next(batches))
+            images, targets = _to(context.device, *next(batches))
             # The samplers of anchors and regions draw from the global state.
-            torch.manual_seed(_step_seed(subject.seed, done, processes.rank))
+            torch.manual_seed(_step_seed(context.seed, done, processes.rank))
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate(done)
             detector.train()
@@ -233,7 +235,7 @@ def _train(
             chosen = itertools.islice(batches, config.precise_bn)
             precise_batch_norm(
                 detector,
-                (_to(subject.device, *b) for b in chosen if not stop.requested),
+                (_to(context.device, *b) for b in chosen if not stop.requested),
                 lambda: progress.advance(bar),
             )
     if stop.requested:
@@ -244,7 +246,7 @@ def _train(
             f"interrupted after {done} of {config.iterations} iterations, {state}",
             stop.number,
         )
-    subject.note_unreadable(train, unreadable)
+    context.note_unreadable(train, unreadable)
     return earlier
 
 
@@ -273,14 +275,18 @@ def precise_batch_norm(
 
 
 def detect(
-    detector: Detector, source: Voc, subject: Subject, config: DetectionConfig, console: Console
+    detector: Detector,
+    source: Voc,
+    context: EvaluationContext,
+    config: DetectionConfig,
+    console: Console,
 ) -> list[Detections | None]:
     """What is found in each image, in its own pixels; None where it cannot be read."""
     detector.eval()
-    dataset = _Resized(source, config, subject.seed)
+    dataset = _Resized(source, config, context.seed)
     loader = QuietLoader(
         dataset, batch_size=None, sampler=[(None, index) for index in range(len(source))],  # type: ignore[arg-type]
-        num_workers=subject.workers, worker_init_fn=start_worker,
+        num_workers=context.workers, worker_init_fn=start_worker,
     )  # fmt: skip
     found: list[Detections | None] = []
     with progress_bar(console) as progress, torch.inference_mode():
@@ -291,7 +297,7 @@ def detect(
                 found.append(None)
                 continue
             pixels, _, _, original = item
-            images = Images(pixels[None].to(subject.device), [tuple(pixels.shape[1:])])
+            images = Images(pixels[None].to(context.device), [tuple(pixels.shape[1:])])
             ((output,), _) = detector(images)
             scale = original[1] / pixels.shape[2], original[0] / pixels.shape[1]
             boxes = output["boxes"].cpu().numpy() * np.array([*scale, *scale], dtype=np.float32)
@@ -352,13 +358,13 @@ def resize_and_flip(
 
 
 def _batches(
-    train: Voc, subject: Subject, config: DetectionConfig, processes: Processes, done: int,
-    unreadable: set[int],
+    train: Voc, context: EvaluationContext, config: DetectionConfig, processes: Processes,
+    done: int, unreadable: set[int],
 ) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:  # fmt: skip
     """Endless batches of this process, the first `done` left out."""
-    sampler = EpochSampler(len(train), config.batch_size, subject.seed, drop_last=True)
-    padding = tuple(round(255 * value) for value in subject.backbone.config.mean)
-    dataset = _Resized(train, config, subject.seed)
+    sampler = EpochSampler(len(train), config.batch_size, context.seed, drop_last=True)
+    padding = tuple(round(255 * value) for value in context.backbone.config.mean)
+    dataset = _Resized(train, config, context.seed)
 
     def collate(items: list[Any]) -> Any:
         good = [item[:3] for item in items if not isinstance(item, int)]
@@ -369,7 +375,7 @@ def _batches(
         sampler.epoch, sampler.skip = divmod(done, len(sampler))
         shares = [processes.share(batch) for batch in sampler]
         loader = QuietLoader(
-            dataset, batch_sampler=shares, collate_fn=collate, num_workers=subject.workers,  # type: ignore[arg-type]
+            dataset, batch_sampler=shares, collate_fn=collate, num_workers=context.workers,  # type: ignore[arg-type]
             worker_init_fn=start_worker,
         )  # fmt: skip
         for batch, bad in loader:
@@ -415,10 +421,10 @@ def _step_seed(seed: int, iteration: int, rank: int) -> int:
     return int(np.random.SeedSequence((seed, iteration, rank)).generate_state(1)[0])
 
 
-def _key(subject: Subject, config: DetectionConfig) -> str:
+def _key(context: EvaluationContext, config: DetectionConfig) -> str:
     """Changes with everything that decides what the training computes."""
-    parts = (subject.fingerprint, subject.train.fingerprint, asdict(config), subject.seed)
-    return hashlib.sha256(repr((*parts, subject.bfloat16)).encode()).hexdigest()[:16]
+    parts = (context.fingerprint, context.train.fingerprint, asdict(config), context.seed)
+    return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
 
 
 def _resume(

@@ -24,7 +24,7 @@ from burn.data.formats.voc import Voc
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.cache import Split, custom_features
 from burn.evaluation.configs import SvmConfig
-from burn.evaluation.context import Subject
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.progress import progress_bar
 from burn.evaluation.svm.solver import (
     NEGATIVES_PER_SHOT,
@@ -45,27 +45,27 @@ _PART = {
 }  # fmt: skip
 
 
-def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Result]:
+def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> list[Result]:
     """mAP of one linear SVM a class, on all images and on a few, each by two choices of cost.
 
     cv picks a class's cost by cross-validation on the training images; oracle by the test, as is
     customary for few shots, which flatters. A class that lacks positive or negative images, in
     training or in the test, is left out, which is noted. Raises UserError where that leaves no
     class, for a backbone without a feature map, and for a class with fewer positives than
-    `config.shots` asks for. What is finished is kept in svm.jsonl in `subject.out`.
+    `config.shots` asks for. What is finished is kept in svm.jsonl in `context.out`.
     """
     began = time.perf_counter()
-    data = _data(subject, config, console)
+    data = _data(context, config, console)
     shots = config.shots
     if shots is None:
         shots = tuple(possible_shots(data.train_targets))
         if left_out := [str(k) for k in SHOTS if k not in shots]:
-            subject.notes.append(
+            context.notes.append(
                 f"few-shot k = {', '.join(left_out)} left out: some class has fewer positives"
             )
     settings: dict[str, Any] = asdict(config) | {"shots": list(shots)}
-    kept_in = subject.out / "svm.jsonl" if subject.out else None
-    kept = KeptParts(kept_in, _key(subject, data, config), _PART)
+    kept_in = context.out / "svm.jsonl" if context.out else None
+    kept = KeptParts(kept_in, _key(context, data, config), _PART)
     parts: list[dict[str, Any]] = []
     earlier = 0.0  # seconds that parts took in earlier calls
     with progress_bar(console) as progress:
@@ -76,21 +76,21 @@ def run_svm(subject: Subject, config: SvmConfig, console: Console) -> list[Resul
                 samples = 1 if what == _FULL else config.samples
                 bar = progress.add_task(f"SVM, {what}", total=len(data.classes) * samples)
                 try:
-                    part = _fit(what, data, subject.seed, samples, partial(progress.advance, bar))
+                    part = _fit(what, data, context.seed, samples, partial(progress.advance, bar))
                 except KeyboardInterrupt as stopped:
                     where = (
-                        f"features and {len(kept.parts)} parts are kept in {subject.out}; the same "
+                        f"features and {len(kept.parts)} parts are kept in {context.out}; the same "
                         "command resumes"
                     )
                     without = "nothing is kept; give --out to keep what is finished"
-                    message = f"interrupted: {where if subject.out else without}"
+                    message = f"interrupted: {where if context.out else without}"
                     raise interrupted(message, stopped) from None
-                subject.keep(partial(kept.add, part))
+                context.keep(partial(kept.add, part))
             parts.append(part)
     numbers = {f"{p['what']} mAP {c}": p[c] for p in parts for c in _CHOICES}
     spread = {f"{p['what']} mAP {c}": p["std"][c] for p in parts for c in _CHOICES if p["std"]}
-    subject.notes.extend(dict.fromkeys(note for part in parts for note in part["notes"]))
-    results = subject.results("svm", numbers, settings, began - earlier, spread)
+    context.notes.extend(dict.fromkeys(note for part in parts for note in part["notes"]))
+    results = context.results("svm", numbers, settings, began - earlier, spread)
     classes = {"classes": parts[0]["classes"]}
     return [
         replace(r, settings={**r.settings, **classes}) if r.metric.startswith(_FULL) else r
@@ -127,29 +127,29 @@ def _fit(
     return part | {"seconds": round(time.perf_counter() - began, 3)}
 
 
-def _key(subject: Subject, data: SvmData, config: SvmConfig) -> str:
+def _key(context: EvaluationContext, data: SvmData, config: SvmConfig) -> str:
     """Changes with everything that decides a part's numbers."""
-    digest = hashlib.sha256(repr((subject.seed, config.samples, data.classes)).encode())
+    digest = hashlib.sha256(repr((context.seed, config.samples, data.classes)).encode())
     for array in (data.train, data.train_targets, data.test, data.test_targets):
         digest.update(array.tobytes())
     return digest.hexdigest()[:16]
 
 
-def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
-    size = config.image_size or subject.views.size
+def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> SvmData:
+    size = config.image_size or context.views.size
     # 256 before 224, unless the recipe says otherwise of its own size.
-    short = subject.views.resize if size == subject.views.size else None
+    short = context.views.resize if size == context.views.size else None
     before = short or round(size * 8 / 7)
     with torch.no_grad():
-        images = torch.zeros(1, 3, size, size, dtype=torch.uint8, device=subject.device)
-        name = subject.backbone.config.name
+        images = torch.zeros(1, 3, size, size, dtype=torch.uint8, device=context.device)
+        name = context.backbone.config.name
         try:
-            features = subject.backbone.eval().forward_features(images)
+            features = context.backbone.eval().forward_features(images)
         except (AssertionError, RuntimeError) as error:  # timm's own checks
             raise UserError(
                 f"{name} takes no images of {size} pixels: give --image-size"
             ) from error
-        if features.ndim != 4 or features.shape[1] != subject.backbone.num_features:
+        if features.ndim != 4 or features.shape[1] != context.backbone.num_features:
             raise UserError(f"svm needs a feature map, which {name} does not give")
 
     def view(image: Tensor) -> Tensor:
@@ -158,17 +158,17 @@ def _data(subject: Subject, config: SvmConfig, console: Console) -> SvmData:
         return T.resize(image, [size, size], InterpolationMode.BICUBIC)
 
     def extract(split: Split, source: Source) -> tuple[Any, Any]:
-        found = custom_features(subject, split, console, f"svm {before} {size}", 4, view, _grid)
+        found = custom_features(context, split, console, f"svm {before} {size}", 4, view, _grid)
         return found.values.numpy(), _targets(source)[found.positions.numpy()]
 
-    train, train_targets = extract("train", subject.train)
-    test, test_targets = extract("test", subject.test)
-    usable = _usable(subject, train_targets, test_targets)
-    kept = tuple(name for name, use in zip(subject.train.classes, usable, strict=True) if use)
+    train, train_targets = extract("train", context.train)
+    test, test_targets = extract("test", context.test)
+    usable = _usable(context, train_targets, test_targets)
+    kept = tuple(name for name, use in zip(context.train.classes, usable, strict=True) if use)
     return SvmData(train, train_targets[:, usable], test, test_targets[:, usable], kept)
 
 
-def _usable(subject: Subject, train: np.ndarray, test: np.ndarray) -> np.ndarray:
+def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> np.ndarray:
     """Which classes, bool (classes,), can be learned and evaluated; the others are noted.
 
     train, test: targets. Raises UserError where there is none.
@@ -179,15 +179,15 @@ def _usable(subject: Subject, train: np.ndarray, test: np.ndarray) -> np.ndarray
         "no positive test image": ~(test > 0).any(axis=0),
         "no negative test image": ~(test < 0).any(axis=0),
     }
-    names = np.array(subject.train.classes)
+    names = np.array(context.train.classes)
     left_out = [f"{what}: {_some(names[is_so])}" for what, is_so in lacking.items() if is_so.any()]
     usable = ~np.logical_or.reduce(list(lacking.values()))
     if not usable.any():
         raise UserError(
-            f"svm: no class has positive and negative images in both {subject.train.name} and "
-            f"{subject.test.name}: {left_out[0]}"
+            f"svm: no class has positive and negative images in both {context.train.name} and "
+            f"{context.test.name}: {left_out[0]}"
         )
-    subject.notes.extend(f"left out, {reason}" for reason in left_out)
+    context.notes.extend(f"left out, {reason}" for reason in left_out)
     return usable
 
 

@@ -30,7 +30,7 @@ class CostOptions:
 
 def training_costs(options: CostOptions) -> list[Row]:
     """A row a run: seconds of its training, and of its teacher's where that is a run of burn's."""
-    from burn.campaigns.jobs import read_campaign
+    from burn.campaigns.folder import read_campaign
 
     folder = expand(options.compared)
     try:

@@ -1,4 +1,4 @@
-"""The protocols by name: from a backbone and two sources to results."""
+"""Linear evaluation, and transfer to another data set by linear evaluation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from burn.checkpoints.classifier import Classifier, save_classifier
 from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.core.types import Features
-from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
 from burn.evaluation.artifacts.confusion import keep_confusion
-from burn.evaluation.artifacts.neighbours import keep_neighbours
 from burn.evaluation.cache import plain_features
-from burn.evaluation.classifier import (
+from burn.evaluation.configs import LinearConfig, TransferConfig
+from burn.evaluation.context import EvaluationContext
+from burn.evaluation.linear_layer import (
     ChosenLinear,
     augmented_batches,
     cached_batches,
@@ -29,103 +29,44 @@ from burn.evaluation.classifier import (
     train_linear,
     train_linear_at_best_rate,
 )
-from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
-from burn.evaluation.context import Subject, are_numbers
-from burn.evaluation.knn import knn_predict
 from burn.evaluation.progress import progress_bar
 
 _HELD_OUT = 0.1  # of the training images, to choose the learning rate by
 
 
-def check_sources(train: Source, test: Source) -> None:
-    """Raise UserError unless both have labels of the same classes."""
-    for source in (train, test):
-        if source.labels is None:
-            raise UserError(
-                f"{source.name} has no labels: give class folders, a parquet with a column label, "
-                "a list, CIFAR, CUB or Birdsnap"
-            )
-    assert train.labels is not None
-    assert test.labels is not None
-    _check_classes(train, test)
-    if test.labels.max() >= len(train.classes):
-        raise UserError(
-            f"{test.name} has label {test.labels.max()}, {train.name} only "
-            f"0 … {len(train.classes) - 1}"
-        )
-
-
-def _check_classes(train: Source, test: Source) -> None:
-    """Raise UserError where a number would not mean the same class in both."""
-    numbered = [are_numbers(source.classes) for source in (train, test)]
-    if train.classes == test.classes or all(numbered):
-        return
-    if any(numbered):  # a list or a parquet file knows no names
-        named = test if numbered[0] else train
-        if all(name.isdigit() for name in named.classes):
-            shown = ", ".join(named.classes[:5])
-            raise UserError(
-                f"{named.name} has classes named {shown}: they are not the other's numbers"
-            )
-    elif extra := sorted(set(test.classes) - set(train.classes)):
-        raise UserError(f"{test.name} has classes that {train.name} lacks: {', '.join(extra[:5])}")
-    else:
-        raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
-
-
-def run_knn(subject: Subject, config: KnnConfig, console: Console) -> list[Result]:
-    """Top-1 of weighted kNN between plain features of the training and the test images.
-
-    The confusion matrix, in the place of an older one, and the nearest neighbours of a few test
-    images, one set for each network, are kept in `subject.out`.
-    """
-    began = time.perf_counter()
-    bank, queries = (plain_features(subject, part, console) for part in ("train", "test"))
-    assert bank.labels is not None
-    assert queries.labels is not None
-    scores = knn_predict(
-        bank.values, bank.labels, queries.values, len(bank.classes), config.k, config.temperature
-    )
-    numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
-    right = right_answers(scores, queries.labels, queries.positions, len(subject.test))
-    results = subject.results("knn", numbers, asdict(config), began, right=right)
-    subject.announce(results)
-    keep_confusion(subject, "knn", "top1", scores, queries.labels, subject.class_names)
-    keep_neighbours(subject, bank, queries, subject.class_names)
-    return results
-
-
-def run_linear(subject: Subject, config: LinearConfig, console: Console) -> list[Result]:
+def run_linear(context: EvaluationContext, config: LinearConfig, console: Console) -> list[Result]:
     """Top-1 and top-5 of a linear layer on the frozen backbone.
 
-    A strict one is kept in `subject.out`, and the confusions of either, in the place of older ones.
+    A strict one is kept in `context.out`, and the confusions of either, in the place of older ones.
     """
-    judged = _probe(subject, config, console)
+    judged = _probe(context, config, console)
     probe, settings = judged.probe, judged.settings
-    results = subject.results(
+    results = context.results(
         "linear", judged.numbers, settings, judged.began, right=judged.right
     )  # fmt: skip
-    subject.announce(results)
+    context.announce(results)
     keep_confusion(
-        subject, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
-        subject.class_names,
+        context, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
+        context.class_names,
     )  # fmt: skip
-    if subject.out and isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
-        classes = tuple(subject.train.classes)
-        classifier = Classifier(probe.weight, probe.bias, classes, subject.fingerprint)
-        about = {**settings, "train": subject.train.name, "seed": subject.seed}
-        path = subject.out / CLASSIFIER_NAME
-        subject.keep(lambda: save_classifier(path, classifier, about))
-    elif subject.out:
-        subject.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
+    if context.out and isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
+        classes = tuple(context.train.classes)
+        classifier = Classifier(probe.weight, probe.bias, classes, context.fingerprint)
+        about = {**settings, "train": context.train.name, "seed": context.seed}
+        path = context.out / CLASSIFIER_NAME
+        context.keep(lambda: save_classifier(path, classifier, about))
+    elif context.out:
+        context.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
     return results
 
 
-def run_transfer(subject: Subject, config: TransferConfig, console: Console) -> list[Result]:
+def run_transfer(
+    context: EvaluationContext, config: TransferConfig, console: Console
+) -> list[Result]:
     """Linear evaluation on another data set than the one pretrained on, by that set's settings."""
-    judged = _probe(subject, config.linear(), console)
+    judged = _probe(context, config.linear(), console)
     settings = judged.settings | {"settings": config.settings}
-    return subject.results(
+    return context.results(
         "transfer", judged.numbers, settings, judged.began, right=judged.right
     )  # fmt: skip
 
@@ -147,9 +88,9 @@ class _Judged:
     began: float
 
 
-def _probe(subject: Subject, config: LinearConfig, console: Console) -> _Judged:
+def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -> _Judged:
     began = time.perf_counter()
-    s = subject
+    s = context
     unreadable: set[int] = set()
     if config.augment == "none":
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
@@ -188,14 +129,14 @@ def _probe(subject: Subject, config: LinearConfig, console: Console) -> _Judged:
     return _Judged(probe, scores, test.labels, numbers, right, settings, began)
 
 
-def _held_out(subject: Subject, console: Console) -> Features:
+def _held_out(context: EvaluationContext, console: Console) -> Features:
     """Plain features of a tenth of the training images, the same share of every class."""
-    train = subject.train
+    train = context.train
     try:
-        _, part = hold_out(Subset(train, range(len(train))), _HELD_OUT, subject.seed)
+        _, part = hold_out(Subset(train, range(len(train))), _HELD_OUT, context.seed)
     except UserError as error:
         raise UserError(f"lr auto holds training images out: {error}; give --lr, 30 say") from error
-    features = plain_features(subject, "train", console)
+    features = plain_features(context, "train", console)
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
         raise UserError("lr auto: none of the held-out images can be read; give --lr, 30 say")

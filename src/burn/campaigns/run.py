@@ -1,0 +1,159 @@
+"""A campaign: several runs in one folder, at one budget, evaluated alike and resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, cast
+
+import torch
+from rich.console import Console
+
+from burn.backbones.registry import build_backbone
+from burn.campaigns.folder import (
+    KEPT,
+    more_file,
+    open_folder,
+    read_more,
+    read_results_of,
+    reference_file,
+    write_results,
+)
+from burn.campaigns.jobs import Evaluation, Job
+from burn.campaigns.settings import (
+    RANDOM,
+    Execution,
+)
+from burn.campaigns.workers import run_jobs
+from burn.checkpoints.foreign.weights import load_teacher
+from burn.core.errors import UserError
+from burn.core.files import locked
+from burn.data.checks import require_outside
+from burn.data.open import open_source
+from burn.evaluation.checks import check_sources
+from burn.evaluation.configs import LinearConfig
+from burn.methods.registry import build_method
+from burn.runtime.compute import torch_device
+from burn.training.plan import Machine, RunPlan
+
+
+class Shared(Protocol):
+    """What all runs of a campaign have in common."""
+
+    @property
+    def data(self) -> str:
+        """Images to learn from."""
+        ...
+
+    @property
+    def test(self) -> str:
+        """Images with labels to evaluate on."""
+        ...
+
+    @property
+    def linear(self) -> LinearConfig: ...
+
+    def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
+        """Of one run. Raises UserError where the budget does not make a step."""
+        ...
+
+
+def run_campaign(
+    name: str,
+    shared: Shared,
+    models: Sequence[str],
+    execution: Execution,
+    console: Console,
+    *,
+    settings: Mapping[str, Any],
+    references: Mapping[str, str | None] = MappingProxyType({}),
+    sizes: Mapping[str, int | None] = MappingProxyType({}),
+    floor: Collection[str] = (),
+    **told: Any,
+) -> list[str]:
+    """Train and evaluate every model with every seed, each in a run folder MODEL-seedN.
+
+    settings: those that every later call must share, kept in NAME.json with `told`. references:
+    networks judged besides, by name; they are the teachers. sizes: side in pixels of the views that
+    they are judged on, by the same names, where it is not their own. floor: models whose network
+    with random weights, of the first that is done, is judged too. Returns what failed, in a line
+    each, which stops no other run. Raises UserError for what cannot be begun, Interrupted after a
+    signal: the same call goes on.
+    """
+    out, machine = execution.out, execution.machine
+    execution.check()
+    processes = _check_processes(execution.processes, machine)
+    train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
+    check_sources(train, test)
+    require_outside(out, train, test)
+    more = execution.more
+    if more.transfer_train is not None and more.transfer_test is not None:
+        check_sources(
+            open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
+        )
+    evaluation = Evaluation(shared.data, shared.test, shared.linear, machine, more)
+    jobs = [
+        Job(model, shared.plan(model, seed, len(train)), out, evaluation)
+        for seed in execution.seeds
+        for model in models
+    ]
+    teachers = _check_jobs(jobs[: len(models)], references.values())
+    data = {"--data": train.fingerprint, "--test": test.fingerprint}
+    if not out.exists():
+        out.mkdir(parents=True, exist_ok=True)
+    with locked(out, patience=30):  # another campaign in this folder is here for a moment only
+        open_folder(out, name, settings, teachers | data, told)
+    failed = run_jobs(jobs, processes, console)
+    random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
+    _evaluate_references(out, evaluation, {RANDOM: random, **references}, sizes, console)
+    return failed
+
+
+def _evaluate_references(
+    out: Path, evaluation: Evaluation, specs: Mapping[str, str | None],
+    sizes: Mapping[str, int | None], console: Console,
+) -> None:  # fmt: skip
+    """Judge what was not trained here, by name, where it is given and not judged yet."""
+    for name, spec in specs.items():
+        file = out / reference_file(name)
+        if spec and read_results_of(file, name, trained=False) is None:
+            console.rule(name)
+            write_results(file, evaluation.evaluate(name, spec, 0, console, sizes.get(name)))
+        for protocol in evaluation.more.protocols if spec else ():
+            if protocol.startswith("semi") and name != RANDOM:
+                continue  # a float network's fine-tuning would take longer than all others
+            if read_more(out, protocol, name, trained=False) is None:
+                console.rule(f"{name}, {protocol}")
+                kept = out / f"{reference_file(name).removesuffix('.jsonl')}-{KEPT}"
+                results = evaluation.evaluate_more(
+                    protocol, name, cast(str, spec), 0, console, kept, sizes.get(name)
+                )
+                write_results(more_file(out, protocol, name), results)
+
+
+def _check_processes(processes: int | None, machine: Machine) -> int:
+    """How many run at once. Raises UserError for more than there are GPUs."""
+    if torch_device(machine.device).type != "cuda":
+        return processes or 1
+    count = torch.cuda.device_count()
+    if processes is not None and processes > count:
+        raise UserError(f"--processes {processes}: torch sees {count} GPUs, and each needs its own")
+    return processes or count
+
+
+def _check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[str, str]:
+    """What would stop one of them after the hours that others took, now.
+
+    teachers: all that belong to the campaign. Returns the SHA-256 of every teacher's file.
+    """
+    loaded = {spec: load_teacher(spec) for spec in teachers if spec is not None}
+    for job in jobs:
+        recipe = job.plan.recipe
+        recipe.check()
+        if job.plan.teacher is not None:
+            backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
+            build_method(
+                recipe.method, recipe.method_config(), backbone, loaded[job.plan.teacher], 0
+            )
+    return {spec: teacher.origin["sha256"] for spec, teacher in loaded.items()}

@@ -1,0 +1,193 @@
+"""The runs of a campaign, one after the other or several at once in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import torch
+from rich.console import Console
+
+from burn.campaigns.jobs import Job
+from burn.core.errors import Interrupted, UserError
+from burn.core.files import Busy
+from burn.runtime.compute import Device, default_workers, torch_device
+from burn.runtime.signals import StopRequest
+from burn.runtime.streams import SafeStream
+
+_BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits
+
+
+def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
+    """Train and evaluate what is not done yet, `processes` at once; what failed, in a line each.
+
+    Raises Interrupted after a signal: everything is saved, and the same call goes on.
+    """
+    waiting = [job for job in jobs if not job.done]
+    processes = min(processes, len(waiting))
+    if processes > 1:
+        return _side_by_side(waiting, processes, console)
+    return _one_by_one(waiting, console)
+
+
+def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
+    """What failed, in a line each."""
+    failed, busy = list[str](), list[Job]()
+    for job in jobs:
+        if job.done:  # by another command, meanwhile
+            continue
+        try:
+            job.run(console)
+        except Interrupted:
+            raise
+        except Busy:
+            busy.append(job)
+            console.print(f"{job.name}: another burn process is using it, left to that one")
+        except UserError as error:
+            failed.append(f"{job.name}: {error}")
+            console.print(failed[-1], style="bold red")
+    return failed + _still_busy(busy)
+
+
+def _still_busy(jobs: Sequence[Job]) -> list[str]:
+    """A line for what another campaign in the same folder has not finished either."""
+    names = [job.name for job in jobs if not job.done]
+    if not names:
+        return []
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [
+        f"{names[0]}{others}: another burn process is using it; when that has ended, the same "
+        "command finishes the rest"
+    ]
+
+
+def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
+    """Each job in a process of its own, so many at a time; what failed, in a line each.
+
+    Raises Interrupted where a signal stopped them all.
+    """
+    logs = jobs[0].out / "logs"
+    logs.mkdir(exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    waiting, failed, busy = list(jobs), list[str](), list[Job]()
+    running: dict[int, tuple[Job, Any]] = {}
+    stop = StopRequest()
+    told = False
+    with stop.installed():
+        while running or (waiting and not stop.requested):
+            for slot in range(processes):
+                if slot not in running and waiting and not stop.requested:
+                    job = waiting.pop(0)
+                    log = logs / f"{job.name}.txt"
+                    log.touch()
+                    process = context.Process(target=_run_alone, args=(job, processes, log))
+                    with _one_gpu(slot, job.evaluation.machine.device):
+                        process.start()
+                    running[slot] = job, process
+                    console.print(f"{job.name}: begun, see {log}")
+            time.sleep(0.2)
+            if stop.requested and not told:
+                for _, process in running.values():
+                    process.terminate()  # it saves between two steps
+                told = True
+            for slot, (job, process) in list(running.items()):
+                if process.is_alive():
+                    continue
+                del running[slot]
+                outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
+                if process.exitcode == _BUSY:
+                    busy.append(job)
+                    outcome = "another burn process is using it, left to that one"
+                elif process.exitcode:
+                    why = _last_words(logs / f"{job.name}.txt", process.exitcode)
+                    failed.append(f"{job.name}: {why}")
+                console.print(f"{job.name}: {outcome}")
+    if stop.requested:
+        raise Interrupted(
+            "stopped; what was under way is saved, and the same command resumes", stop.number
+        )
+    return failed + _still_busy(busy)
+
+
+def _last_words(log: Path, exit_code: int) -> str:
+    if exit_code < 0:
+        return (
+            f"killed by signal {-exit_code}, for want of memory perhaps, see {log}; the same "
+            "command goes on"
+        )
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    return next((line for line in reversed(lines) if line.strip()), f"it died, see {log}")
+
+
+@contextlib.contextmanager
+def _one_gpu(slot: int, device: Device) -> Iterator[None]:
+    """Processes begun inside see one GPU, number `slot` of those that this one sees.
+
+    And they leave Ctrl-C, which a terminal sends them too, to this one.
+    """
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if torch_device(device).type == "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = before.split(",")[slot] if before else str(slot)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+        else:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+
+
+def _run_alone(job: Job, processes: int, log: Path) -> None:
+    """A process's whole life, with its share of the cores. It ends when its parent does."""
+    _end_with_parent()
+    with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
+        file = cast(TextIO, SafeStream(opened))  # a full disk ends no training for its log
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            _run_logged(job, processes, file)
+
+
+def _end_with_parent() -> None:
+    """End this process when the campaign that started it has gone, however that ended.
+
+    Its run would keep the folder locked for hours, and the same command could not resume it.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_logged(job: Job, processes: int, file: TextIO) -> None:
+    try:
+        torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+        machine = job.evaluation.machine
+        workers = machine.workers
+        if workers is None:
+            workers = max(1, default_workers(machine.device) // processes)
+        machine = replace(machine, workers=workers)
+        job = replace(job, evaluation=replace(job.evaluation, machine=machine))
+        job.run(Console(file=file, width=100, markup=False, highlight=False))
+    except Busy:
+        sys.exit(_BUSY)
+    except UserError as error:
+        print(" ".join(str(error).split()), file=file)
+        sys.exit(2)
+    except Exception:
+        traceback.print_exc(file=file)
+        sys.exit(1)

@@ -1,0 +1,43 @@
+"""Whether two sources can be evaluated together."""
+
+from __future__ import annotations
+
+from burn.core.errors import UserError
+from burn.data.base import Source
+from burn.evaluation.context import are_numbers
+
+
+def check_sources(train: Source, test: Source) -> None:
+    """Raise UserError unless both have labels of the same classes."""
+    for source in (train, test):
+        if source.labels is None:
+            raise UserError(
+                f"{source.name} has no labels: give class folders, a parquet with a column label, "
+                "a list, CIFAR, CUB or Birdsnap"
+            )
+    assert train.labels is not None
+    assert test.labels is not None
+    _check_classes(train, test)
+    if test.labels.max() >= len(train.classes):
+        raise UserError(
+            f"{test.name} has label {test.labels.max()}, {train.name} only "
+            f"0 … {len(train.classes) - 1}"
+        )
+
+
+def _check_classes(train: Source, test: Source) -> None:
+    """Raise UserError where a number would not mean the same class in both."""
+    numbered = [are_numbers(source.classes) for source in (train, test)]
+    if train.classes == test.classes or all(numbered):
+        return
+    if any(numbered):  # a list or a parquet file knows no names
+        named = test if numbered[0] else train
+        if all(name.isdigit() for name in named.classes):
+            shown = ", ".join(named.classes[:5])
+            raise UserError(
+                f"{named.name} has classes named {shown}: they are not the other's numbers"
+            )
+    elif extra := sorted(set(test.classes) - set(train.classes)):
+        raise UserError(f"{test.name} has classes that {train.name} lacks: {', '.join(extra[:5])}")
+    else:
+        raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
