@@ -31,8 +31,9 @@ from torch import Tensor
 from torchvision import transforms as tv
 
 from burn.data import augment as views
-from burn.data.augment import ViewConfig, generator, random_view
+from burn.data.augment import generator, random_view
 from burn.data.decode import decode
+from burn.data.view_config import ViewConfig
 
 _CONFIG = ViewConfig()
 _SMALL = ViewConfig(size=96)

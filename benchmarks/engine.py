@@ -45,7 +45,7 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.native import save_checkpoint
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
+from burn.data.view_config import ViewConfig
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import pack
 from burn.experiments.engine_figure import engine

@@ -26,8 +26,8 @@ from torch import Tensor
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
 from burn.data.decode import decode
+from burn.data.view_config import ViewConfig
 from burn.evaluation.features import extract_features
 from burn.evaluation.svm.solver import COSTS, SvmData, fit_svm, svm_full
 from burn.runtime.compute import uses_bfloat16

@@ -49,10 +49,12 @@ from twin import TwinBurn, twin_of
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.types import Batch, Precision
-from burn.methods.burn import Burn, BurnConfig
+from burn.methods.burn import Burn
+from burn.methods.configs import BurnConfig
+from burn.recipes.optim import OptimConfig
 from burn.runtime.compute import Compute, uses_bfloat16
 from burn.runtime.hardware import processor
-from burn.training.optim import OptimConfig, build_optimizer
+from burn.training.optim import build_optimizer
 
 SIDE = 224
 PROGRESS = 0.5

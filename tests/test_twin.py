@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.types import Batch, Precision
-from burn.methods.burn import Burn, BurnConfig
+from burn.methods.burn import Burn
+from burn.methods.configs import BurnConfig
 from networks import randomize, tiny_reactnet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from burn.backbones.config import BackboneConfig
-from burn.methods.burn import BurnConfig
+from burn.methods.configs import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine, RunPlan

@@ -15,8 +15,9 @@ import tiny
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
-from burn.data.augment import ViewConfig, plain_view
+from burn.data.augment import plain_view
 from burn.data.open import open_source
+from burn.data.view_config import ViewConfig
 from burn.methods.simclr import Simclr
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine

@@ -19,7 +19,7 @@ from burn.campaigns.settings import Execution
 from burn.campaigns.variants import VARIANTS
 from burn.core.errors import UserError
 from burn.core.results import Result
-from burn.evaluation.linear_layer import LinearConfig
+from burn.evaluation.configs import LinearConfig
 from burn.paper.ablations import GROUPS, ablation_rows, find_group
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine

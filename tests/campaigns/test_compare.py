@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -202,7 +202,7 @@ def test_two_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.M
 def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
     out = tmp_path / "compared"
     (out / "logs").mkdir(parents=True)
-    shared = json.loads(json.dumps(burn.campaigns.compare.asdict(DIGITS)))
+    shared = json.loads(json.dumps(asdict(DIGITS)))
     (out / "comparison.json").write_text(json.dumps(shared))
     (out / "simclr-seed0").mkdir()
     (out / "simclr-seed0" / "mine.txt").write_text("not a run")

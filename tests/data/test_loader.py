@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from burn.core.types import Batch
-from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
+from burn.data.augment import crop_and_flip, generator, plain_view, random_view
 from burn.data.decode import UnreadableImage
 from burn.data.loader import (
     EpochSampler,
@@ -26,6 +26,7 @@ from burn.data.loader import (
     random_views,
 )
 from burn.data.open import open_source
+from burn.data.view_config import ViewConfig
 
 VIEWS = ViewConfig(size=16, resize=16, jitter=1.0)
 NUM_VIEWS = 2

@@ -16,7 +16,8 @@ from torchvision.transforms.v2 import functional as T
 
 from burn.core.errors import UserError
 from burn.data import augment as views
-from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
+from burn.data.augment import crop_and_flip, generator, plain_view, random_view
+from burn.data.view_config import ViewConfig
 
 STILL = ViewConfig(
     size=32, resize=32, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0),

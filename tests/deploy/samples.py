@@ -12,7 +12,7 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.checkpoints.native import save_checkpoint
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
+from burn.data.view_config import ViewConfig
 
 # Settings that between them have every stride, odd maps, channels that fill no byte, and the rest.
 NETWORKS: dict[str, tuple[dict[str, Any], int]] = {

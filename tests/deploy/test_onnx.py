@@ -21,6 +21,7 @@ from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.deploy import onnx as room
+from burn.deploy.layers import BinaryConvolution
 from burn.deploy.onnx import export_onnx
 from burn.deploy.shared import agree, cosines
 from networks import randomize, tiny_reactnet
@@ -115,7 +116,7 @@ def test_the_graph_is_as_by_hand_and_as_large_as_its_weights(plain: Path):
 
 def test_an_argument_of_zero_is_plus_one(tmp_path: Path):
     """Numbers that binary fractions hold: a sum that is exactly at the threshold."""
-    layer = room.BinaryConvolution(
+    layer = BinaryConvolution(
         "x", 1, True, np.ones((1, 1, 1, 1)), np.array([0.75]), np.ones(1), np.zeros(1), np.ones(1)
     )
     convolution = torch.nn.Sequential(room._module(layer, signs=True)).eval()

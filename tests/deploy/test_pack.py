@@ -34,7 +34,7 @@ from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.deploy import layout
 from burn.deploy import pack as room
-from burn.deploy.fold import fold
+from burn.deploy.fold import fold, linear_layer
 from burn.deploy.layers import BinaryConvolution
 from burn.deploy.pack import Packed, pack
 from burn.deploy.shared import agree, cosines
@@ -373,7 +373,6 @@ def test_a_network_with_too_many_channels(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_computes_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = save(tmp_path / "n.safetensors", network())
     other = network(seed=1)
-    fold = room.fold
     monkeypatch.setattr(room, "fold", lambda _: fold(other))
     refused(r"agree with its own only to cosine 0\.\d{6} \(needed", file, tmp_path / "n.bnn")
 
@@ -383,7 +382,7 @@ def test_another_top_class_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monke
     file = save(tmp_path / "n.safetensors", backbone)
     kept = tmp_path / "classifier.safetensors"
     save_classifier(kept, classifier_of(backbone), {})
-    linear = room.linear_layer
+    linear = linear_layer
     monkeypatch.setattr(
         room, "linear_layer", lambda name, w, b, relu: linear(name, -w, -b, relu=relu)
     )

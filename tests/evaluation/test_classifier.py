@@ -15,9 +15,8 @@ from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.loader import light_views
+from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 from burn.evaluation.linear_layer import (
-    LINEAR_RATES,
-    LinearConfig,
     augmented_batches,
     cached_batches,
     top_k,

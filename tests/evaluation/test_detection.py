@@ -23,13 +23,13 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
 from burn.data.formats.voc import Annotation, Voc, open_voc
+from burn.data.view_config import ViewConfig
+from burn.evaluation.configs import DetectionConfig, DetectorConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.detection import protocol as detection
-from burn.evaluation.detection.detector import Detector, DetectorConfig, Images, region_losses
+from burn.evaluation.detection.detector import Detector, Images, region_losses
 from burn.evaluation.detection.protocol import (
-    DetectionConfig,
     detect,
     precise_batch_norm,
     resize_and_flip,
@@ -358,13 +358,13 @@ def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
     train, test = (open_voc(scenes, part) for part in ("train", "test"))
     context = EvaluationContext("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
     seen = []
-    original = detection.Detector.forward
+    original = Detector.forward
 
     def forward(self: Detector, images: Images, targets: object = None) -> object:
         seen.append(len(images.sizes))
         return original(self, images, targets)  # type: ignore[arg-type]
 
-    detection.Detector.forward = forward  # type: ignore[method-assign]
+    Detector.forward = forward  # type: ignore[method-assign]
     kept = []
     train_original = detection._train
 

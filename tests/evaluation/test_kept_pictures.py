@@ -39,11 +39,11 @@ from burn.evaluation.artifacts.neighbours import (
     spread,
     tiles,
 )
-from burn.evaluation.configs import KnnConfig
+from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.context import EvaluationContext, load_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear
-from burn.evaluation.linear_layer import LinearConfig, top_k
+from burn.evaluation.linear_layer import top_k
 
 CONSOLE = Console(file=io.StringIO())
 CLASSES = ("cat", "dog", "emu")

@@ -22,12 +22,12 @@ from burn.data.open import open_source
 from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
 from burn.evaluation.checks import check_sources
-from burn.evaluation.configs import KnnConfig, TransferConfig
+from burn.evaluation.configs import KnnConfig, LinearConfig, Request, TransferConfig
 from burn.evaluation.context import EvaluationContext, load_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
-from burn.evaluation.linear_layer import LinearConfig, right_answers
-from burn.evaluation.registry import Request, evaluate
+from burn.evaluation.linear_layer import right_answers
+from burn.evaluation.registry import evaluate
 
 CONSOLE = Console(file=io.StringIO())
 
@@ -304,7 +304,7 @@ def test_results_say_what_the_images_are_and_how_long_the_training_was(
         "checkpoint": str(teacher), "train": str(photos), "test": str(photos),
     }  # fmt: skip
     config = KnnConfig(k=1)
-    (knn,), _ = evaluate("knn", Request(**about, out=str(tmp_path / "out")), config, CONSOLE)
+    (knn,) = evaluate("knn", Request(**about, out=str(tmp_path / "out")), config, CONSOLE).results
     fingerprint = open_source(str(photos)).fingerprint
     assert knn.data == {
         "num_classes": 2, "classes": ["black", "white"], "train_images": 9, "test_images": 9,
@@ -317,10 +317,10 @@ def test_results_say_what_the_images_are_and_how_long_the_training_was(
         "stage": 1, "steps": meta["steps"], "images_seen": meta["steps"] * batch,
     }  # fmt: skip
     assert read_results(tmp_path / "out" / "results.jsonl") == [knn]
-    (fresh,), _ = evaluate("knn", Request(**about, random_init=True), config, CONSOLE)
+    (fresh,) = evaluate("knn", Request(**about, random_init=True), config, CONSOLE).results
     assert fresh.training is None
     linear = TransferConfig(epochs=1, augment="none")
-    transfer, _ = evaluate("transfer", Request(**about), linear, CONSOLE)
+    transfer = evaluate("transfer", Request(**about), linear, CONSOLE).results
     assert transfer[0].data == knn.data
 
 

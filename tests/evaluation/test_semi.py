@@ -16,13 +16,14 @@ from torch.nn import functional as F
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import answers_of
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
 from burn.data.builtin.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
+from burn.data.view_config import ViewConfig
 from burn.evaluation import semi
+from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext
-from burn.evaluation.semi import SemiConfig, fine_tune, run_semi
+from burn.evaluation.semi import fine_tune, run_semi
 from burn.layers import BinaryConv2d
 from networks import tiny_reactnet
 

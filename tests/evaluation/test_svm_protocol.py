@@ -19,14 +19,15 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
 from burn.data.builtin.digits import Digits
 from burn.data.formats.voc import Voc, open_voc
 from burn.data.splits import balanced_share
+from burn.data.view_config import ViewConfig
+from burn.evaluation.configs import SvmConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.svm import protocol as svm_protocol
-from burn.evaluation.svm.protocol import SvmConfig, run_svm
-from burn.evaluation.svm.solver import SvmData
+from burn.evaluation.svm.protocol import run_svm
+from burn.evaluation.svm.solver import SvmData, svm_few_shot, svm_full
 from networks import tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())
@@ -43,7 +44,7 @@ def context(scenes: Path) -> EvaluationContext:
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[SvmData]:
     """The data that the protocol gives to the SVMs."""
     seen: list[SvmData] = []
-    original = svm_protocol.svm_full
+    original = svm_full
     monkeypatch.setattr(
         svm_protocol, "svm_full", lambda data, *rest: seen.append(data) or original(data, *rest)
     )
@@ -125,7 +126,7 @@ def test_finished_parts_are_kept_when_interrupted(
     whole = [r.value for r in run_svm(context, SMALL, CONSOLE)]
     kept = replace(context, out=tmp_path)
     calls = []
-    original = svm_protocol.svm_few_shot
+    original = svm_few_shot
 
     def interrupted(*arguments: Any) -> Any:
         calls.append(arguments)

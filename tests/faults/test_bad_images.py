@@ -22,11 +22,11 @@ import torch
 from PIL import Image
 
 from burn.core.errors import UserError
-from burn.data.augment import ViewConfig
 from burn.data.base import Source
 from burn.data.decode import MOST_BYTES, UnreadableImage, decode
 from burn.data.loader import plain_batches
 from burn.data.open import open_source
+from burn.data.view_config import ViewConfig
 
 VIEWS = ViewConfig(size=16, resize=16)
 BOMB = "more than 100,000,000 pixels"

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from burn.core.errors import UserError
 from burn.core.types import Batch, Precision
 from burn.methods.base import StepOutput
-from burn.methods.burn import Burn, BurnConfig, feature_similarity, kl_divergence
+from burn.methods.burn import Burn, feature_similarity, kl_divergence
+from burn.methods.configs import BurnConfig
 from networks import tiny_reactnet
 
 CONFIG = BurnConfig(num_classes=12, hidden=16)

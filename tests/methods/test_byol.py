@@ -12,7 +12,8 @@ import torch
 
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.byol import Byol, ByolConfig
+from burn.methods.byol import Byol
+from burn.methods.configs import ByolConfig
 from method_checks import (
     double,
     goes_on_from_its_state,

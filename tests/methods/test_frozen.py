@@ -14,9 +14,11 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.types import Batch, Precision
 from burn.methods.base import mlp
-from burn.methods.burn import Burn, BurnConfig
+from burn.methods.burn import Burn
+from burn.methods.configs import BurnConfig
 from burn.methods.shared.frozen import FrozenTarget
-from burn.training.optim import OptimConfig, build_optimizer
+from burn.recipes.optim import OptimConfig
+from burn.training.optim import build_optimizer
 from networks import randomize, tiny_reactnet
 
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.types import Batch, Precision
-from burn.methods.infomin import Infomin, InfominConfig
-from burn.methods.mocov2 import Mocov2, Mocov2Config
+from burn.methods.configs import InfominConfig, Mocov2Config
+from burn.methods.infomin import Infomin
+from burn.methods.mocov2 import Mocov2
 from burn.training.callbacks.guard import GradientFlowGuard
 from networks import tiny_reactnet
 

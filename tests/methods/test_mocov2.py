@@ -18,10 +18,11 @@ from torch import Tensor, distributed, nn
 import threads
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
-from burn.core.errors import UserError
+from burn.core.errors import GradientFlowError, UserError
 from burn.core.types import Batch, Precision
-from burn.methods.mocov2 import Mocov2, Mocov2Config
-from burn.training.callbacks.guard import GradientFlowError, GradientFlowGuard
+from burn.methods.configs import Mocov2Config
+from burn.methods.mocov2 import Mocov2
+from burn.training.callbacks.guard import GradientFlowGuard
 from method_checks import join
 from networks import tiny_reactnet
 

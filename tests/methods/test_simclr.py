@@ -14,7 +14,8 @@ from lightly.models.modules import SimCLRProjectionHead
 
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.simclr import Simclr, SimclrConfig
+from burn.methods.configs import SimclrConfig
+from burn.methods.simclr import Simclr
 from method_checks import (
     Plain,
     double,

@@ -13,7 +13,8 @@ from torch import Tensor, distributed
 
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.swav import Swav, SwavConfig
+from burn.methods.configs import SwavConfig
+from burn.methods.swav import Swav
 from method_checks import (
     Plain,
     double,

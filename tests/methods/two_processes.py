@@ -28,15 +28,25 @@ from burn.backbones.reactnet import Block
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.base import Method
-from burn.methods.burn import Burn, BurnConfig
-from burn.methods.byol import Byol, ByolConfig
-from burn.methods.infomin import Infomin, InfominConfig
-from burn.methods.mocov2 import Mocov2, Mocov2Config
-from burn.methods.s2bnn import S2bnn, S2bnnConfig
-from burn.methods.simclr import Simclr, SimclrConfig
+from burn.methods.burn import Burn
+from burn.methods.byol import Byol
+from burn.methods.configs import (
+    BurnConfig,
+    ByolConfig,
+    InfominConfig,
+    Mocov2Config,
+    S2bnnConfig,
+    SimclrConfig,
+    SwavConfig,
+)
+from burn.methods.infomin import Infomin
+from burn.methods.mocov2 import Mocov2
+from burn.methods.s2bnn import S2bnn
+from burn.methods.simclr import Simclr
 from burn.methods.supervised import Supervised, SupervisedKl
-from burn.methods.swav import Swav, SwavConfig
-from burn.training.optim import OptimConfig, build_optimizer
+from burn.methods.swav import Swav
+from burn.recipes.optim import OptimConfig
+from burn.training.optim import build_optimizer
 from method_checks import views
 from networks import randomize
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from burn.core.errors import UserError
 from burn.core.types import Part
-from burn.training.optim import OptimConfig, build_optimizer, parameter_groups
+from burn.recipes.optim import OptimConfig
+from burn.training.optim import build_optimizer, parameter_groups
 
 
 def parts() -> list[Part]:

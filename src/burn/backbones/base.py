@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
+from burn.core.types import Checkpoint
 
 
 class Backbone(nn.Module, ABC):
@@ -24,6 +25,7 @@ class Backbone(nn.Module, ABC):
     def __init__(self, config: BackboneConfig, num_features: int) -> None:
         super().__init__()
         self.config = config
+        self.checkpoint: Checkpoint | None = None  # what it was loaded from, where that is known
         self.num_features = num_features
         for name in ("mean", "std"):
             values = torch.tensor(getattr(config, name)).view(1, 3, 1, 1)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from burn.backbones.base import Backbone, BackboneConfig
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 
 _RESNET_CHANNELS = (64, 128, 256, 512)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.backbones.base import Backbone, BackboneConfig
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
 from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU

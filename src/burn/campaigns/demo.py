@@ -19,11 +19,10 @@ from burn.data.loader import plain_batches
 from burn.deploy.environment import DeviceRun, run_on_device
 from burn.deploy.measured import pack_results
 from burn.deploy.pack import Packed, pack
-from burn.evaluation.configs import KnnConfig
+from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.context import EvaluationContext, load_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear
-from burn.evaluation.linear_layer import LinearConfig
 from burn.recipes.registry import find_recipe
 from burn.report.render.plots import demo_picture
 from burn.runtime.compute import Device

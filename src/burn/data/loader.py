@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from burn.core.types import Batch, Known
-from burn.data.augment import ViewConfig, crop_and_flip, generator, plain_view, random_view
+from burn.data.augment import crop_and_flip, generator, plain_view, random_view
 from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.feature_cache import FeatureCache
+from burn.data.view_config import ViewConfig
 from burn.data.workers import QuietLoader, start_worker
 
 Key = tuple[int, int]  # epoch, index

@@ -64,23 +64,53 @@ class Packed:
 def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
     """Write the network of a checkpoint as the packed file `out` (.bnn, not there yet).
 
-    head: a classifier that `burn evaluate linear --out DIR` kept (the file or DIR), or a checkpoint
-    or run of burn's with a linear classifier; of the same backbone. The file is run and compared
-    with the network before it gets its name. Raises UserError, and writes nothing, for a network
-    whose weights are not binary, for anything that the format has no place for, and where the
-    two disagree.
+    As `pack_network`. head: a classifier that `burn evaluate linear --out DIR` kept (the file or
+    DIR), or a checkpoint or run of burn's with a linear classifier; of the same backbone.
     """
-    if out.suffix != ".bnn":
-        raise UserError(f"{out}: a packed file's name ends in .bnn")
-    require_free(out)
+    _check_out(out)
     file = find_checkpoint(checkpoint)
     held = load_checkpoint(file)
     backbone = backbone_from(held)
     if problem := _unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
+    classifier = read_head(head, backbone) if head else None
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return pack_network(backbone, held, out, classifier, {"sha256": digest})
+
+
+def _check_out(out: Path) -> None:
+    if out.suffix != ".bnn":
+        raise UserError(f"{out}: a packed file's name ends in .bnn")
+    require_free(out)
+
+
+def pack_network(
+    backbone: Backbone, held: Checkpoint, out: Path, classifier: Classifier | None,
+    about: Mapping[str, Any],
+) -> Packed:  # fmt: skip
+    """Write a network as the packed file `out` (.bnn, not there yet).
+
+    The file is run and compared with the network before it gets its name.
+
+    Args:
+        backbone: The network, with the weights that are packed.
+        held: The checkpoint that says what its views are and by which recipe it was trained.
+        out: The file.
+        classifier: A linear classifier on the same backbone, or None.
+        about: Kept in the file for people, beside recipe and version.
+
+    Raises:
+        UserError: The network's weights are not binary, the format has no place for something, or
+            file and network disagree. Nothing is written then.
+    """
+    _check_out(out)
+    if problem := _unpackable(backbone):
+        raise UserError(f"{held.origin} cannot be packed: {problem}")
     assert isinstance(backbone, ReActNet)
     views = views_of(held)
-    classifier = _read_head(head, backbone) if head else None
+    if classifier:
+        _check_head(classifier, backbone, "the classifier")
     layers = list(fold(backbone))
     features = layers[-1].name
     parameters = sum(p.numel() for p in backbone.parameters())
@@ -89,7 +119,9 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
         parameters += classifier.weight.numel() + classifier.bias.numel()
     resize = round(views.size * 8 / 7) if views.resize is None else views.resize
     classes = classifier.classes if classifier else ()
-    program = program_of(layers, features, classes, (resize, views.size), _origin(held, file))
+    program = program_of(
+        layers, features, classes, (resize, views.size), {**_origin(held), **about}
+    )
     tensors = _encode(layers, held.origin)
     images = sample_images(min(views.size, _LARGEST_CHECKED))
     cosine, same_class = 0.0, 0
@@ -151,23 +183,20 @@ def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
     return tensors
 
 
-def _origin(held: Checkpoint, file: Path) -> dict[str, Any]:
+def _origin(held: Checkpoint) -> dict[str, Any]:
     """For people: which checkpoint, by what recipe. Its texts may be a stranger's."""
     meta: Mapping[str, Any] = held.meta
     recipe = meta.get("recipe")
     name = recipe.get("name") if isinstance(recipe, Mapping) else None
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
     about = {
         "burn": version("burn-ssl"),
         "recipe": "".join(c for c in name if c.isprintable())[:80] if isinstance(name, str) else "",
-        "sha256": digest,
     }
     numbers = {key: meta.get(key) for key in ("stage", "steps")}
     return about | {key: n for key, n in numbers.items() if isinstance(n, int)}
 
 
-def _read_head(head: Path, backbone: Backbone) -> Classifier:
+def read_head(head: Path, backbone: Backbone) -> Classifier:
     """The classifier that --head means, checked against the backbone."""
     kept = head / CLASSIFIER_NAME if head.is_dir() else head
     if head.is_dir() and not kept.is_file() and not any(head.glob("stage*.safetensors")):
@@ -189,6 +218,12 @@ def _read_head(head: Path, backbone: Backbone) -> Classifier:
         classes = tuple(str(i) for i in range(linear.out_features))
         print_of = fingerprint(backbone_from(held))
         classifier = Classifier(linear.weight, linear.bias, classes, print_of)
+    _check_head(classifier, backbone, origin)
+    return classifier
+
+
+def _check_head(classifier: Classifier, backbone: Backbone, origin: str) -> None:
+    """Raise UserError for a classifier that does not belong to the backbone, or to the format."""
     if classifier.backbone != fingerprint(backbone):
         raise UserError(f"{origin} was trained on another backbone than the one to pack")
     if classifier.weight.shape[1] != backbone.num_features:
@@ -199,7 +234,6 @@ def _read_head(head: Path, backbone: Backbone) -> Classifier:
     _check_names(classifier.classes, origin)
     if not bool(torch.isfinite(classifier.weight).all() and torch.isfinite(classifier.bias).all()):
         raise UserError(f"{origin}: its classifier holds numbers that are not finite")
-    return classifier
 
 
 def _check_names(classes: Sequence[str], origin: str) -> None:

@@ -11,8 +11,8 @@ from burn.checkpoints.foreign.heads import classifier_from
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
-from burn.data.augment import ViewConfig
 from burn.data.builtin.digits import Digits
+from burn.data.view_config import ViewConfig
 from burn.deploy.layers import Array
 
 LEAST_COSINE = 0.999

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 
 from burn.backbones.base import Backbone
-from burn.checkpoints.classifier import fingerprint
+from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, images_per_step, load_checkpoint
 from burn.core.errors import UserError, printable
 from burn.core.results import Result
 from burn.core.settings import from_plain
-from burn.core.types import Features
-from burn.data.augment import ViewConfig
+from burn.core.types import Checkpoint, Features
 from burn.data.base import Source
 from burn.data.decode import UnreadableImage
+from burn.data.view_config import ViewConfig
 
 _LOST = 5  # images of a class; a rare class may lose one or two that are damaged
 _MOST_NAMES = 1000  # names of classes in each line of results.jsonl; ImageNet's are 10 kB
@@ -37,7 +37,8 @@ class EvaluationContext:
     the user should hear of afterwards, such as images that were left out. kept: features by key.
     training: how long the checkpoint was trained, as `Result.training`.
     announce: called with the results before anything beside them is written. unkept: why files
-    beside the results could not be written, a line each.
+    beside the results could not be written, a line each. classifiers: the linear ones that a
+    protocol trained.
     """
 
     model: str
@@ -55,6 +56,7 @@ class EvaluationContext:
     training: Mapping[str, Any] | None = None
     announce: Callable[[Sequence[Result]], None] = lambda _: None
     unkept: list[str] = field(default_factory=list)
+    classifiers: list[Classifier] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
@@ -227,7 +229,15 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
             name += f", trained with {origin['labels']} labels"
         return Model(name, backbone, views)
     checkpoint = load_checkpoint(find_checkpoint(Path(spec)))
-    backbone = backbone_from(checkpoint, fresh=fresh, seed=seed)
+    model = model_of(checkpoint, backbone_from(checkpoint, fresh=fresh, seed=seed))
+    if not fresh:
+        return model
+    name = f"random {model.backbone.config.name}, {checkpoint.meta['precision']}"
+    return Model(name, model.backbone, model.views)
+
+
+def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
+    """The backbone with what its checkpoint says of it. Raises UserError where that is damaged."""
     meta = checkpoint.meta
     try:
         views = from_plain(ViewConfig, meta["views"])
@@ -236,8 +246,6 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
         name = "".join(c for c in name if c.isprintable())[:80]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
-    if fresh:
-        return Model(f"random {backbone.config.name}, {meta['precision']}", backbone, views)
     return Model(name, backbone, views, _training(meta))
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.types import Features
-from burn.data.augment import ViewConfig
 from burn.data.base import Source
 from burn.data.loader import plain_batches
+from burn.data.view_config import ViewConfig
 
 
 def extract_features(

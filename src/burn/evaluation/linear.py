@@ -49,12 +49,14 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
         context, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
         context.class_names,
     )  # fmt: skip
-    if context.out and isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
+    if isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
         classes = tuple(context.train.classes)
-        classifier = Classifier(probe.weight, probe.bias, classes, context.fingerprint)
+        weight, bias = probe.weight.detach(), probe.bias.detach()
+        context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
+    if context.out and context.classifiers:
         about = {**settings, "train": context.train.name, "seed": context.seed}
         path = context.out / CLASSIFIER_NAME
-        context.keep(lambda: save_classifier(path, classifier, about))
+        context.keep(lambda: save_classifier(path, context.classifiers[0], about))
     elif context.out:
         context.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
     return results

@@ -11,8 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from burn.core.errors import printable
+from burn.checkpoints.classifier import Classifier
+from burn.core.errors import UserError, printable
 from burn.core.files import locked, remove_unfinished
+from burn.core.paths import expand
 from burn.core.results import Result, append_results
 from burn.data.base import Source
 from burn.data.checks import require_outside
@@ -21,7 +23,7 @@ from burn.data.formats.voc import Voc, is_voc, open_voc
 from burn.data.open import open_source
 from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
-from burn.evaluation.context import EvaluationContext, open_model
+from burn.evaluation.context import EvaluationContext, Model, open_model
 from burn.evaluation.detection.protocol import run_detection
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
@@ -37,23 +39,50 @@ class Protocol:
     """How a protocol is run, and on what; its settings are in `PROTOCOL_CONFIGS`."""
 
     run: Callable[[EvaluationContext, Any, Console], list[Result]]
-    open: Callable[[str, str], tuple[Source, Source]]
+    open: Callable[[str | Source, str | Source], tuple[Source, Source]]
 
 
-def _open_labelled(train_spec: str, test_spec: str) -> tuple[Source, Source]:
-    train, test = open_source(train_spec, "train"), open_source(test_spec, "test")
-    check_sources(train, test)
-    return train, test
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation gives.
+
+    Attributes:
+        results: One for each number.
+        notes: Remarks on the data, a line each.
+        classifier: The linear classifier that protocol linear trained, or None.
+    """
+
+    results: list[Result]
+    notes: list[str]
+    classifier: Classifier | None = None
 
 
-def _open_either(train_spec: str, test_spec: str) -> tuple[Source, Source]:
-    boxes = is_voc(train_spec) or is_voc(test_spec)
-    return (_open_boxes if boxes else _open_labelled)(train_spec, test_spec)
+def _open_labelled(train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    sources = (
+        open_source(train, "train") if isinstance(train, str) else train,
+        open_source(test, "test") if isinstance(test, str) else test,
+    )
+    check_sources(*sources)
+    return sources
 
 
-def _open_boxes(train_spec: str, test_spec: str) -> tuple[Source, Source]:
-    train = open_voc(train_spec, "train")
-    return train, open_voc(test_spec, "test", train.classes)
+def _has_boxes(data: str | Source) -> bool:
+    return is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
+
+
+def _open_either(train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    boxes = _has_boxes(train) or _has_boxes(test)
+    return (_open_boxes if boxes else _open_labelled)(train, test)
+
+
+def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    opened = open_voc(train, "train") if isinstance(train, str) else train
+    if isinstance(test, str):
+        test = open_voc(test, "test", opened.classes)
+    for source in (opened, test):
+        if not isinstance(source, Voc):
+            raise UserError(f"{source.name} has no boxes: give images in VOC's layout")
+    return opened, test
 
 
 PROTOCOLS: dict[str, Protocol] = {
@@ -72,7 +101,11 @@ def evaluate(
     config: Any,
     console: Console,
     show: Callable[[Sequence[Result], Sequence[str]], None] = lambda results, notes: None,
-) -> tuple[list[Result], list[str]]:
+    *,
+    model: Model | None = None,
+    train: Source | None = None,
+    test: Source | None = None,
+) -> Evaluated:
     """Evaluate a checkpoint by a protocol.
 
     The results come first: they are shown, then appended to results.jsonl in `request.out`, and
@@ -84,9 +117,12 @@ def evaluate(
         config: Settings of the protocol's own type.
         console: Where progress is shown.
         show: Called with the results and with remarks on the data as soon as they are known.
+        model: In place of what the request names as its checkpoint.
+        train: In place of the training images that the request names.
+        test: In place of the test images that the request names.
 
     Returns:
-        The results, and all remarks.
+        The results, all remarks, and the linear classifier of protocol linear.
 
     Raises:
         UserError: For whatever the user can fix; also where the results are shown, but something
@@ -97,7 +133,7 @@ def evaluate(
     config.check()
     if protocol != "detection":
         require_alone(f"evaluate {protocol}")
-    out = Path(request.out) if request.out else None
+    out = expand(request.out) if request.out else None
     with contextlib.ExitStack() as held:
         if out:
             append_results(out / "results.jsonl", [])  # hours later would be late to find out
@@ -107,7 +143,8 @@ def evaluate(
         held.enter_context(sigterm_raises())
         announced: list[Result] = []
         try:
-            return _evaluate(protocol, request, config, console, out, announced, show)
+            given = (model, train, test)
+            return _evaluate(protocol, request, config, console, out, announced, show, given)
         except KeyboardInterrupt as stopped:
             kept = f"what is finished is kept in {out}; the same command resumes"
             if announced:
@@ -120,7 +157,8 @@ def evaluate(
 def _evaluate(
     protocol: str, request: Request, config: Any, console: Console, out: Path | None,
     announced: list[Result], show: Callable[[Sequence[Result], Sequence[str]], None],
-) -> tuple[list[Result], list[str]]:  # fmt: skip
+    given: tuple[Model | None, Source | None, Source | None],
+) -> Evaluated:  # fmt: skip
     """What `evaluate` does in the folder; `announced` becomes the results that were shown."""
     told = 0
     file = out / "results.jsonl" if out else None
@@ -134,8 +172,10 @@ def _evaluate(
             context.keep(partial(append_results, file, results))
 
     device = torch_device(request.device)
-    model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
-    train, test = PROTOCOLS[protocol].open(request.train, request.test)
+    model, train, test = given
+    if model is None:
+        model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
+    train, test = PROTOCOLS[protocol].open(train or request.train, test or request.test)
     if out:
         require_outside(out, train, test)
     context = EvaluationContext(
@@ -158,4 +198,4 @@ def _evaluate(
     for note in context.notes[told:]:
         console.print(printable(note))
     context.require_kept()
-    return results, context.notes
+    return Evaluated(results, context.notes, next(iter(context.classifiers), None))

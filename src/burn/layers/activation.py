@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.layers.sign import ActivationGradient, hard_sign, sign
+from burn.core.types import ActivationGradient
+from burn.layers.sign import hard_sign, sign
 
 
 def per_channel(vector: Tensor, like: Tensor) -> Tensor:

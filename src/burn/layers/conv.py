@@ -8,15 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.core.types import Precision, WeightInit
+from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
 from burn.layers.activation import RSign, per_channel, sum_channels
-from burn.layers.sign import (
-    ActivationGradient,
-    WeightGradient,
-    binary_weight,
-    hard_sign,
-    sign_derivative,
-)
+from burn.layers.sign import binary_weight, hard_sign, sign_derivative
 
 _SMALL = 0.001
 

@@ -9,9 +9,10 @@ import torch
 from rich.console import Console
 
 from burn.backbones.registry import build_backbone
-from burn.checkpoints.foreign.weights import load_teacher
+from burn.checkpoints.foreign.weights import Teacher, load_teacher
 from burn.core.errors import Interrupted, SaidByFirst, UserError
 from burn.core.types import Precision
+from burn.data.base import Source
 from burn.data.checks import require_readable
 from burn.data.open import open_source
 from burn.methods.base import Method
@@ -30,20 +31,21 @@ class PreparedRun:
     """A plan with everything read that its stages share."""
 
     def __init__(
-        self, plan: RunPlan, machine: Machine, processes: Processes, console: Console
-    ) -> None:
+        self, plan: RunPlan, machine: Machine, processes: Processes, console: Console,
+        source: Source | None = None, teacher: Teacher | None = None,
+    ) -> None:  # fmt: skip
         self.plan, self.machine = plan, machine
         self.processes, self.console = processes, console
         self.resume_command = ""
         self.named = plan.recipe
-        self.source = open_source(plan.data)
+        self.source = source or open_source(plan.data)
         require_readable(self.source, at_least=2 * processes.count)
         if plan.recipe.method in NEED_LABELS and self.source.labels is None:
             raise UserError(
                 f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
                 "folders, or parquet with a column label"
             )
-        self.teacher = load_teacher(plan.teacher) if plan.teacher else None
+        self.teacher = teacher or (load_teacher(plan.teacher) if plan.teacher else None)
         check_view_size(plan.recipe)
         self.cache = self._open_cache()
         if self.teacher is not None and not (self.cache and self.cache.is_known):

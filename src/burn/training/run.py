@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from burn.checkpoints.foreign.weights import Teacher
 from burn.checkpoints.native import (
     complete_checkpoint,
     load_checkpoint,
@@ -18,6 +19,7 @@ from burn.checkpoints.native import (
 from burn.core.errors import UserError
 from burn.core.files import locked
 from burn.core.types import Checkpoint
+from burn.data.base import Source
 from burn.data.checks import require_outside
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
@@ -56,6 +58,8 @@ def pretrain(
     overwrite: bool,
     resume_command: str | None = None,
     named: Recipe | None = None,
+    source: Source | None = None,
+    teacher: Teacher | None = None,
 ) -> list[StageSummary]:
     """Train every stage of the plan into `out`; say on the console what is done and how it ended.
 
@@ -64,7 +68,8 @@ def pretrain(
     while it is under way, the resume files. resume: go on with the run in `out`, or begin where
     there is none. resume_command is what the user is told to type after an interruption. named: the
     recipe as it is by its name, before the user changed its fields; where the batch size does not
-    fit its learning rate any more, that is said. Raises UserError for what cannot be used,
+    fit its learning rate any more, that is said. source, teacher: in place of what the plan's data
+    and teacher name, which are then their names. Raises UserError for what cannot be used,
     GradientFlowError where the loss does not train, Interrupted after a signal.
 
     Several processes (see `burn.runtime.distributed`) share every batch; `out` must be a folder
@@ -80,7 +85,9 @@ def pretrain(
         processes.on_first(lambda: check_shares(plan.recipe, processes))
         if not processes.first:
             console = Console(quiet=True)
-        run = processes.on_first_then_all(lambda: PreparedRun(plan, machine, processes, console))
+        run = processes.on_first_then_all(
+            lambda: PreparedRun(plan, machine, processes, console, source, teacher)
+        )
         require_outside(out, run.source)
         run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
         run.named = named or plan.recipe

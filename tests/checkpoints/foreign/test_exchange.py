@@ -25,7 +25,7 @@ from burn.checkpoints.foreign.exchange import export_checkpoint, import_checkpoi
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
+from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
 from burn.evaluation.context import load_model
 from burn.experiments.cost.compute import count_named

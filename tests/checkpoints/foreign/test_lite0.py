@@ -91,7 +91,8 @@ def test_run_results_and_report_say_that_it_learned_from_labels(tmp_path: Path):
     about = json.loads((out / "stage1.json").read_text())
     assert about["teacher"]["labels"] == "ImageNet"
     request = Request(str(out), "digits", "digits", out=str(tmp_path / "evaluated"))
-    (knn,), notes = evaluate("knn", request, KnnConfig(), Console(file=said))
+    done = evaluate("knn", request, KnnConfig(), Console(file=said))
+    (knn,), notes = done.results, done.notes
     assert knn.training is not None
     assert knn.training["teacher_labels"] == "ImageNet"
     assert notes == ["tiny, stage 1: its teacher was trained with ImageNet labels"]

@@ -15,6 +15,7 @@ import pytest
 from burn.core.errors import UserError
 from burn.data.base import Split
 from burn.data.builtin import scenes
+from burn.data.builtin.digits import Digits
 from burn.data.builtin.scenes import digit_scenes, write_digit_scenes
 from burn.data.formats.voc import Voc, open_voc
 
@@ -95,7 +96,7 @@ def test_boxes_are_where_the_digits_are(monkeypatch: pytest.MonkeyPatch):
 def test_test_scenes_show_held_out_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     asked = []
 
-    class Recorded(scenes.Digits):
+    class Recorded(Digits):
         def __init__(self, split) -> None:
             asked.append(split)
             super().__init__(split)

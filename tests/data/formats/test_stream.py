@@ -16,10 +16,11 @@ from test_shards import WRITERS, picture, write_tar, write_tars
 
 from burn.core.errors import UserError
 from burn.core.types import Batch
-from burn.data.augment import ViewConfig, generator, random_view
+from burn.data.augment import generator, random_view
 from burn.data.formats.shards import ShardedImages, open_shards
 from burn.data.formats.stream import StreamLoader, _Order
 from burn.data.loader import random_views
+from burn.data.view_config import ViewConfig
 
 VIEWS = ViewConfig(size=8, resize=8, jitter=1.0)
 SEED = 5

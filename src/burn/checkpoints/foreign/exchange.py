@@ -28,7 +28,7 @@ from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError, printable
 from burn.core.files import require_free, write_beside
 from burn.core.types import Precision
-from burn.data.augment import ViewConfig
+from burn.data.view_config import ViewConfig
 
 Format = Literal["reactnet", "burn-release", "s2bnn"]
 FORMATS: tuple[str, ...] = get_args(Format)

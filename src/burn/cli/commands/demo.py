@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.console import Console
 
 from burn.cli.parser import Parser
@@ -29,9 +27,10 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
     options = parser.read(arguments)
     from burn.campaigns.demo import run_demo
+    from burn.core.paths import expand
     from burn.report.render.tables import results_table
 
     device = device_named(options.device)
-    out = Path(options.out)
+    out = expand(options.out)
     results = run_demo(out, options.seed, device, console, overwrite=options.overwrite)
     print_results(results, options.json, results_table)

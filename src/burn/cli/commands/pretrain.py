@@ -7,7 +7,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from burn.cli.shared import (
     teacher_cache,
 )
 from burn.core.errors import UserError, shortened
+from burn.core.paths import expand
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.launch import launch, started_by_launcher
 from burn.runtime.ranks import ranks
@@ -147,7 +147,7 @@ def run(arguments: list[str], console: Console) -> None:
         )
     summaries = pretrain(
         plan,
-        Path(options.out),
+        expand(options.out),
         machine,
         console,
         resume=options.resume,
@@ -250,8 +250,8 @@ def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
     out = parser.peek(arguments, "out")
     if not out:
         raise UserError("--resume needs --out, the folder of the run to go on with")
-    if parser.peek(arguments, "recipe") is not None and not (Path(out) / "run.json").exists():
+    if parser.peek(arguments, "recipe") is not None and not (expand(out) / "run.json").exists():
         return None
     from burn.training.run_dir import read_plan
 
-    return read_plan(Path(out))
+    return read_plan(expand(out))

@@ -1,0 +1,58 @@
+"""Any PyTorch module as a float backbone, to learn from."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.core.errors import UserError
+
+
+class ModuleBackbone(Backbone):
+    """A module that takes floating-point images in [0, 1] and gives features.
+
+    Args:
+        module: Maps float32 (batch, 3, height, width) to (batch, features). Its own normalisation
+            belongs inside it.
+        size: Side in pixels of images that it can take.
+
+    Raises:
+        UserError: It cannot take such images, or does not give one vector for each.
+    """
+
+    def __init__(self, module: nn.Module, size: int) -> None:
+        name = type(module).__name__
+        module = copy.deepcopy(module).eval()  # the caller's own stays as it is
+        parameter = next(module.parameters(), None)
+        device = torch.device("cpu") if parameter is None else parameter.device
+        try:
+            with torch.inference_mode():
+                features = module(torch.zeros(2, 3, size, size, device=device))
+        except Exception as error:  # a stranger's code
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(
+                f"teacher {name} cannot take float images (2, 3, {size}, {size}): {reason}"
+            ) from error
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features)
+            raise UserError(
+                f"teacher {name} gives {shape} for two images: it must give (2, features)"
+            )
+        super().__init__(BackboneConfig(name=name), features.shape[1])
+        self.module = module
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features: (batch, num_features)."""
+        if images.dtype == torch.uint8:
+            images = images.to(torch.float32) / 255
+        return self.module(images)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        raise UserError(f"teacher {self.config.name} is given as a module, without a feature map")
+
+    def pool(self, features: Tensor) -> Tensor:
+        raise UserError(f"teacher {self.config.name} is given as a module, without a feature map")

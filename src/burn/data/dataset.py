@@ -1,0 +1,110 @@
+"""A PyTorch data set as a source of images."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from burn.core.errors import UserError, shortened
+from burn.data.decode import UnreadableImage
+
+_LOOKED_AT = 16  # images that the fingerprint is made of
+
+
+class DatasetSource:
+    """The images of a data set with `__len__` and `__getitem__`.
+
+    An item is an image or a tuple that begins with one: a PIL image, a uint8 tensor or array, or a
+    floating-point tensor in [0, 1]; tensors are (3, height, width), arrays (height, width, 3).
+    Labels are taken from the attribute `targets` or `labels`, and names of classes from `classes`,
+    as torchvision's data sets have them.
+
+    Args:
+        dataset: The data set. It must give the same image for the same position every time, so
+            random transforms do not belong in it.
+
+    Raises:
+        UserError: The data set has no length, no images, or labels that do not fit.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.name = type(dataset).__name__
+        try:
+            self._length = len(dataset)
+        except TypeError as error:
+            raise UserError(f"{self.name} has no length: give a map-style data set") from error
+        if not self._length:
+            raise UserError(f"{self.name} holds no image")
+        self._dataset = dataset
+        self.labels, self.classes = self._read_labels()
+        digest = hashlib.sha256(f"{self.name} {self._length}".encode())
+        count = min(_LOOKED_AT, self._length)
+        for index in np.linspace(0, self._length - 1, count).astype(int).tolist():
+            with contextlib.suppress(UnreadableImage):  # counted later, as of any source
+                digest.update(self.read(index).numpy().tobytes())
+        self.fingerprint = digest.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, index: int) -> Tensor:
+        """The image at a position: uint8 (3, height, width).
+
+        Raises UnreadableImage where the data set fails, UserError for what is no image.
+        """
+        try:
+            item = self._dataset[index]
+        except Exception as error:  # a stranger's code
+            reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
+            raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
+        image = item[0] if isinstance(item, (tuple, list)) else item
+        if isinstance(image, Image.Image):
+            image = np.asarray(image.convert("RGB")).copy()
+        if isinstance(image, np.ndarray):
+            if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+                raise self._unknown(index, f"an array {image.dtype} {image.shape}")
+            image = torch.from_numpy(image.transpose(2, 0, 1).copy())
+        if not isinstance(image, Tensor):
+            raise self._unknown(index, f"a {type(image).__name__}")
+        if image.ndim != 3 or image.shape[0] != 3 or not min(image.shape[1:]):
+            raise self._unknown(index, f"a tensor {tuple(image.shape)}")
+        if image.dtype == torch.uint8:
+            return image
+        if not image.is_floating_point() or not 0 <= float(image.min()) <= float(image.max()) <= 1:
+            raise self._unknown(index, f"a {image.dtype} tensor outside of [0, 1]")
+        return (image * 255).round().to(torch.uint8)
+
+    def describe(self, index: int) -> str:
+        """Name of an image, for messages."""
+        return f"{self.name} item {index}"
+
+    def _unknown(self, index: int, what: str) -> UserError:
+        return UserError(
+            f"{self.describe(index)} is {shortened(what, 80)}: give PIL images, uint8 tensors (3, "
+            "height, width) or arrays (height, width, 3), or float tensors in [0, 1]"
+        )
+
+    def _read_labels(self) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        found = getattr(self._dataset, "targets", None)
+        if found is None:
+            found = getattr(self._dataset, "labels", None)
+        if found is None:
+            return None, ()
+        labels = np.asarray(found)
+        whole = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels) == self._length
+        if not whole or labels.min() < 0:
+            raise UserError(
+                f"{self.name}: its labels are not one class number from 0 for each of "
+                f"{self._length:,} images"
+            )
+        names: Sequence[Any] = getattr(self._dataset, "classes", None) or ()
+        if len(names) <= labels.max():
+            names = range(int(labels.max()) + 1)
+        return labels.astype(np.int64), tuple(str(name) for name in names)
