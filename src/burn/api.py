@@ -7,6 +7,7 @@ Everything here gives plain values, prints nothing but a progress bar, and raise
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import html
 from collections.abc import Sequence
@@ -259,9 +260,8 @@ def evaluate(
     if protocol not in PROTOCOL_CONFIGS:
         raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOL_CONFIGS)}")
     config = from_plain(PROTOCOL_CONFIGS[protocol], settings)
-    given: Model | None = None
-    if isinstance(model, nn.Module):
-        given = _model_of(model)
+    was_training = isinstance(model, nn.Module) and model.training
+    given = _model_of(model) if isinstance(model, nn.Module) else None
     sources = [
         None if isinstance(data, (str, Path)) else open_data(data, part)
         for data, part in ((train, "train"), (test, "test"))
@@ -274,10 +274,14 @@ def evaluate(
         checkpoint=given.name if given else str(model), train=names[0], test=names[1],
         out=None if out is None else str(out), seed=seed, device=device, workers=workers,
     )  # fmt: skip
-    done = evaluate_by(
-        protocol, request, config, _console(progress), model=given, train=sources[0],
-        test=sources[1],
-    )  # fmt: skip
+    try:
+        done = evaluate_by(
+            protocol, request, config, _console(progress), model=given, train=sources[0],
+            test=sources[1],
+        )  # fmt: skip
+    finally:
+        if given:
+            given.backbone.train(was_training)
     return Evaluation(tuple(done.results), tuple(done.notes), done.classifier)
 
 
@@ -297,11 +301,12 @@ def pack(
         UserError: The network cannot be packed. Nothing is written then.
     """
     backbone = model if isinstance(model, nn.Module) else load(model)
-    held = backbone.checkpoint
+    held = getattr(backbone, "checkpoint", None)
     if held is None:
         raise UserError("pack takes a network of a checkpoint of burn's: what burn.load gave")
+    network = copy.deepcopy(backbone).cpu().eval()  # the caller's stays where and as it is
     classifier = read_head(expand(str(head)), backbone) if isinstance(head, (str, Path)) else head
-    return pack_network(backbone.cpu().eval(), held, expand(str(out)), classifier, {})
+    return pack_network(network, held, expand(str(out)), classifier, {})
 
 
 def _console(progress: bool) -> Console:
