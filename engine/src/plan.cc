@@ -308,10 +308,10 @@ void Plan::run(const void *images, Pixels type, size_t count, float *outputs) {
             const Input image{static_cast<const uint8_t *>(images) + i * bytes, type};
             for (const Phase &phase : phases_) {
                 run_phase(phase, image, thread);
-                workers_.meet();
+                workers_.barrier();
             }
             if (thread == 0) finish(outputs + i * floats);
-            workers_.meet();
+            workers_.barrier();
         }
     });
 }

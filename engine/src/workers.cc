@@ -138,10 +138,10 @@ void Workers::run(const std::function<void(int)> &task) {
         state_->begun.notify_all();
     }
     task(0);
-    meet();
+    barrier();
 }
 
-void Workers::meet() {
+void Workers::barrier() {
     if (state_) state_->barrier.wait();
 }
 

@@ -21,7 +21,7 @@ class Workers {
     void run(const std::function<void(int)> &task);
 
     // Inside a task: wait for the others.
-    void meet();
+    void barrier();
 
   private:
     struct State;

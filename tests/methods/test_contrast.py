@@ -19,7 +19,7 @@ from burn.methods.shared.contrast import (
     gather,
     in_parts,
     info_nce,
-    unit,
+    l2_normalize,
 )
 from method_checks import numeric_gradient
 from networks import tiny_reactnet
@@ -50,8 +50,8 @@ def looped_info_nce(
 @pytest.mark.parametrize("count", [1, 9])
 def test_info_nce_and_its_gradient(temperature: float, count: int):
     """In float64, where nothing but the order of sums differs from the loops (1e-12)."""
-    queries, keys = (unit(torch.randn(4, 6)).double() for _ in range(2))
-    negatives = unit(torch.randn(count, 6)).double()
+    queries, keys = (l2_normalize(torch.randn(4, 6)).double() for _ in range(2))
+    negatives = l2_normalize(torch.randn(count, 6)).double()
     queries.requires_grad_()
     loss = info_nce(queries, keys, negatives, temperature)
     fixed = keys.numpy(), negatives.numpy(), temperature
@@ -82,12 +82,12 @@ def test_large_logits_stay_finite():
 
 
 def test_autocast_does_not_reach_the_loss():
-    queries, keys, negatives = (unit(torch.randn(n, 16)) for n in (4, 4, 50))
+    queries, keys, negatives = (l2_normalize(torch.randn(n, 16)) for n in (4, 4, 50))
     plain = info_nce(queries, keys, negatives, 0.2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (queries @ negatives.T).dtype == torch.bfloat16, "the test needs a narrow product"
         assert torch.equal(info_nce(queries, keys, negatives, 0.2), plain)
-        assert unit(queries.bfloat16()).dtype == torch.float32
+        assert l2_normalize(queries.bfloat16()).dtype == torch.float32
 
 
 # --- The queue. ---
@@ -172,7 +172,7 @@ def test_without_batch_norm_shuffling_changes_nothing(groups: int):
     weight = torch.randn(5)
     images = torch.randn(11, 5)
     keys, _ = ShuffledEncoder(groups)(lambda part: part * weight, images)
-    assert torch.equal(keys, unit(images * weight))
+    assert torch.equal(keys, l2_normalize(images * weight))
 
 
 def test_orders_are_permutations_without_a_favourite():

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 def test_one_process_has_everything_to_itself():
     alone = Processes.start(CPU)
-    assert (alone.count, alone.rank, alone.first) == (1, 0, True)
+    assert (alone.count, alone.rank, alone.is_main) == (1, 0, True)
     module = torch.nn.BatchNorm2d(3)
     assert alone.wrap(module) is module
     assert alone.synchronize_norms(module) is module

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from rich.console import Console
 
 from burn.cli.shared import one_line
-from burn.core.errors import Interrupted, SaidByFirst, UserError, printable, shortened
+from burn.core.errors import Interrupted, ReportedByMain, UserError, printable, shortened
 from burn.core.inputs import last_opened
 from burn.runtime.launch import end_with_launcher
 from burn.runtime.streams import safe_streams
@@ -85,7 +85,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
     status = 2
     try:
         return _run(arguments, console)
-    except SaidByFirst:
+    except ReportedByMain:
         return 2
     except Interrupted as stopped:
         message, status = str(stopped), 128 + stopped.number

@@ -23,7 +23,7 @@ class UserError(ValueError):
     """
 
 
-class SaidByFirst(UserError):
+class ReportedByMain(UserError):
     """What ends every process of a group at once; the first of them says it, this one does not."""
 
 

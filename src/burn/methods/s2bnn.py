@@ -17,7 +17,7 @@ from burn.core.errors import UserError
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
 from burn.methods.configs import S2bnnConfig
-from burn.methods.shared.contrast import MomentumContrast, unit
+from burn.methods.shared.contrast import MomentumContrast, l2_normalize
 from burn.methods.shared.frozen import FrozenTarget
 
 
@@ -26,8 +26,8 @@ def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Te
 
     target, student: embeddings z (batch, dimension); their dimensions are the softmax's classes.
     """
-    probabilities = F.softmax(unit(target) / temperature, dim=1)
-    return F.cross_entropy(unit(student) / temperature, probabilities)
+    probabilities = F.softmax(l2_normalize(target) / temperature, dim=1)
+    return F.cross_entropy(l2_normalize(student) / temperature, probabilities)
 
 
 class S2bnn(Method):

@@ -118,7 +118,7 @@ class Recipe:
             return (Precision.BINARY,)
         return (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
 
-    def freed_of(self, before: Recipe) -> Recipe:
+    def without_foreign_strides(self, before: Recipe) -> Recipe:
         """Without the strides that `before` gave its own network, if this is another's."""
         mine, old = self.backbone, before.backbone
         if mine.name == old.name:

@@ -18,7 +18,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from burn.core.errors import SaidByFirst, UserError
+from burn.core.errors import ReportedByMain, UserError
 from burn.runtime.ranks import ranks
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Processes:
             waiting.cancel()
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that writes and prints."""
         return self.rank == 0
 
@@ -103,7 +103,7 @@ class Processes:
         """The module with its gradients averaged over the processes."""
         return module if self.count == 1 else DistributedDataParallel(module)
 
-    def largest(self, value: float) -> float:
+    def all_reduce_max(self, value: float) -> float:
         """The largest of every process's `value`; all of them wait for each other here."""
         if self.count == 1:
             return value
@@ -120,13 +120,13 @@ class Processes:
         distributed.all_gather_object(values, value)
         return values
 
-    def on_first(self, work: Callable[[], T]) -> T | None:
+    def run_on_main(self, work: Callable[[], T]) -> T | None:
         """What `work` gives on the first process, and None on the others, which wait.
 
-        A UserError there ends them too, as SaidByFirst.
+        A UserError there ends them too, as ReportedByMain.
         """
         result, error = None, None
-        if self.first:
+        if self.is_main:
             try:
                 result = work()
             except UserError as raised:
@@ -137,14 +137,14 @@ class Processes:
         if error is not None:
             raise error
         if failed is not None:
-            raise SaidByFirst(failed)
+            raise ReportedByMain(failed)
         return result
 
-    def on_first_then_all(self, work: Callable[[], T]) -> T:
+    def run_on_main_then_all(self, work: Callable[[], T]) -> T:
         """`work` on the first process, and then on the others, so that it complains once."""
         results: list[T] = []
-        self.on_first(lambda: results.append(work()))
-        return results[0] if self.first else work()
+        self.run_on_main(lambda: results.append(work()))
+        return results[0] if self.is_main else work()
 
     def leave(self) -> None:
         """Leave the group, without waiting for the others."""
@@ -153,5 +153,5 @@ class Processes:
 
     def stop(self) -> None:
         """Leave the group, once the first process has done what it alone does."""
-        self.largest(0)
+        self.all_reduce_max(0)
         self.leave()

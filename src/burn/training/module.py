@@ -78,7 +78,7 @@ class PretrainModule(L.LightningModule):
         """
         if self.processes.count == 1:
             return batch
-        fewest = -int(self.processes.largest(-len(batch.indices)))
+        fewest = -int(self.processes.all_reduce_max(-len(batch.indices)))
         if fewest == len(batch.indices):
             return batch
         return batch.first(fewest)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher, load_teacher
-from burn.core.errors import Interrupted, SaidByFirst, UserError
+from burn.core.errors import Interrupted, ReportedByMain, UserError
 from burn.core.types import Precision
 from burn.data.base import Source
 from burn.data.checks import require_readable
@@ -51,7 +51,7 @@ class PreparedRun:
         if self.teacher is not None and not (self.cache and self.cache.is_known):
             check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         if self.cache is not None:  # now that the teacher can take its views
-            self.processes.on_first(self.cache.make)
+            self.processes.run_on_main(self.cache.make)
         self.described = describe_run(plan, self.source, self.teacher)
         self.machine_described = describe_machine(processes)
 
@@ -100,7 +100,7 @@ class PreparedRun:
 
     def fail(self, message: str) -> NoReturn:
         """What every process finds at once is said by the first."""
-        raise UserError(message) if self.processes.first else SaidByFirst(message)
+        raise UserError(message) if self.processes.is_main else ReportedByMain(message)
 
     def interrupted(self, what: str, number: int) -> Interrupted:
         """After a signal."""

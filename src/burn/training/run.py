@@ -82,10 +82,10 @@ def pretrain(
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     processes = Processes.start(torch_device(machine.device))
     try:
-        processes.on_first(lambda: check_shares(plan.recipe, processes))
-        if not processes.first:
+        processes.run_on_main(lambda: check_shares(plan.recipe, processes))
+        if not processes.is_main:
             console = Console(quiet=True)
-        run = processes.on_first_then_all(
+        run = processes.run_on_main_then_all(
             lambda: PreparedRun(plan, machine, processes, console, source, teacher)
         )
         require_outside(out, run.source)
@@ -110,18 +110,18 @@ def _train(run: PreparedRun, out: Path, *, resume: bool, overwrite: bool) -> lis
     if len(set(seen)) > 1:
         rank = next(i for i, found in enumerate(seen) if found != seen[0])
         run.fail(f"process {rank} finds other images at {run.plan.data} than process 0")
-    run.processes.on_first(lambda: make_folder(out))
+    run.processes.run_on_main(lambda: make_folder(out))
     with contextlib.ExitStack() as held:
 
         def prepare() -> None:
             held.enter_context(locked(out))
             open_folder(out, run.described, resume=resume, overwrite=overwrite)
 
-        run.processes.on_first(prepare)
+        run.processes.run_on_main(prepare)
         if not all(run.processes.gather(appears(out / RUN_FILE))):
             run.fail(f"--out {out} is not a folder that all processes see")
-        run.processes.on_first(lambda: _describe_start(run, out))
-        run.processes.on_first(lambda: _keep_view_samples(run, out))
+        run.processes.run_on_main(lambda: _describe_start(run, out))
+        run.processes.run_on_main(lambda: _keep_view_samples(run, out))
         stop = StopRequest("finishing this step and saving")
         with stop.installed():
             return _train_stages(run, out, stop)
@@ -134,14 +134,14 @@ def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageS
         file = out / f"stage{number}.safetensors"
         done = run.processes.gather(file.exists())[0]
         if not done:
-            if number > 1 and (signal := int(run.processes.largest(stop.number))):
+            if number > 1 and (signal := int(run.processes.all_reduce_max(stop.number))):
                 raise run.interrupted(f"stopped after stage {number - 1}", signal)
             Stage(run, number, precision, out, stop).train(weights)
         checkpoint = load_checkpoint(file)
         check_stage(checkpoint, run.plan, run.described, number, precision)
         if done:
             folder = out / f"stage{number}"
-            run.processes.on_first(partial(_tidy, file, checkpoint, folder))
+            run.processes.run_on_main(partial(_tidy, file, checkpoint, folder))
             run.console.print(f"stage {number} is done already: {file}")
         summaries.append(summary_of(number, file, checkpoint.meta))
         weights = checkpoint.weights

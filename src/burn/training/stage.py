@@ -118,11 +118,11 @@ class Stage:
         assert len(loader) == steps.passes_per_epoch
         module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes)
 
-        processes.on_first(lambda: self._folder.mkdir(exist_ok=True))
+        processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in ("plan", "data", "teacher")}
         files = ResumeFiles(self._folder, self._owner, settings)
         shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
-        resumed = processes.gather(processes.on_first(lambda: files.usable(shapes, console)))[0]
+        resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
         writer = ResumeWriter(files)
         saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
         every = monitor_interval(machine.monitor_every, steps.total)
@@ -134,7 +134,7 @@ class Stage:
             Guard(GradientFlowGuard(method.parts())),
             monitor,
         ]
-        if processes.first:
+        if processes.is_main:
             callbacks.append(Gradients(every, method, record))
             layers = BinaryLayers(method.backbone)
             if layers:
@@ -142,7 +142,7 @@ class Stage:
             if run.source.labels is not None and len(run.source) >= 10:
                 callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
         callbacks.append(saver)
-        if processes.first:
+        if processes.is_main:
             num_stages = len(recipe.precisions())
             title = f"stage {self._number}/{num_stages} {self._precision.value}"
             later = (num_stages - self._number) * steps.total
@@ -153,7 +153,7 @@ class Stage:
         trainer = build_trainer(callbacks, writer, run, method, steps.total)
         self._fit(module, trainer, loader, saver, resumed)
         self._finish(module, monitor)
-        processes.on_first(files.remove)
+        processes.run_on_main(files.remove)
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Have the teacher's features written to the cache, as long as that succeeds."""
@@ -199,7 +199,9 @@ class Stage:
         if not module.learned:
             run.fail("no batch held two readable images: nothing was learned or saved")
         finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
-        if run.processes.largest(float(not finite)):  # BN's statistics are each process's own
+        if run.processes.all_reduce_max(
+            float(not finite)
+        ):  # BN's statistics are each process's own
             run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
@@ -230,7 +232,7 @@ class Stage:
             },
         }
         file = self._out / f"stage{self._number}.safetensors"
-        run.processes.on_first(lambda: self._save(file, weights, meta))
+        run.processes.run_on_main(lambda: self._save(file, weights, meta))
         if monitor.collapsed_at is not None:
             text = collapse_message(monitor.collapsed_at)
             run.console.print(f"stage {self._number}: {text}", style="bold red")

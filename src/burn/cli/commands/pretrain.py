@@ -133,7 +133,7 @@ def run(arguments: list[str], console: Console) -> None:
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one")
     given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
-    chosen = from_plain(Recipe, parser.fields_of(options)).freed_of(recipe)
+    chosen = from_plain(Recipe, parser.fields_of(options)).without_foreign_strides(recipe)
     plan = from_plain(RunPlan, {**given, "recipe_name": options.recipe, "recipe": chosen})
     plan.recipe.check()
     machine.check()

@@ -86,11 +86,11 @@ def run_detection(
         raise UserError(
             f"batch_size {config.batch_size} cannot be shared by {processes.count} processes"
         )
-    if processes.first:
+    if processes.is_main:
         out.mkdir(parents=True, exist_ok=True)
     earlier = _trained(detector, train, context, config, processes, out, console)
     processes.stop()
-    if not processes.first:
+    if not processes.is_main:
         return []
     try:
         return _tested(detector, test, context, config, out, began - earlier, console)
@@ -158,7 +158,7 @@ def _trained(
         context.notes.append("BN saw each process's images alone: torch joins them on CUDA only")
     resume = out / "detection-resume.pt"
     earlier = _train(detector, train, context, config, processes, resume, console)
-    if processes.first:
+    if processes.is_main:
         seconds = earlier + time.perf_counter() - began
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
@@ -197,7 +197,7 @@ def _train(
             "optimizer": optimizer.state_dict(),
         }
         try:
-            if processes.first:
+            if processes.is_main:
                 write_beside(resume, lambda path: torch.save(state, path))
         except OSError as error:
             why = f"{resume}: {error.strerror}"
@@ -227,7 +227,7 @@ def _train(
             if time.perf_counter() - kept_at > _KEEP_EVERY:
                 keep()
                 kept_at = time.perf_counter()
-                if processes.first:
+                if processes.is_main:
                     console.print(f"iteration {done} of {config.iterations}, loss {loss:.2f}")
         unsaved = keep()
         if config.precise_bn and not stop.requested:

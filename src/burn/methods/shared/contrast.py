@@ -16,7 +16,7 @@ from burn.backbones.base import Backbone
 from burn.methods.shared.momentum import MomentumTarget
 
 
-def unit(vectors: Tensor) -> Tensor:
+def l2_normalize(vectors: Tensor) -> Tensor:
     """Each row divided by its L2 norm, in float32: (batch, dimension)."""
     return F.normalize(vectors.float(), dim=1)
 
@@ -66,7 +66,7 @@ class KeyQueue(nn.Module):
 
     def __init__(self, size: int, dimension: int) -> None:
         super().__init__()
-        self.register_buffer("keys", unit(torch.randn(size, dimension)))
+        self.register_buffer("keys", l2_normalize(torch.randn(size, dimension)))
         self.register_buffer("pointer", torch.tensor(0))
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class ShuffledEncoder(nn.Module):
         own = slice(first, first + len(images))
         everything = torch.cat(shares)
         order = self.next_order(len(everything)).to(images.device)
-        shuffled = unit(in_parts(encode, everything[order[own]], self.groups))
+        shuffled = l2_normalize(in_parts(encode, everything[order[own]], self.groups))
         shuffled = torch.cat(gather(shuffled))
         keys = torch.empty_like(shuffled)
         keys[order] = shuffled
@@ -156,7 +156,7 @@ class MomentumContrast(nn.Module):
         keys, all_keys = self.shuffle(self.target, images)
         # A copy: the backward pass needs the queue as it is now.
         negatives = self.queue.keys.clone()
-        loss = info_nce(unit(embeddings), keys, negatives, self.temperature)
+        loss = info_nce(l2_normalize(embeddings), keys, negatives, self.temperature)
         self.queue.add(all_keys)
         return loss
 

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from burn.core.errors import SaidByFirst, UserError
+from burn.core.errors import ReportedByMain, UserError
 from burn.runtime.distributed import Processes
 from burn.training.module import PretrainModule
 
@@ -46,7 +46,7 @@ class FiniteSteps(L.Callback):
             [p.grad for p in _parameters(optimizer) if p.grad is not None]
         )
         finite = bool(torch.isfinite(norm + sum(module.terms_of_step.values())))
-        if not self._processes.largest(float(not finite)):
+        if not self._processes.all_reduce_max(float(not finite)):
             return
         found = self._processes.gather(_what_is_not_finite(module))
         what = " and ".join(dict.fromkeys(text for text in found if text))
@@ -61,7 +61,7 @@ class FiniteSteps(L.Callback):
                 "changed by it, and the last resume file is kept"
             )
         sound = all(_finite(buffer) for buffer in module.buffers())
-        if self._processes.largest(float(not sound)):
+        if self._processes.all_reduce_max(float(not sound)):
             self._raise(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
                 "go on from the last resume file with a lower --optim.lr"
@@ -73,7 +73,7 @@ class FiniteSteps(L.Callback):
         )
 
     def _raise(self, message: str) -> None:
-        raise UserError(message) if self._processes.first else SaidByFirst(message)
+        raise UserError(message) if self._processes.is_main else ReportedByMain(message)
 
 
 def _drop(optimizer: torch.optim.Optimizer) -> None:

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from rich.console import Console
 
-from burn.core.errors import SaidByFirst, UserError, printable
+from burn.core.errors import ReportedByMain, UserError, printable
 from burn.core.types import Batch
 from burn.data.base import Source
 from burn.methods.base import Method
@@ -86,7 +86,7 @@ class Monitor(L.Callback):
         self.last, self.knn = state_dict["last"], state_dict["knn"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._processes.first:
+        if self._processes.is_main:
             self._record.start(trainer.global_step)
         if pl_module.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(pl_module.device)
@@ -102,7 +102,7 @@ class Monitor(L.Callback):
         return set().union(*self._processes.gather(self.unreadable))
 
     def _check_unreadable(self) -> None:
-        count = self._processes.largest(len(self.unreadable)) * self._processes.count
+        count = self._processes.all_reduce_max(len(self.unreadable)) * self._processes.count
         if count <= self._max_bad * len(self._source):
             return
         bad = self.all_unreadable()
@@ -112,7 +112,7 @@ class Monitor(L.Callback):
             f"stopped: {unreadable_images(self._source, bad)}; mend or remove them, or allow more "
             f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
         )
-        raise UserError(message) if self._processes.first else SaidByFirst(message)
+        raise UserError(message) if self._processes.is_main else ReportedByMain(message)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
@@ -133,7 +133,7 @@ class Monitor(L.Callback):
             return
         self._step = step
         self._check_unreadable()
-        if output is None or not self._processes.first:
+        if output is None or not self._processes.is_main:
             return
         seconds = time.perf_counter() - self._since
         numbers = {name: float(value) for name, value in output.terms.items()}

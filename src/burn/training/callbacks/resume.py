@@ -196,8 +196,8 @@ class SaveResume(L.Callback):
             return  # a part of a batch
         self._step = trainer.global_step
         # All processes must come to the same decision at the same step: a signal counts 2 or more.
-        due = time.monotonic() - self._saved >= self._seconds and self._processes.first
-        agreed = int(self._processes.largest(self._stop.number or int(due)))
+        due = time.monotonic() - self._saved >= self._seconds and self._processes.is_main
+        agreed = int(self._processes.all_reduce_max(self._stop.number or int(due)))
         if not agreed:
             return
         self._save(trainer)
@@ -210,7 +210,7 @@ class SaveResume(L.Callback):
         trainer.save_checkpoint(self._writer.files.newest)
         self._saved = time.monotonic()
         failure = self._writer.failure
-        if not self._processes.first:
+        if not self._processes.is_main:
             return
         if failure is None:
             self.last_step = trainer.global_step
