@@ -107,9 +107,10 @@ def burn_small() -> Recipe:
     Chosen by pilots of one seed (docs/log.md): after 105,000 images of CIFAR-10, on training images
     held out, feature similarity alone with these targets and projection gives kNN 48.8 %, with the
     frozen classifier's KL 47.5; crops without colour jitter 51.4; this width, and then a higher
-    learning rate, 52.7 and 53.6. Run to its end with seed 0, 40,000 images: kNN 69.8 % on CIFAR-10's
-    5,000 validation images. A core of an Intel Xeon (AVX-512, bfloat16) trains 350 images/s where
-    lite0's features are known, 48 minutes in all; the first 8 epochs ask lite0 and take longer.
+    learning rate, 52.7 and 53.6. Run to its end on 40,000 training images of CIFAR-10, seed 0: kNN
+    69.8 % on its 5,000 validation images. A core of an Intel Xeon (AVX-512, bfloat16) trains 350
+    images/s where lite0's features are known, 48 minutes in all; the first 8 epochs ask lite0 and
+    take longer.
     """
     return Recipe(
         epochs=25,
