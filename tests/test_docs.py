@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,3 +25,29 @@ def test_generated_documents_are_those_in_the_repository(
     for picture in tmp_path.glob("*.svg"):
         assert (ROOT / "docs" / picture.name).is_file(), f"{picture.name}: make docs"
     sys.modules.pop("generate")
+
+
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "docs/guide/*.md", "engine/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(document: Path):
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://")):
+            continue
+        name, _, heading = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        assert target.exists(), f"{document.name}: {link}"
+        if heading:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert heading in slugs, f"{document.name}: {link}"
+
+
+def test_the_readme_fits_a_few_screens():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

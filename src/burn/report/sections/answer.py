@@ -141,7 +141,7 @@ def _compared(answer: Verdict, own: Number, mine: Sequence[Network]) -> Opening:
     rivals.sort(key=lambda pair: -pair[1].mean)
     names = [network.name for network, _ in rivals]
     lines = [f"{network.name} {_value(n)}" for network, n in rivals[:3]]
-    headline = f"{len(rivals)} methods at one budget"
+    headline = f"{len(rivals)} method{'s' if len(rivals) != 1 else ''} at one budget"
     if "BURN" in names and len(names) > 1:
         place = names.index("BURN")
         headline = f"BURN is {_ordinal(place + 1)} of {len(names)}"
