@@ -26,7 +26,7 @@ GPUS = (1, 8, 64)
 
 
 def exchanged_bytes() -> int:
-    """Of gradients, float32, that every process gives and takes for an optimizer step."""
+    """Bytes of float32 gradients that every process gives and takes for an optimizer step."""
     recipe = find_recipe(RECIPE)
     student = build_backbone(recipe.backbone, recipe.precisions()[0])
     teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)

@@ -40,7 +40,7 @@ from burn.report.render.tables import comparison_markdown, number_name
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "results"
-TEST_IMAGES = 5000  # of CIFAR-10's validation split, by which the claims are judged
+TEST_IMAGES = 5000  # of CIFAR-10's validation split, by which the claims are evaluated
 
 ANALYSES: dict[str, Callable[[list[dict[str, Any]]], Report]] = {
     "gradients": lambda rows: gradients.gradients(rows, _about("gradients"), TARGET_ALARM),

@@ -92,13 +92,13 @@ def test_numbers_are_the_commands(run: burn.Run, tmp_path: Path):
     """In memory, from the folder, and by the command line."""
     words = {"train": "digits", "test": "digits", "progress": False}
     here = burn.evaluate("knn", run.backbone, k=5, **words)
-    there = burn.evaluate("knn", run.out, k=5, out=tmp_path / "judged", **words)
+    there = burn.evaluate("knn", run.out, k=5, out=tmp_path / "evaluated", **words)
     assert here.numbers == there.numbers
     spoken = ["evaluate", "knn", str(run.out), "--k", "5", "--out", str(tmp_path / "spoken")]
     assert main([*spoken, "--train", "digits", "--test", "digits"]) == 0
     (by_command,) = read_results(tmp_path / "spoken" / "results.jsonl")
     assert by_command.value == here["top1"]
-    (kept,) = read_results(tmp_path / "judged" / "results.jsonl")
+    (kept,) = read_results(tmp_path / "evaluated" / "results.jsonl")
     assert (kept.value, kept.right) == (by_command.value, by_command.right)
 
 

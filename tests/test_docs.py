@@ -51,3 +51,12 @@ def test_links_lead_to_files_and_headings(document: Path):
 
 def test_the_readme_fits_a_few_screens():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_docstrings_stand_without_the_name_above_them():
+    """Their first line is a sentence or a noun, not the rest of one that the name began."""
+    begun = re.compile(r'^\s*"""Of ', re.MULTILINE)
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "engine/python").rglob("*.py")]
+    found = [str(file) for file in files if begun.search(file.read_text(encoding="utf-8"))]
+    assert files
+    assert not found

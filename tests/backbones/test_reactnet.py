@@ -278,7 +278,7 @@ def test_feature_layer_comes_after_pooling():
         {"std": (0.2, 0.2, 0.0)},
     ],
 )
-def test_settings_that_cannot_be_built_are_the_users_to_mend(settings: dict[str, object]):
+def test_settings_that_cannot_be_built_are_for_the_user_to_fix(settings: dict[str, object]):
     name = next(iter(settings))
     with pytest.raises(UserError, match=name):
         build_backbone(BackboneConfig(**settings), Precision.BINARY)  # type: ignore[arg-type]

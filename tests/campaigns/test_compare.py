@@ -275,7 +275,7 @@ def test_damaged_settings_are_named(text: str, tmp_path: Path):
 @pytest.mark.parametrize(
     "damage", ["", "{}", "[" * 10_000, '{"model": 1}', "cut", "first line", "other", "NaN"]
 )
-def test_what_is_not_whole_is_judged_again(damage: str, compared: Path):
+def test_what_is_not_whole_is_evaluated_again(damage: str, compared: Path):
     file = compared / "supervised-seed0" / "compared.jsonl"
     text, first = file.read_text(), read_results(file)
     file.write_text(
@@ -393,7 +393,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path):
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_teacher_is_judged_at_the_size_that_it_taught_at(
+def test_a_teacher_is_evaluated_at_the_size_that_it_taught_at(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen: dict[str, int] = {}

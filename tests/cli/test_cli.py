@@ -241,7 +241,7 @@ def test_errors_are_one_line_with_status_2(arguments: str, message: str, capsys,
     assert not (tmp_path / "x").exists()
 
 
-def test_labels_are_needed_to_judge(teacher: Path, tmp_path: Path, capsys):
+def test_labels_are_needed_to_evaluate(teacher: Path, tmp_path: Path, capsys):
     (tmp_path / "photos").mkdir()
     Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
     photos = str(tmp_path / "photos")

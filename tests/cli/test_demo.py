@@ -30,13 +30,13 @@ def test_demo_leaves_runs_results_and_pictures(
     (neighbours,) = (out / "neighbours").glob("*.json")
     for file in (out / "confusion.json", neighbours):
         assert json.loads(file.read_text())["model"] == "BURN, binary"
-    *judged, size, _, _, _ = read_results(out / "results.jsonl")
-    printed = [{k: v for k, v in asdict(r).items() if k != "right"} for r in judged]
+    *evaluated, size, _, _, _ = read_results(out / "results.jsonl")
+    printed = [{k: v for k, v in asdict(r).items() if k != "right"} for r in evaluated]
     assert printed == rows
-    assert all((r.right is not None) == (r.metric == "top1") for r in judged)
+    assert all((r.right is not None) == (r.metric == "top1") for r in evaluated)
     assert (size.protocol, size.metric, size.model) == ("pack", "bytes", "BURN, binary")
     assert size.value == (out / "student.bnn").stat().st_size
-    assert size.checkpoint in {result.checkpoint for result in judged}
+    assert size.checkpoint in {result.checkpoint for result in evaluated}
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     run = json.loads((out / "packed.json").read_text())["run"]
     assert [name.split()[0] for name in run["packages"]] == ["burn-engine", "numpy"]

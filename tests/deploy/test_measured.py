@@ -25,7 +25,7 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_results_are_the_files(checkpoint: Path, tmp_path: Path, capsys):
-    file, out = tmp_path / "n.bnn", tmp_path / "judged"
+    file, out = tmp_path / "n.bnn", tmp_path / "evaluated"
     assert main(["pack", str(checkpoint), str(file), "--results", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     results = read_results(out / "results.jsonl")
@@ -64,7 +64,7 @@ def test_the_reference_does_as_well(
 
 def test_a_file_without_a_size_is_measured_at_224(checkpoint: Path, tmp_path: Path):
     large = save(tmp_path / "large.safetensors", randomize(tiny_reactnet()).eval(), size=4096)
-    out = tmp_path / "judged"
+    out = tmp_path / "evaluated"
     assert main(["pack", str(large), str(tmp_path / "n.bnn"), "--results", str(out)]) == 0
     assert read_results(out / "results.jsonl")[0].settings["image_size"] == 224
 
@@ -79,7 +79,7 @@ def test_without_the_option_nothing_is_added(checkpoint: Path, tmp_path: Path, c
 def test_what_cannot_be_packed_or_written_leaves_nothing(checkpoint: Path, tmp_path: Path, capsys):
     backbone = randomize(tiny_reactnet(Precision.BINARY_ACTIVATIONS)).eval()
     first = save(tmp_path / "first.safetensors", backbone)
-    out, file = tmp_path / "judged", tmp_path / "n.bnn"
+    out, file = tmp_path / "evaluated", tmp_path / "n.bnn"
     assert main(["pack", str(first), str(file), "--results", str(out)]) == 2
     assert not (out / "results.jsonl").exists()
     (tmp_path / "taken").mkdir()

@@ -164,7 +164,7 @@ def test_the_chosen_layer_is_the_one_trained_at_its_rate_on_all_images(weight_de
     torch.testing.assert_close(chosen.layer.bias, alone.bias, rtol=1e-4, atol=1e-5)
 
 
-def test_each_rate_is_judged_on_images_that_its_layer_did_not_see():
+def test_each_rate_is_evaluated_on_images_that_its_layer_did_not_see():
     """By hand: a layer for each rate on the rows that are not held out, and their accuracy."""
     config, features = LinearConfig(epochs=3), toy()
     held_out = held_out_of(features)

@@ -131,7 +131,7 @@ def test_detections_are_in_the_pixels_of_the_image_as_it_was(context: Evaluation
 # --- The network. ---
 
 
-def test_the_last_stage_judges_regions_of_the_trunks_map():
+def test_the_last_stage_evaluates_regions_of_the_trunks_map():
     """A region of the whole map, cut out cell by cell, gives the backbone's own last map."""
     backbone = tiny_reactnet().eval()
     config = DetectorConfig(anchors=(16,), roi_size=4)
@@ -343,7 +343,7 @@ def test_unreadable_images_are_left_out_and_named(
     assert run_detection(replace(broken, train=few), TINY, CONSOLE)
     named = sorted(note.split("JPEGImages")[1][1:6] for note in broken.notes)
     assert all(note.startswith("unreadable images, left out: 1:") for note in broken.notes)
-    assert len(named) == 2, "one that was learned from and one that was judged on"
+    assert len(named) == 2, "one that was learned from and one that was evaluated on"
 
 
 # --- Several processes. ---

@@ -134,32 +134,32 @@ def test_classes_that_no_test_image_has_are_rows_of_zeros():
 def test_too_many_classes_are_noted_and_not_kept(tmp_path: Path):
     source = Slopes(4)
     for number, is_kept in ((MOST_CLASSES, True), (MOST_CLASSES + 1, False)):
-        judged = context(tmp_path / str(number), source, source)
+        evaluated = context(tmp_path / str(number), source, source)
         (tmp_path / str(number)).mkdir()
         names = [str(i) for i in range(number)]
-        keep_confusion(judged, "knn", "top1", torch.eye(number), torch.arange(number), names)
+        keep_confusion(evaluated, "knn", "top1", torch.eye(number), torch.arange(number), names)
         assert (tmp_path / str(number) / "confusion.json").exists() == is_kept
-        assert len(judged.notes) == (not is_kept)
+        assert len(evaluated.notes) == (not is_kept)
 
 
 def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
     name, backbone, views = load_model(str(teacher), fresh=False, seed=0)
     data = Digits("test")
-    judged = EvaluationContext(
+    evaluated = EvaluationContext(
         name, str(teacher), backbone, views, data, data, seed=0, workers=0, out=tmp_path
     )
 
     def check(protocol: str, top1: Any) -> None:
         found = json.loads((tmp_path / "confusion.json").read_text())
         assert (found["protocol"], found["metric"]) == (protocol, top1.metric)
-        assert {key: found[key] for key in judged.about()} == judged.about()
+        assert {key: found[key] for key in evaluated.about()} == evaluated.about()
         assert found["classes"] == list("0123456789")
         counts = np.array(found["counts"])
         assert data.labels is not None
         assert counts.sum(axis=1).tolist() == np.bincount(data.labels).tolist()
         assert 100 * counts.trace() / counts.sum() == pytest.approx(top1.value, abs=1e-4)
 
-    (knn,) = run_knn(judged, KnnConfig(), CONSOLE)
+    (knn,) = run_knn(evaluated, KnnConfig(), CONSOLE)
     check("knn", knn)
     about, picture = kept(tmp_path)
     assert picture.shape == (TOP + ROWS * STEP[1], LEFT + (1 + NEAREST) * STEP[0], 3)
@@ -167,10 +167,10 @@ def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
         assert row["neighbours"][0]["position"] == row["position"]
         assert row["neighbours"][0]["cosine"] == 1
     settings = LinearConfig(epochs=2, lr=0.1, augment="none")
-    check("linear", run_linear(judged, settings, CONSOLE)[0])
-    check("linear", run_linear(judged, replace(settings, probe="mlp"), CONSOLE)[0])
+    check("linear", run_linear(evaluated, settings, CONSOLE)[0])
+    check("linear", run_linear(evaluated, replace(settings, probe="mlp"), CONSOLE)[0])
     before = sorted(tmp_path.iterdir())
-    run_knn(replace(judged, out=None), KnnConfig(), CONSOLE)
+    run_knn(replace(evaluated, out=None), KnnConfig(), CONSOLE)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -315,10 +315,10 @@ def test_images_that_cannot_be_read_any_more_are_passed_over(tmp_path: Path):
 
 def test_where_all_have_vanished_it_is_said(tmp_path: Path):
     test = Slopes(40, broken=range(40))
-    judged = context(tmp_path, test, test)
-    keep_neighbours(judged, features(test, 1), features(test, 2), CLASSES)
+    evaluated = context(tmp_path, test, test)
+    keep_neighbours(evaluated, features(test, 1), features(test, 2), CLASSES)
     assert not list(tmp_path.iterdir())
-    assert judged.notes == [
+    assert evaluated.notes == [
         "neighbours are not kept: the images of slopes 0 cannot be read any more"
     ]
 

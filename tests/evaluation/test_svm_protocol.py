@@ -84,7 +84,7 @@ def test_features_are_the_quarters_means_of_squashed_images(
     assert (data.train_targets == 0).any(), "difficult only"
 
 
-def test_labels_are_judged_one_against_the_rest(handed_over: list[SvmData]):
+def test_labels_are_evaluated_one_against_the_rest(handed_over: list[SvmData]):
     train, test = (balanced_share(Digits(part), 0.1, 0) for part in ("train", "test"))
     views = ViewConfig(size=32, resize=32)
     context = EvaluationContext("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)

@@ -171,7 +171,7 @@ def ema_rows(real: Callable[[int], float], binary: Callable[[int], float]) -> li
     return rows
 
 
-def test_the_toys_statements_are_judged_by_the_numbers():
+def test_the_toys_statements_are_evaluated_by_the_numbers():
     text = ema_toy_report.ema_toy(ema_rows(lambda _: 1.0, lambda step: 5.0 + step)).text
     assert "of this all three hold here" in text
     assert "different units" not in text

@@ -52,7 +52,7 @@ def test_killed_at_every_delicate_moment(moments: list[str], teacher: Path, tmp_
 
 @pytest.mark.long
 def test_a_run_on_shards_goes_on_in_the_same_order(teacher: Path, tmp_path: Path):
-    """Killed in the second epoch, with another number of image-loading processes afterwards."""
+    """Killed in the second epoch, with another number of data-loader workers afterwards."""
     shards = tmp_path / "shards"
     shards.mkdir()
     random = np.random.default_rng(0)

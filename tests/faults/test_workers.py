@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="Li
 
 
 def workers(process: subprocess.Popen[str], count: int) -> list[int]:
-    """Its image-loading processes, once there are so many."""
+    """Its data-loader workers, once there are so many."""
     deadline = time.monotonic() + 250
     while True:
         found = []
@@ -32,7 +32,7 @@ def workers(process: subprocess.Popen[str], count: int) -> list[int]:
         time.sleep(0.05)
 
 
-def judging(teacher: Path, out: Path) -> list[str]:
+def evaluating(teacher: Path, out: Path) -> list[str]:
     """Linear evaluation with two workers that takes a while."""
     data = ["--train=digits", "--test=digits", "--device=cpu", "--workers=2", f"--out={out}"]
     return ["evaluate", "linear", str(teacher), *data, "--epochs=1000"]
@@ -54,13 +54,13 @@ def test_a_worker_that_dies_in_training_is_one_line(teacher: Path, tmp_path: Pat
 
 
 def test_a_worker_that_dies_in_evaluation_is_one_line(teacher: Path, tmp_path: Path):
-    with started(judging(teacher, tmp_path / "judged")) as process:
+    with started(evaluating(teacher, tmp_path / "evaluated")) as process:
         os.kill(workers(process, 2)[1], signal.SIGKILL)
         in_one_line(process)
 
 
 def test_workers_end_in_silence_with_an_evaluation(teacher: Path, tmp_path: Path):
-    with started(judging(teacher, tmp_path / "judged")) as process:
+    with started(evaluating(teacher, tmp_path / "evaluated")) as process:
         theirs = workers(process, 2)
         time.sleep(1)  # in the middle of batches
         process.terminate()

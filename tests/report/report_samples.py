@@ -147,9 +147,9 @@ def comparison(folder: Path, **numbers: Sequence[float]) -> Path:
     for method, values in numbers.items():
         for seed, value in enumerate(values):
             out = run(folder / f"{method}-seed{seed}", method=method, teacher="runs/teacher")
-            judged(out / "compared.jsonl", method, str(out), value, seed)
-    judged(folder / "random-weights.jsonl", "random weights", str(folder / "burn-seed0"), 21.0)
-    judged(folder / "teacher.jsonl", "teacher", "runs/teacher", 48.2)
+            evaluated(out / "compared.jsonl", method, str(out), value, seed)
+    evaluated(folder / "random-weights.jsonl", "random weights", str(folder / "burn-seed0"), 21.0)
+    evaluated(folder / "teacher.jsonl", "teacher", "runs/teacher", 48.2)
     return folder
 
 
@@ -167,12 +167,12 @@ def ablation(folder: Path) -> Path:
         for seed in (0, 1):
             collapsed = 40 if variant == "joint" else None
             out = run(folder / f"{variant}-seed{seed}", collapsed_at=collapsed)
-            judged(out / "compared.jsonl", variant, str(out), 40.0 + place + seed / 2, seed)
-    judged(folder / "random-weights.jsonl", "random weights", str(folder / "clip-seed0"), 21.0)
+            evaluated(out / "compared.jsonl", variant, str(out), 40.0 + place + seed / 2, seed)
+    evaluated(folder / "random-weights.jsonl", "random weights", str(folder / "clip-seed0"), 21.0)
     return folder
 
 
-def judged(file: Path, model: str, checkpoint: str, value: float, seed: int = 0) -> None:
+def evaluated(file: Path, model: str, checkpoint: str, value: float, seed: int = 0) -> None:
     settings = dict(LINEAR)
     pretraining = {"recipe": "x", "images_seen": 102400, "epochs": 2.56, "seconds": 400.0 + value}
     extra = {} if "teacher" in model or "random" in model else {"pretraining": pretraining}
@@ -191,13 +191,13 @@ def judged(file: Path, model: str, checkpoint: str, value: float, seed: int = 0)
 def evaluation(folder: Path, checkpoint: str = "runs/student") -> Path:
     """A folder of `burn evaluate --out` with all that protocols keep."""
     folder.mkdir(parents=True)
-    judge = folder / "results.jsonl"
+    evaluate = folder / "results.jsonl"
     name = "burn_small, stage 2"
-    judged(judge, name, checkpoint, 44.3)
-    judged(judge, "random reactnet_a, binary", checkpoint, 21.0)
-    judged(judge, "teacher_small, stage 1", "runs/teacher", 48.2)
+    evaluated(evaluate, name, checkpoint, 44.3)
+    evaluated(evaluate, "random reactnet_a, binary", checkpoint, 21.0)
+    evaluated(evaluate, "teacher_small, stage 1", "runs/teacher", 48.2)
     append_results(
-        judge,
+        evaluate,
         [
             result("semi", "1% top1", 38.8, name, checkpoint, settings={"select": "held-out"}),
             result("semi", "10% top1", 48.6, name, checkpoint, settings={"select": "held-out"}),
@@ -296,5 +296,5 @@ def everything(folder: Path) -> list[Path]:
         folder / "compared", burn=(44.3, 43.9), s2bnn=(42.5, 42.9), byol=(36.2, 35.1)
     )
     student = run(folder / "student", detailed=True, teacher="runs/teacher", collapsed_at=60)
-    judged_in = evaluation(folder / "judged", str(student))
-    return [compared, student, judged_in, ablation(folder / "ablated"), analysis(folder / "ema")]
+    evaluated_in = evaluation(folder / "evaluated", str(student))
+    return [compared, student, evaluated_in, ablation(folder / "ablated"), analysis(folder / "ema")]

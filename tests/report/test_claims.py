@@ -50,7 +50,7 @@ def test_a_claim_holds_where_all_are_clearly_behind(cosine: float, verdict: str)
 
 
 def test_one_clear_reversal_refutes_and_one_tie_leaves_open():
-    def judged(l1: float, l2: float) -> str:
+    def evaluated(l1: float, l2: float) -> str:
         ablated = [
             *results("paper-kl+fs+schedule", 50.0, 50.2, 50.1),
             *results("paper-l1", l1, l1 + 0.3, l1 + 0.1),
@@ -59,8 +59,8 @@ def test_one_clear_reversal_refutes_and_one_tie_leaves_open():
         (claim,) = claims(Evidence(5000, ablated=ablated))
         return claim.verdict
 
-    assert judged(40, 50) == "inconclusive"
-    assert judged(40, 60) == "does not hold"
+    assert evaluated(40, 50) == "inconclusive"
+    assert evaluated(40, 60) == "does not hold"
 
 
 def test_the_order_of_methods_names_both_and_the_papers_numbers():

@@ -80,7 +80,7 @@ def test_a_page_of_everything_is_one_file_that_needs_nothing_else(tmp_path: Path
 
 def test_paper_stands_beside_with_what_differs(tmp_path: Path):
     run = samples.run(tmp_path / "student", teacher="runs/teacher")
-    text = words_of(page_of(tmp_path, run, samples.evaluation(tmp_path / "judged", str(run))))
+    text = words_of(page_of(tmp_path, run, samples.evaluation(tmp_path / "evaluated", str(run))))
     assert "other data (yours: cifar10/train.parquet, 40,000 images; paper: ImageNet" in text
     assert "0.02 % of the paper's images seen (102,400)" in text
     assert "46.3 62.29 BURN −16.0 2" in text  # linear, here and there
@@ -104,20 +104,20 @@ def test_nothing_differs_where_data_budget_and_settings_are_the_papers(tmp_path:
     data = {"num_classes": 1000, "train_images": 1_281_160, "test_images": 50_000}
     result = samples.result("linear", "top1", 63.0, "x", str(run), test="photos/val",
                             settings=settings, data=data)  # fmt: skip
-    samples.append_results(tmp_path / "judged" / "results.jsonl", [result])
-    page = page_of(tmp_path, run, tmp_path / "judged")
+    samples.append_results(tmp_path / "evaluated" / "results.jsonl", [result])
+    page = page_of(tmp_path, run, tmp_path / "evaluated")
     assert "Another experiment" not in page
     assert re.search(r'<td class="good n"[^>]*>\+0\.7', page)
 
 
 def test_names_of_strangers_are_text(tmp_path: Path):
-    folder = tmp_path / "judged"
+    folder = tmp_path / "evaluated"
     evil = tmp_path / EVIL.replace("/", "∕")
     run = samples.run(evil, name=EVIL, detailed=True)
     for file in (run / "stage1" / "gradients.csv", run / "stage1" / "layers.csv"):
         text = file.read_text().replace("student", EVIL).replace("blocks.3.conv1", EVIL)
         file.write_text(text)
-    samples.judged(folder / "results.jsonl", EVIL, EVIL, 50.0)
+    samples.evaluated(folder / "results.jsonl", EVIL, EVIL, 50.0)
     samples.confusion(folder, [EVIL, "ça \u202e\ud800 va"], [[3, 1], [0, 2]])
     samples.neighbours(folder, rows=2, label=EVIL)
     analysis = tmp_path / "analysis"
@@ -125,7 +125,7 @@ def test_names_of_strangers_are_text(tmp_path: Path):
     (analysis / "x.svg").write_text(f"<svg xmlns='http://www.w3.org/2000/svg'>{EVIL}</svg>")
     (analysis / "x.md").write_text(f"# {EVIL}\n\n{EVIL}\n\n| {EVIL} |\n|---|\n| {EVIL} |\n")
     compared = samples.comparison(tmp_path / "compared", burn=(40.0,))
-    samples.judged(compared / "burn-seed0" / "compared.jsonl", EVIL, "c", 41.0)
+    samples.evaluated(compared / "burn-seed0" / "compared.jsonl", EVIL, "c", 41.0)
     page = page_of(tmp_path, run, folder, analysis, compared)
     assert page.count("<script>") == 1
     assert "<img src=x" not in page
@@ -135,10 +135,10 @@ def test_names_of_strangers_are_text(tmp_path: Path):
 
 
 def test_newest_of_two_like_numbers_counts(tmp_path: Path):
-    file = tmp_path / "judged" / "results.jsonl"
+    file = tmp_path / "evaluated" / "results.jsonl"
     for value in (30.0, 40.0):
-        samples.judged(file, "x", "runs/x", value)
-    (network,) = networks(gather([tmp_path / "judged"]))
+        samples.evaluated(file, "x", "runs/x", value)
+    (network,) = networks(gather([tmp_path / "evaluated"]))
     number = network.find("knn", "top1")
     assert number is not None
     assert number.values == [40.0]
@@ -159,13 +159,13 @@ def test_settings_that_differ_make_two_numbers(tmp_path: Path):
     ("value", "word"), [(44.0, "yes"), (23.0, "barely"), (21.5, "no"), (12.0, "no")]
 )
 def test_verdict_is_by_the_distance_from_random_weights(tmp_path: Path, value: float, word: str):
-    samples.judged(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", value)
-    samples.judged(tmp_path / "j" / "results.jsonl", "random reactnet_a, binary", "runs/x", 21.0)
+    samples.evaluated(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", value)
+    samples.evaluated(tmp_path / "j" / "results.jsonl", "random reactnet_a, binary", "runs/x", 21.0)
     assert verdict(networks(gather([tmp_path / "j"]))).word == word
 
 
 def test_without_a_floor_it_is_not_told(tmp_path: Path):
-    samples.judged(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", 44.0)
+    samples.evaluated(tmp_path / "j" / "results.jsonl", "burn_small, stage 2", "runs/x", 44.0)
     text = words_of(page_of(tmp_path, tmp_path / "j"))
     assert "no result of the same network with random weights was given" in text
     assert "It learned" not in text
@@ -188,7 +188,7 @@ def test_a_run_beside_its_comparison_is_read_once(tmp_path: Path):
     folder = samples.comparison(tmp_path / "compared", burn=(44.0,))
     found = gather([folder / "burn-seed0", folder])
     assert [run.chosen for run in found.runs] == [True]
-    assert len(found.judgements) == 9
+    assert len(found.found_results) == 9
 
 
 def test_a_run_under_way_is_shown_as_such(tmp_path: Path):
@@ -219,14 +219,14 @@ def test_a_run_alone_says_what_to_type_next(tmp_path: Path):
     assert "Beside the paper" not in page
 
 
-def test_a_judgement_alone_says_how_to_measure_the_floor(tmp_path: Path):
-    file = tmp_path / "judged" / "results.jsonl"
-    samples.judged(file, "burn_small, stage 2", "runs/x", 44.3)
-    page = page_of(tmp_path, tmp_path / "judged")
+def test_a_evaluatement_alone_says_how_to_measure_the_floor(tmp_path: Path):
+    file = tmp_path / "evaluated" / "results.jsonl"
+    samples.evaluated(file, "burn_small, stage 2", "runs/x", 44.3)
+    page = page_of(tmp_path, tmp_path / "evaluated")
     assert headline(page) == "44.3 % kNN top-1."
     assert (
         "burn evaluate knn runs/x --random-init --train /data/cifar10/train.parquet --test "
-        f"/data/cifar10/val.parquet --out {tmp_path / 'judged'}"
+        f"/data/cifar10/val.parquet --out {tmp_path / 'evaluated'}"
     ) in words_of(page)
     assert is_full(page)
 
@@ -247,7 +247,7 @@ def test_a_comparison_alone_says_where_burn_stands(tmp_path: Path):
 def test_two_campaigns_keep_their_teacher_and_floor_each(tmp_path: Path):
     compared = samples.comparison(tmp_path / "compared", burn=(44.0,), byol=(36.0,))
     ablated = samples.ablation(tmp_path / "ablated")
-    samples.judged(ablated / "teacher.jsonl", "teacher", "runs/teacher", 48.2)
+    samples.evaluated(ablated / "teacher.jsonl", "teacher", "runs/teacher", 48.2)
     found = networks(gather([compared, ablated]))
     for name in ("teacher", "random weights"):
         assert {n.group for n in found if n.name == name} == {compared, ablated}
@@ -367,7 +367,7 @@ def test_demo_folder_brings_its_runs(tmp_path: Path):
     folder = tmp_path / "demo"
     samples.run(folder / "student")
     samples.run(folder / "teacher", method="simclr", stages=1)
-    samples.judged(folder / "results.jsonl", "x", str(folder / "student"), 44.0)
+    samples.evaluated(folder / "results.jsonl", "x", str(folder / "student"), 44.0)
     assert len(gather([folder]).runs) == 2
     assert len(gather([tmp_path]).runs) == 2  # and so does the folder that it lies in
 
@@ -385,7 +385,7 @@ def damage_result(folder: Path) -> None:
 
 
 def damage_value(folder: Path) -> None:
-    samples.judged(folder / "results.jsonl", "x", "y", 44.0)
+    samples.evaluated(folder / "results.jsonl", "x", "y", 44.0)
     file = folder / "results.jsonl"
     file.write_text(file.read_text().replace("44.0", "NaN"))
 
@@ -479,7 +479,7 @@ def test_out_that_cannot_be(tmp_path: Path):
 
 
 def test_a_page_too_large_is_shrunk_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = samples.evaluation(tmp_path / "judged")
+    folder = samples.evaluation(tmp_path / "evaluated")
     whole = len(page_of(tmp_path, folder))
     assert whole < MOST_BYTES
     monkeypatch.setattr(html, "MOST_BYTES", whole - 1)
@@ -520,8 +520,8 @@ IMBALANCED = samples.ABOUT_DATA | {"test_images": 196, "largest_class": 63.78}
 def test_forty_networks_in_one_file(tmp_path: Path):
     file = tmp_path / "j" / "results.jsonl"
     for place in range(40):
-        samples.judged(file, f"network {place % 20}", f"runs/{place}", 20.0 + place)
-    samples.judged(file, "random reactnet_a, binary", "runs/3", 15.0)
+        samples.evaluated(file, f"network {place % 20}", f"runs/{place}", 20.0 + place)
+    samples.evaluated(file, "random reactnet_a, binary", "runs/3", 15.0)
     page = page_of(tmp_path, tmp_path / "j")
     rungs = words_of(re.findall(r'(?s)<figure class="ladder".*?</figure>', page)[0])
     assert "in percent of cifar10/val.parquet; 25 more networks are in All results" in rungs
@@ -580,7 +580,7 @@ def test_results_that_do_not_say_their_images_have_no_row_beside_the_paper(tmp_p
 
 def test_a_file_of_results_of_the_first_version_is_read(tmp_path: Path):
     file = tmp_path / "j" / "results.jsonl"
-    samples.judged(file, "burn_small, stage 2", "runs/x", 44.0)
+    samples.evaluated(file, "burn_small, stage 2", "runs/x", 44.0)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
         del line["data"], line["training"]
@@ -649,7 +649,7 @@ def test_ten_steps_are_no_verdict(tmp_path: Path, given: str):
 def test_a_long_training_that_did_not_learn_says_how_long_it_was(tmp_path: Path):
     run = samples.run(tmp_path / "student")
     for model in ("burn_small, stage 2", "random reactnet_a, binary"):
-        samples.judged(tmp_path / "j" / "results.jsonl", model, str(run), 21.0)
+        samples.evaluated(tmp_path / "j" / "results.jsonl", model, str(run), 21.0)
     page = page_of(tmp_path, run, tmp_path / "j")
     assert headline(page) == "It did not learn."
     assert "trained for 400 optimizer steps (51,200 images seen) in stage 2." in words_of(page)
@@ -683,11 +683,11 @@ def test_every_rung_has_the_floor_of_its_own_precision(tmp_path: Path):
     run = samples.run(tmp_path / "student")
     file = tmp_path / "j" / "results.jsonl"
     first, second = str(run / "stage1.safetensors"), str(run / "stage2.safetensors")
-    samples.judged(file, "BURN stage 1, binary activations", first, 50.0)
-    samples.judged(file, "random, binary activations", first, 24.0)
-    samples.judged(file, "BURN stage 2, binary", second, 44.0)
-    samples.judged(file, "random, binary", second, 21.0)
-    samples.judged(file, "teacher, float", "runs/teacher", 55.0)
+    samples.evaluated(file, "BURN stage 1, binary activations", first, 50.0)
+    samples.evaluated(file, "random, binary activations", first, 24.0)
+    samples.evaluated(file, "BURN stage 2, binary", second, 44.0)
+    samples.evaluated(file, "random, binary", second, 21.0)
+    samples.evaluated(file, "teacher, float", "runs/teacher", 55.0)
     gathered = gather([run, tmp_path / "j"])
     found = networks(gathered)
     answer = verdict(found)
@@ -705,7 +705,7 @@ def test_every_rung_has_the_floor_of_its_own_precision(tmp_path: Path):
 
 
 def test_every_network_shows_its_neighbours_the_answers_first(tmp_path: Path):
-    folder = samples.evaluation(tmp_path / "judged")
+    folder = samples.evaluation(tmp_path / "evaluated")
     for place in range(8):
         samples.neighbours(folder, rows=1, model=f"other {place}", name=f"a{place}")
     page = page_of(tmp_path, folder)
@@ -759,7 +759,7 @@ def test_shares_of_plus_one_have_a_bar_around_a_half(tmp_path: Path):
 
 
 def test_a_millisecond_names_pixels_instruction_set_and_processor(tmp_path: Path):
-    text = words_of(page_of(tmp_path, samples.evaluation(tmp_path / "judged")))
+    text = words_of(page_of(tmp_path, samples.evaluation(tmp_path / "evaluated")))
     said = "32 × 32 pixels, 1 thread, avx2, AMD EPYC 9B14"
     assert f"an image in burn-engine {said} 0.069 ms" in text
     assert f"0.0691 {said}" in text

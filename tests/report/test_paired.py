@@ -15,7 +15,7 @@ from burn.paper.paired import Difference, Scores, holm
 IMAGES = 500
 
 
-def judged(
+def runs_of(
     model: str, *values: float, seeds: tuple[int, ...] | None = None, trained: bool = True
 ) -> list[Result]:
     """Without the answers."""
@@ -27,7 +27,7 @@ def judged(
 
 
 def answered(model: str, seed: int, right: np.ndarray) -> Result:
-    (result,) = judged(model, 100 * float(right.mean()), seeds=(seed,))
+    (result,) = runs_of(model, 100 * float(right.mean()), seeds=(seed,))
     return replace(result, data={"test_images": len(right)}, right=packed_answers(right))
 
 
@@ -51,7 +51,7 @@ def test_answers_that_cannot_be_are_none(changes: dict):
 
 def test_training_again_is_what_remains_of_a_table_of_models_and_seeds():
     table = {"a": (50.0, 52.0, 51.0), "b": (40.0, 44.0, 41.0), "c": (30.0, 33.0, 36.0)}
-    scores = Scores([r for name, values in table.items() for r in judged(name, *values)], IMAGES)
+    scores = Scores([r for name, values in table.items() for r in runs_of(name, *values)], IMAGES)
     block = np.array(list(table.values()))
     fitted = (
         block.mean(axis=1, keepdims=True) + block.mean(axis=0, keepdims=True) - block.mean()
@@ -63,8 +63,8 @@ def test_training_again_is_what_remains_of_a_table_of_models_and_seeds():
 
 def test_models_of_other_seeds_add_what_they_know():
     scores = Scores(
-        [*judged("a", 50, 52), *judged("b", 40, 45), *judged("c", 30, 31, 32, seeds=(5, 6, 7))],
-        IMAGES, judged("elsewhere", 10, 14),
+        [*runs_of("a", 50, 52), *runs_of("b", 40, 45), *runs_of("c", 30, 31, 32, seeds=(5, 6, 7))],
+        IMAGES, runs_of("elsewhere", 10, 14),
     )  # fmt: skip
     # a and b: residuals of ±0.75; c: its own spread of three; elsewhere: of two.
     variance, freedom = scores.retraining()
@@ -73,16 +73,16 @@ def test_models_of_other_seeds_add_what_they_know():
 
 
 def test_a_run_that_stands_for_several_names_counts_once():
-    first = judged("frozen", 50, 52)
+    first = runs_of("frozen", 50, 52)
     twice = [replace(r, model="poly") for r in first]
-    scores = Scores([*first, *twice, *judged("b", 40, 44)], IMAGES)
+    scores = Scores([*first, *twice, *runs_of("b", 40, 44)], IMAGES)
     assert scores.retraining()[1] == 1
     same = scores.difference("frozen", "poly")
     assert (same.points, same.p) == (0, 1)
 
 
 def test_the_error_is_that_of_seeds_and_of_images():
-    scores = Scores([*judged("a", 50, 52), *judged("b", 40, 44)], IMAGES)
+    scores = Scores([*runs_of("a", 50, 52), *runs_of("b", 40, 44)], IMAGES)
     difference = scores.difference("a", "b")
     variance, freedom = scores.retraining()
     assert difference.points == pytest.approx(9)
@@ -112,12 +112,12 @@ def test_answers_pair_the_images():
 
 
 def test_only_seeds_that_both_have_are_compared():
-    results = [*judged("a", 50, 52, 90), *judged("b", 40, 44)]
+    results = [*runs_of("a", 50, 52, 90), *runs_of("b", 40, 44)]
     assert Scores(results, IMAGES).difference("a", "b").points == pytest.approx(9)
 
 
 def test_one_seed_of_a_trained_network_leaves_the_error_unknown():
-    scores = Scores([*judged("a", 50), *judged("b", 40, 44), *judged("c", 40, 43)], IMAGES)
+    scores = Scores([*runs_of("a", 50), *runs_of("b", 40, 44), *runs_of("c", 40, 43)], IMAGES)
     difference = scores.difference("a", "b")
     assert difference.p == 1
     assert math.isinf(difference.margin)
@@ -125,7 +125,11 @@ def test_one_seed_of_a_trained_network_leaves_the_error_unknown():
 
 
 def test_a_network_that_was_not_trained_here_has_no_seeds():
-    results = [*judged("a", 50, 52), *judged("b", 40, 43), *judged("floor", 20, trained=False)]
+    results = [
+        *runs_of("a", 50, 52),
+        *runs_of("b", 40, 43),
+        *runs_of("floor", 20, trained=False),
+    ]
     scores = Scores(results, IMAGES)
     difference = scores.difference("a", "floor")
     assert difference.points == pytest.approx(31)

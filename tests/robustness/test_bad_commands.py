@@ -193,7 +193,7 @@ VALUES = [
     Case("100,000 workers", f"{BEGUN} --workers 100000", ["--workers 100000", "cores"],
          check=nothing_begun),
     Case("-1 workers", f"{BEGUN} --workers -1", ["--workers -1"], check=nothing_begun),
-    Case("100,000 workers that judge", f"{KNN} --workers 100000", ["--workers 100000", "cores"]),
+    Case("100,000 workers that evaluate", f"{KNN} --workers 100000", ["--workers 100000", "cores"]),
     Case("1,000 devices", f"{BEGUN} --devices 1000", ["--devices 1000", "cores"],
          check=nothing_begun),
     Case("a million machines", f"{BEGUN} --num-nodes 1000000", ["--num-nodes"]),

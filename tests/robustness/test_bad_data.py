@@ -340,10 +340,10 @@ CASES = [
          prepare=voc(lambda root: root.chmod(0)), unprivileged=True),
     # Workers without files (D13).
     Case("20 open files and workers", f"{KNN} {{photos}} --test {{photos}} --workers 2",
-         ["2 image-loading processes need", "ulimit -n"], descriptors=20),
+         ["2 data-loader workers need", "ulimit -n"], descriptors=20),
     Case("60 open files and workers in training",
          "pretrain --recipe demo_teacher --data digits --device cpu --workers 2 --max-steps 2 "
-         "--out run", ["2 image-loading processes need", "ulimit -n"], descriptors=60),
+         "--out run", ["2 data-loader workers need", "ulimit -n"], descriptors=60),
 ]  # fmt: skip
 
 

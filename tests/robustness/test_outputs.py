@@ -248,14 +248,14 @@ PACK, EXPORT = "pack {student} file.bnn", "export {student} file.onnx"
 def test_two_at_once_do_not_disturb_each_other(
     server: Server, samples: Mapping[str, Path], tmp_path: Path
 ):
-    evaluate_at_once(server, samples, tmp_path / "judged", 2)
+    evaluate_at_once(server, samples, tmp_path / "evaluated", 2)
     write_at_once(server, samples, tmp_path / "packed", PACK, 3)
 
 
 @pytest.mark.long
 def test_many_at_once_many_times(server: Server, samples: Mapping[str, Path], tmp_path: Path):
     for number in range(10):
-        evaluate_at_once(server, samples, tmp_path / f"judged-{number}", 3)
+        evaluate_at_once(server, samples, tmp_path / f"evaluated-{number}", 3)
         write_at_once(server, samples, tmp_path / f"packed-{number}", PACK, 6)
     write_at_once(server, samples, tmp_path / "exported", EXPORT, 2)
 

@@ -37,7 +37,7 @@ class Ablation:
 
     Attributes:
         data: images with labels to learn from; labels serve evaluation alone.
-        test: images with labels to judge on.
+        test: images with labels to evaluate on.
         budget: images that each variant sees in all of its stages together; the views of an image
             count once. Variants named double see twice as many.
         teacher: float teacher, as for pretraining.
@@ -90,7 +90,7 @@ class Ablation:
 
 
 def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
-    """Of `all` or names with commas between; `all` leaves out teacher if there is but one.
+    """The groups that `all` or names with commas mean; `all` leaves out teacher if there is one.
 
     Raises UserError for unknown names and a group without what it needs.
     """
@@ -119,7 +119,7 @@ def ablate(
     console: Console,
     show: Callable[[Sequence[Result]], None] = lambda _: None,
 ) -> list[Result]:
-    """Train and judge every variant of the groups with every seed; what the folder holds is kept.
+    """Train and evaluate every variant of the groups with every seed; finished runs are kept.
 
     Variants that are the same run, such as what the recipe does anyway in several groups, are
     trained once, under the first one's name; ablation.json says which. Each leaves a run folder
@@ -149,7 +149,7 @@ def ablate(
 
 
 def runs_of_variants(ablation: Ablation) -> dict[str, str]:
-    """Of each variant the first one with the same recipe and teacher, trained for both."""
+    """Each variant's first one with the same recipe and teacher, which is trained for both."""
     made = {
         variant: (
             ablation.recipe_of(variant), ablation.teacher_of(variant), BUDGETS.get(variant, 1)

@@ -1,4 +1,4 @@
-"""`burn compare`: several methods on the same images, network and budget, trained and judged."""
+"""`burn compare`: several methods on the same images, network and budget, trained and evaluated."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Comparison:
     """What every method has in common. Its own settings are those of its recipe, METHOD_FAMILY.
 
     Attributes:
-        data: images to learn from, as for pretraining; with labels, which judging needs.
-        test: images with labels to judge on.
+        data: images to learn from, as for pretraining; with labels, which evaluation needs.
+        test: images with labels to evaluate on.
         budget: images that each method sees in all of its stages together, to less than a batch a
             stage; the views of an image count once.
         teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
@@ -116,7 +116,7 @@ def compare(
     console: Console,
     show: Callable[[Sequence[Result]], None] = lambda _: None,
 ) -> list[Result]:
-    """Train and judge every method with every seed; what the folder already holds is kept.
+    """Train and evaluate every method with every seed; what the folder already holds is kept.
 
     Each leaves a run folder METHOD-seedN, with its compared.jsonl; later calls may add methods and
     seeds, but not change settings. comparison.md and .svg show all that the folder holds, which is

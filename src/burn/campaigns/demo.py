@@ -36,7 +36,7 @@ _STUDENT = "BURN, binary"  # in tables, of the network that is shipped
 def run_demo(
     out: Path, seed: int, device: Device, console: Console, *, overwrite: bool
 ) -> list[Result]:
-    """Train a teacher and a student on digits, judge both on held-out digits, pack the student.
+    """Train a teacher and a student on digits, evaluate both on held-out digits, pack the student.
 
     Leaves teacher/, student/, linear/ (the classifier), student.bnn, packed.json, results.jsonl
     (which has the packed file's numbers too), what kNN keeps of the student, demo.png and demo.svg
@@ -71,7 +71,7 @@ def _run_demo(
             resume_command=f"burn demo --out {out} --seed {seed}",
         )
     console.rule("evaluation on 360 held-out digits")
-    results = _judge(teacher, student, out, seed, console)
+    results = _evaluate(teacher, student, out, seed, console)
     (out / "results.jsonl").unlink(missing_ok=True)
     append_results(out / "results.jsonl", results)
     demo_picture(results, teacher, student, [out / "demo.png", out / "demo.svg"])
@@ -81,7 +81,7 @@ def _run_demo(
     return results
 
 
-def _judge(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:
+def _evaluate(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:
     """kNN and linear for the student, fresh and trained, and for the teacher.
 
     What kNN keeps of the trained student goes to `out`.

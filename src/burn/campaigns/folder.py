@@ -28,7 +28,7 @@ _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
 
 
 def read_campaign(out: Path) -> list[Result]:
-    """Of everything in the folder that is judged, in the order of names."""
+    """Results of everything in the folder that is evaluated, in the order of names."""
     files = [
         (file, file.parent.name.rpartition("-seed")[0], True)
         for file in out.glob(f"*/{RESULTS_FILE}")
@@ -116,7 +116,7 @@ def reference_file(name: str) -> str:
 
 
 def more_file(folder: Path, protocol: MoreProtocol, reference: str | None = None) -> Path:
-    """Of a protocol's results, in a run's folder or, for a reference, in the campaign's."""
+    """The file of a protocol's results: in a run's folder, or a reference's in the campaign's."""
     file = folder / (reference_file(reference) if reference else RESULTS_FILE)
     return file.with_name(f"{file.stem}-{protocol}.jsonl")
 

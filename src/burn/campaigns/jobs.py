@@ -105,7 +105,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         return f"{self.model}-seed{self.plan.seed}"
 
     @property
@@ -114,7 +114,7 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether it is trained and judged: its results are written last."""
+        """Whether it is trained and evaluated: its results are written last."""
         return self._trained and not self._lacking()
 
     @property

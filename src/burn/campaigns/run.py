@@ -55,7 +55,7 @@ class Shared(Protocol):
     def linear(self) -> LinearConfig: ...
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Of one run. Raises UserError where the budget does not make a step."""
+        """The plan of one run. Raises UserError where the budget does not make a step."""
         ...
 
 
@@ -75,11 +75,11 @@ def run_campaign(
     """Train and evaluate every model with every seed, each in a run folder MODEL-seedN.
 
     settings: those that every later call must share, kept in NAME.json with `told`. references:
-    networks judged besides, by name; they are the teachers. sizes: side in pixels of the views that
-    they are judged on, by the same names, where it is not their own. floor: models whose network
-    with random weights, of the first that is done, is judged too. Returns what failed, in a line
-    each, which stops no other run. Raises UserError for what cannot be begun, Interrupted after a
-    signal: the same call goes on.
+    networks evaluated besides, by name; they are the teachers. sizes: side in pixels of the views
+    that they are evaluated on, by the same names, where it is not their own. floor: models whose
+    network with random weights, of the first that is done, is evaluated too. Returns what failed,
+    in a line each, which stops no other run. Raises UserError for what cannot be begun, Interrupted
+    after a signal: the same call resumes.
     """
     out, machine = execution.out, execution.machine
     execution.check()
@@ -114,7 +114,7 @@ def _evaluate_references(
     out: Path, evaluation: Evaluation, specs: Mapping[str, str | None],
     sizes: Mapping[str, int | None], console: Console,
 ) -> None:  # fmt: skip
-    """Judge what was not trained here, by name, where it is given and not judged yet."""
+    """Evaluate what was not trained here, by name, where it is given and not evaluated yet."""
     for name, spec in specs.items():
         file = out / reference_file(name)
         if spec and read_results_of(file, name, trained=False) is None:

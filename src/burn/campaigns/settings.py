@@ -15,7 +15,7 @@ from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.training.plan import Machine
 
-# Not trained here, but judged beside what is: the floor and what was learned from.
+# Not trained here, but evaluated beside what is: the floor and what was learned from.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
 # Models of `burn compare` that are no method: the paper's feature similarity without classifiers,
 # and its whole loss with the jointly trained classifier.
@@ -102,7 +102,7 @@ class Execution:
     Attributes:
         out: folder of the runs; what it already holds is kept.
         seeds: each model is trained with each of them.
-        machine: on which all are trained and judged.
+        machine: on which all are trained and evaluated.
         processes: how many run at once, each on a GPU of its own or with its share of the cores,
             its output in logs/; default: one for each GPU, or one.
         more: protocols beside kNN and linear evaluation.

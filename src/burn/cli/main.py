@@ -1,6 +1,6 @@
 """The `burn` command: parse, call, print.
 
-Exit status: 0 done; 1 a fault of burn's own; 2 something the user can mend, said in one line;
+Exit status: 0 done; 1 a fault of burn's own; 2 something the user can fix, said in one line;
 128 + signal after Ctrl-C (130) or SIGTERM (143).
 """
 

@@ -31,14 +31,14 @@ def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[
     from burn.core.paths import expand
     from burn.training.plan import Machine
 
-    parser.add_argument("--seeds", type=str, default="0", help="of every random number, 0,1,2 …")
+    parser.add_argument("--seeds", type=str, default="0", help="random seeds, 0,1,2 …")
     parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
     parser.add_argument(
         "--processes", type=int | None, default=None,
         help="runs at once; default: one for each GPU, or one",
     )  # fmt: skip
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--workers", type=int | None, default=None, help="image-loading processes")
+    parser.add_argument("--workers", type=int | None, default=None, help="data-loader workers")
     parser.add_argument(
         "--teacher_cache", type=str | None, default=None,
         help="folder that keeps the teachers' features of the views, which other campaigns may "
@@ -82,7 +82,7 @@ def device_named(name: str) -> Any:
 
 
 def teacher_cache(given: str | None) -> str | None:
-    """Of --teacher-cache."""
+    """The folder that --teacher-cache names."""
     from burn.core.paths import expand
 
     return None if given is None else str(expand(given))

@@ -1,4 +1,4 @@
-"""The errors that are the user's to mend, or the user's own doing."""
+"""The errors that the user can fix, or the user's own doing."""
 
 import signal
 

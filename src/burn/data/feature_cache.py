@@ -152,11 +152,11 @@ class FeatureCache:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def share_known(self, keys: Sequence[tuple[int, int]]) -> float:
-        """Of some (epoch, index), the share that is known."""
+        """The share of some (epoch, index) whose features are known."""
         return sum(self.read(epoch, index) is not None for epoch, index in keys) / len(keys)
 
     def num_bytes(self, epochs: int) -> int:
-        """Of all features of so many epochs."""
+        """Bytes of all features of so many epochs."""
         return epochs * self.num_views * self.folder.num_images * self._size
 
     def _crc(self, content: bytes, epoch: int, index: int, view: int) -> int:

@@ -214,7 +214,7 @@ class EpochLoader(QuietLoader):
 
 
 class TrainLoader(EpochLoader):
-    """Of the views of a source's images.
+    """Batches of views of a source's images.
 
     known_shape: as `collate` takes it.
     """

@@ -67,14 +67,14 @@ def _require_files(workers: int) -> None:
         return
     if most != resource.RLIM_INFINITY and most < needed:
         raise UserError(
-            f"{workers} image-loading processes need {needed} open files, but the limit is {most}: "
+            f"{workers} data-loader workers need {needed} open files, but the limit is {most}: "
             "raise it (ulimit -n), or give fewer --workers"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
 def _died(reason: str) -> UserError:
-    """Of a worker that is gone; `reason` is torch's."""
+    """The error of a worker that is gone; `reason` is torch's."""
     if "Bus error" in reason:
         why = "shared memory is full (/dev/shm)"
     elif "Killed" in reason:
@@ -95,14 +95,13 @@ def _failures_of_workers(workers: int) -> Iterator[None]:
         raise UserError(str(error).strip().rpartition("UserError: ")[2]) from None
     except MemoryError as error:
         raise UserError(
-            f"{workers} image-loading processes run out of memory: give fewer --workers"
+            f"{workers} data-loader workers run out of memory: give fewer --workers"
         ) from error
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
             raise
         raise UserError(
-            f"{workers} image-loading processes cannot be run: {error.strerror}; give fewer "
-            "--workers"
+            f"{workers} data-loader workers cannot be run: {error.strerror}; give fewer --workers"
         ) from error
     except RuntimeError as error:
         reason = str(error)
@@ -110,7 +109,7 @@ def _failures_of_workers(workers: int) -> Iterator[None]:
             raise _died(reason) from error
         if "Too many open files" in reason or "unable to open shared memory" in reason:
             raise UserError(
-                f"{workers} image-loading processes need more open files: raise the limit "
+                f"{workers} data-loader workers need more open files: raise the limit "
                 "(ulimit -n), or give fewer --workers"
             ) from error
         raise

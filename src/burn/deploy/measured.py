@@ -65,7 +65,7 @@ def pack_results(
 
 
 def _milliseconds(network: Any, side: int) -> list[float]:
-    """Of an image each, until about a second has passed."""
+    """Milliseconds for one image, measured again until about a second has passed."""
     image = np.ascontiguousarray(sample_images(side)[0].permute(1, 2, 0).numpy())
     ready = time.perf_counter() + _WARM_UP
     network(image)  # lays out the memory for images of this size

@@ -1,4 +1,4 @@
-"""What packing and exporting share: views of a checkpoint, and how its copy is judged."""
+"""What packing and exporting share: views of a checkpoint, and how its copy is evaluated."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class DetectorConfig:
 
     Attributes:
         anchors: sides of the anchors in pixels of the resized image, each at three aspect ratios.
-        proposals: regions that the last stage judges in each test image.
+        proposals: regions that the last stage evaluates in each test image.
         rois: regions that it learns from in each training image.
         roi_size: side in cells of the map that is cut out for a region.
         score_threshold: least score of a detection.
@@ -290,20 +290,20 @@ class DetectionConfig:
 
 @dataclass(frozen=True)
 class Request:
-    """What to judge, on which images, and where.
+    """What to evaluate, on which images, and where.
 
     Attributes:
         checkpoint: run folder or checkpoint of burn's, or ARCHITECTURE:FILE.
         train: images to learn from: with labels, or with boxes in VOC's layout.
-        test: images to judge on.
+        test: images to evaluate on.
         random_init: the checkpoint's network with random weights: the floor.
         out: folder that results.jsonl, extracted features and what else the protocol keeps are
             added to; semi and detection need one.
-        seed: of every random number.
+        seed: random seed.
         device: auto, cpu or cuda.
         compute: number format of the backbone's arithmetic; auto is bfloat16 where the hardware
             has it.
-        workers: image-loading processes.
+        workers: data-loader workers.
     """
 
     checkpoint: str

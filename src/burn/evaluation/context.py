@@ -1,4 +1,4 @@
-"""From a command line's words to something that can be judged."""
+"""From a command line's words to something that can be evaluated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_NAMES = 1000  # names of classes in each line of results.jsonl; ImageNet's
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What is judged, on what, and how.
+    """What is evaluated, on what, and how.
 
     model: short name for tables. checkpoint: where its weights came from. out: folder for what a
     protocol keeps, if anything. bfloat16: whether the backbone runs under autocast. notes: what
@@ -69,7 +69,7 @@ class EvaluationContext:
         return fingerprint(self.backbone)
 
     def about(self) -> dict[str, str]:
-        """Which network is judged on what, in the words of its results."""
+        """Which network is evaluated on what, in the words of its results."""
         return {
             "model": self.model,
             "checkpoint": self.checkpoint,

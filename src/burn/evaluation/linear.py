@@ -39,14 +39,14 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
 
     A strict one is kept in `context.out`, and the confusions of either, in the place of older ones.
     """
-    judged = _probe(context, config, console)
-    probe, settings = judged.probe, judged.settings
+    evaluated = _probe(context, config, console)
+    probe, settings = evaluated.probe, evaluated.settings
     results = context.results(
-        "linear", judged.numbers, settings, judged.began, right=judged.right
+        "linear", evaluated.numbers, settings, evaluated.began, right=evaluated.right
     )  # fmt: skip
     context.announce(results)
     keep_confusion(
-        context, "linear", next(iter(judged.numbers)), judged.scores, judged.labels,
+        context, "linear", next(iter(evaluated.numbers)), evaluated.scores, evaluated.labels,
         context.class_names,
     )  # fmt: skip
     if isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
@@ -66,15 +66,15 @@ def run_transfer(
     context: EvaluationContext, config: TransferConfig, console: Console
 ) -> list[Result]:
     """Linear evaluation on another data set than the one pretrained on, by that set's settings."""
-    judged = _probe(context, config.linear(), console)
-    settings = judged.settings | {"settings": config.settings}
+    evaluated = _probe(context, config.linear(), console)
+    settings = evaluated.settings | {"settings": config.settings}
     return context.results(
-        "transfer", judged.numbers, settings, judged.began, right=judged.right
+        "transfer", evaluated.numbers, settings, evaluated.began, right=evaluated.right
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _Probed:
     """A trained probe and how it did; numbers are in percent, the top-1 first.
 
     scores: (images, classes) of the test images; labels: int64 (images,).
@@ -90,7 +90,7 @@ class _Judged:
     began: float
 
 
-def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -> _Judged:
+def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -> _Probed:
     began = time.perf_counter()
     s = context
     unreadable: set[int] = set()
@@ -128,7 +128,7 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
     right = right_answers(scores, test.labels, test.positions, len(s.test))
-    return _Judged(probe, scores, test.labels, numbers, right, settings, began)
+    return _Probed(probe, scores, test.labels, numbers, right, settings, began)
 
 
 def _held_out(context: EvaluationContext, console: Console) -> Features:

@@ -88,7 +88,7 @@ def train_linear_at_best_rate(
     """Fit a linear layer at that of LINEAR_RATES which is best on held-out images.
 
     Two layers for each rate are trained at once on the same batches: one on all but the held-out
-    images, which is judged on these, and one on all. So the features are computed once, and the
+    images, which is evaluated on these, and one on all. So the features are computed once, and the
     layer of the best rate is the one that `train_linear` gives at it, up to rounding. held_out:
     plain features of some of the training images. Of equally good rates that with the least
     cross-entropy on them is taken.
@@ -98,16 +98,16 @@ def train_linear_at_best_rate(
     rates = torch.tensor(LINEAR_RATES)
     dimension = held_out.values.shape[1]
     first = new_head(dimension, num_classes, seed)
-    judged, complete = (_Layers(first, rates, config.weight_decay) for _ in range(2))
+    evaluated, complete = (_Layers(first, rates, config.weight_decay) for _ in range(2))
     for epoch in range(config.epochs):
         factor = config.factor(epoch)
         for features, labels, positions in batches(epoch):
             complete.step(features, labels, factor)
             kept = ~torch.isin(positions, held_out.positions)
             if bool(kept.any()):
-                judged.step(features[kept], labels[kept], factor)
+                evaluated.step(features[kept], labels[kept], factor)
         on_epoch(epoch)
-    scores = judged.scores(held_out.values)
+    scores = evaluated.scores(held_out.values)
     finite = scores.isfinite().all(dim=(1, 2)).tolist()
     accuracies = [
         100 * top_k(own, held_out.labels, 1) if valid else 0.0
@@ -213,7 +213,7 @@ def augmented_batches(
 
 
 def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int) -> str:
-    """Of `number` test images, those that the best score is right of, as `Result.right`.
+    """Which of `number` test images the best score classifies rightly, as `Result.right`.
 
     positions: int64, which of them the rows are.
     """

@@ -101,9 +101,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     began = time.perf_counter()
     labelled = balanced_share(context.train, config.labels / 100, context.seed)
     if config.select == "test":
-        learn, judge = labelled, context.test
+        learn, test_on = labelled, context.test
     else:
-        learn, judge = hold_out(labelled, _HELD_OUT, context.seed)
+        learn, test_on = hold_out(labelled, _HELD_OUT, context.seed)
     context.out.mkdir(parents=True, exist_ok=True)
     stem = context.out / f"semi-{config.labels:g}percent-seed{context.seed}"
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
@@ -116,7 +116,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     with progress_bar(console) as progress:
         bar = progress.add_task("semi", total=num_runs * config.epochs)
 
-        def run(lr: float, factor: float, learn: Source, judge: Source, on: str) -> dict[str, Any]:
+        def run(
+            lr: float, factor: float, learn: Source, test_on: Source, on: str
+        ) -> dict[str, Any]:
             nonlocal earlier
             if kept := sweep.find(lr=lr, head_factor=factor, on=on):
                 earlier += kept["seconds"]
@@ -131,7 +133,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             )
             top1, top5, right = _DIVERGED
             if head is not None:
-                top1, top5, right = _judge(backbone, head, judge, context)
+                top1, top5, right = _evaluate(backbone, head, test_on, context)
             seconds = round(time.perf_counter() - started, 3)
             if not console.is_terminal:  # a log instead of a bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
@@ -140,13 +142,13 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
                 "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
                 "seconds": seconds, "notes": context.notes[told:],
             }  # fmt: skip
-            if judge is context.test:
+            if test_on is context.test:
                 done["right"] = right
             context.keep(lambda: sweep.add(done))
             return done
 
         try:
-            runs = [run(lr, factor, learn, judge, config.select) for lr, factor in grid]
+            runs = [run(lr, factor, learn, test_on, config.select) for lr, factor in grid]
             valid = [r for r in runs if r["top1"] is not None]
             if not valid:
                 raise UserError("semi: the loss of every run diverged: give lower --lrs")
@@ -168,8 +170,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
         + ("diverged" if r["top1"] is None else f"{r['top1']:.1f}")
         for r in runs
     )
-    judged_by = "the test images" if config.select == "test" else "held-out labelled images"
-    context.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {judged_by}: {told}")
+    evaluated_by = "the test images" if config.select == "test" else "held-out labelled images"
+    context.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {evaluated_by}: {told}")
     sweep_of = [{name: value for name, value in r.items() if name != "right"} for r in runs]
     chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": sweep_of}
     return context.results(
@@ -181,7 +183,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     )
 
 
-def _judge(
+def _evaluate(
     backbone: Backbone, head: nn.Linear, source: Source, context: EvaluationContext
 ) -> tuple[float, float, str] | tuple[None, None, None]:
     """Top-1 and top-5 in percent and the right answers; None where the scores left the numbers."""

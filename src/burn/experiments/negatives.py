@@ -24,15 +24,15 @@ class NegativesOptions:
     """What InfoMin is trained on, with 1, 1/4 and 1/16 of its negatives, and weaker augmentation.
 
     Attributes:
-        data: images to learn from, as for pretraining; with labels, which judging needs.
-        test: images with labels to judge on.
+        data: images to learn from, as for pretraining; with labels, which evaluation needs.
+        test: images with labels to evaluate on.
         budget: images that each run sees in all of its stages together.
         recipe: a recipe of method infomin, for the binary network.
         float_recipe: a recipe whose backbone is the float network.
-        seeds: of every random number, 0,1,2 …
+        seeds: random seeds, 0,1,2 …
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
         device: auto, cpu or cuda.
-        workers: image-loading processes.
+        workers: data-loader workers.
         processes: runs at once; default: one for each GPU, or one.
     """
 

@@ -22,9 +22,9 @@ class GradientOptions:
         teacher: float teacher, as for pretraining.
         recipe: a recipe of method burn; its loss is varied, all else stays.
         steps: how many of the first steps of stage 1.
-        seeds: of every random number, 0,1,2 …
+        seeds: random seeds, 0,1,2 …
         device: auto, cpu or cuda.
-        workers: image-loading processes.
+        workers: data-loader workers.
     """
 
     data: str
@@ -47,7 +47,7 @@ class EmaToyOptions:
     """The toy has the paper's constants.
 
     Attributes:
-        seed: of every random number.
+        seed: random seed.
     """
 
     seed: int = 0

@@ -304,7 +304,7 @@ def _save(out: Path, file: Path, write: Callable[[Path], Any]) -> None:
         write_beside(file, write)
     except OSError as error:
         raise UserError(
-            f"--out {out}: {file} cannot be written ({error.strerror or error}): mend that, and "
+            f"--out {out}: {file} cannot be written ({error.strerror or error}): fix that, and "
             "the same command goes on"
         ) from error
 

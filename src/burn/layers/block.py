@@ -117,7 +117,7 @@ def train_block(x: Tensor, halves: Sequence[Half]) -> Tensor:
 
 
 class _Block(torch.autograd.Function):
-    """Of halves one after the other. `parameters` are theirs in turn.
+    """A block of halves, one after the other. `parameters` are theirs in turn.
 
     New memory costs a CPU more than arithmetic does (a map of 51 MB: 30 ms, against 5 ms in place),
     so whatever is needed no more is overwritten.

@@ -112,7 +112,7 @@ class Swav(Method):
 
     @torch.no_grad()
     def _queue_scores(self) -> list[Tensor] | None:
-        """Of this process's share of the queue, for each large crop; None until it is full."""
+        """Scores of this process's part of the queue by large crop; None until it is full."""
         if not self.queue[:, -1].any():
             return None
         share = self.queue[:, dist.rank() :: dist.world_size()]

@@ -182,7 +182,7 @@ class AblationRow:
 
 
 def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
-    """Of every group that has two rows or more, those that were run, in the groups' order."""
+    """The rows that were run of every group with two or more of them, in the groups' order."""
     found = []
     for group in GROUPS:
         rows = [_row(row, mine) for row in group.rows if (mine := _of(results, row.variant))]

@@ -34,7 +34,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What claims are judged by; what is empty judges none.
+    """What claims are evaluated by; what is empty evaluates none.
 
     compared, ablated: results of `burn compare` and `burn ablate`, and the rows of `burn analyze
     negatives`, on `test_images` images. gradients, ema_toy: rows of `burn analyze`.
@@ -421,7 +421,7 @@ _SIMILARITIES = ("cosine", "l1", "l2")
 
 
 def _gradients(rows: Sequence[Row]) -> list[Claim]:
-    """Of the figures on stability."""
+    """The claims of the figures on stability."""
     if not rows:
         return []
     found = _Gradients(rows)

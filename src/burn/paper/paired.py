@@ -26,7 +26,7 @@ _ONE_DECISION = 3.0  # standard errors that decide one of some twenty claims aft
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two networks' means over their seeds, in points.
+    """The difference of two networks' means over their seeds, in points.
 
     images, seeds: its variance by the test images and by training again; infinite where unknown.
     freedom: degrees of freedom of the latter. runs: seeds on each side, the fewer of the two.
@@ -228,7 +228,7 @@ def _same_runs(first: Mapping[int, Result], second: Mapping[int, Result]) -> boo
 
 
 def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
-    """Of each test image the share of the seeds whose network answered it rightly."""
+    """The share of seeds whose network answers rightly, for each test image."""
     answers = [answers_of(result) for result in run.values()]
     known = [a for a in answers if a is not None]
     if not known or len(known) < len(answers) or len({len(a) for a in known}) > 1:

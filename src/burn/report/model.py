@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from burn.core.results import ACCURACIES, Result, largest_class
-from burn.report.load.found import Gathered, Judgement, Run
+from burn.report.load.found import FoundResult, Gathered, Run
 from burn.report.load.gather import settings_of
 from burn.report.load.values import number, short_path, words
 from burn.report.render.tables import number_name
@@ -52,7 +52,7 @@ class Number:
 
     @property
     def values(self) -> list[float]:
-        """Of each seed."""
+        """The value of each seed."""
         return [r.value for r in self.results]
 
     @property
@@ -89,7 +89,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Network:
-    """What was judged.
+    """What was evaluated.
 
     kind: random weights; float, as teachers are; half, after stage 1 of two; binary. group: the
     comparison that it belongs to. runs: of pretraining, those of them that were given.
@@ -147,7 +147,7 @@ class Training:
 
 
 def training_of(network: Network) -> Training | None:
-    """Of the longest of its seeds: as its results say, or its runs' descriptions."""
+    """The training of the longest of its seeds, from its results or its runs' descriptions."""
     told: list[Training] = []
     for n in network.numbers:
         for r in n.results:
@@ -196,11 +196,11 @@ class Verdict:
 
 
 def networks(gathered: Gathered) -> list[Network]:
-    """Every network that was judged, with all its numbers but those of packed files."""
-    judged = [j for j in gathered.judgements if j.result.protocol in PROTOCOLS]
-    names = _labels([j.result for j in judged])
-    clusters: dict[tuple[str, ...], list[Judgement]] = {}
-    for j in judged:
+    """Every network that was evaluated, with all its numbers but those of packed files."""
+    evaluated = [j for j in gathered.found_results if j.result.protocol in PROTOCOLS]
+    names = _labels([j.result for j in evaluated])
+    clusters: dict[tuple[str, ...], list[FoundResult]] = {}
+    for j in evaluated:
         # Seeds of a comparison are one network; elsewhere a checkpoint is.
         of = (str(j.group), "") if j.group else ("", j.result.checkpoint)
         clusters.setdefault((j.result.model, *of), []).append(j)

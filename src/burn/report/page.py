@@ -30,7 +30,7 @@ from burn.report.sections.campaigns import (
     small_multiples,
 )
 from burn.report.sections.confusion import confusion_view
-from burn.report.sections.judged_pictures import Detail, detected_part, neighbours_part
+from burn.report.sections.evaluation_pictures import Detail, detected_part, neighbours_part
 from burn.report.sections.ladder import ladder
 from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables

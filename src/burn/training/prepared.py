@@ -108,5 +108,5 @@ class PreparedRun:
 
 
 def stage_seed(seed: int, stage: int) -> int:
-    """Of a stage's order and views: stage 2 sees other views than stage 1."""
+    """The seed of a stage's order and views: stage 2 sees other views than stage 1."""
     return seed + 1000 * (stage - 1)

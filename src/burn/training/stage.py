@@ -254,7 +254,7 @@ class Stage:
 
 
 def _cached_share(method: Method) -> float | None:
-    """Of the teacher's features, the share that a cache knew; None without a teacher."""
+    """The share of the teacher's features that a cache knew; None without a teacher."""
     target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
     if target is None or not target.asked:
         return None

@@ -61,7 +61,7 @@ class TeacherCache:
         return FeatureCache(self.make(), seed, num_taught)
 
     def share_known(self, seed: int, num_taught: int, epochs: int) -> float:
-        """Of a stage's views, the share whose features are known: of a few that are looked at."""
+        """The share of a stage's views whose features are known, estimated from a few of them."""
         random = np.random.default_rng(0)
         looked_at = zip(
             random.integers(epochs, size=_LOOKED_AT).tolist(),

@@ -135,7 +135,7 @@ A teacher is one of
   lite0              EfficientNet-lite0, trained with ImageNet's labels, of the extra
                      burn-ssl[teacher], which make installs: no hub is needed
 Images are normalised as ImageNet's, or as timm does for the tag in the name, where it has one
-(vit_tiny_patch16_224.augreg_in21k:FILE). Every weight must find its place, or it is an error.
+(vit_tiny_patch16_224.augreg_in21k:FILE). Loading is strict.
 {_LIST}"""
 
 

@@ -19,7 +19,7 @@ def run(arguments: list[str], console: Console) -> None:
         "  burn demo\n  burn demo --out runs/another --seed 1\n  burn demo --overwrite",
     )
     parser.add_argument("--out", type=str, default="runs/demo", help="folder for what it makes")
-    parser.add_argument("--seed", type=int, default=0, help="of every random number")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
     parser.add_argument(
         "--overwrite", action="store_true", help="begin again (default: keep what is finished)"

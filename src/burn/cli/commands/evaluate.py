@@ -17,8 +17,8 @@ from burn.cli.shared import (
 from burn.core.errors import UserError
 
 _EVALUATE = """\
-Judge a backbone by a protocol of the paper (appendix A). Of each, --help after its name shows the
-settings, whose defaults are the paper's:
+Evaluate a backbone by a protocol of the paper (appendix A). --help after a protocol's name shows
+its settings, whose defaults are the paper's:
 
   knn        weighted k nearest neighbours, no training
   linear     a linear layer on the frozen backbone

@@ -62,7 +62,7 @@ def run(arguments: list[str], console: Console) -> None:
 
 
 def _packed_info(options: Any, file: Path) -> None:
-    """Of `burn info FILE.bnn`."""
+    """Print what `burn info FILE.bnn` shows."""
     from burn.deploy.described import packed_facts, packed_table
 
     if (options.image_size, options.classes, options.width) != (None, 0, None):

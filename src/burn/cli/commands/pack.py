@@ -23,7 +23,7 @@ def run(arguments: list[str], console: Console) -> None:
         "      --out runs/student-linear\n"
         "  burn pack runs/student student.bnn --head runs/student-linear\n"
         "  burn pack runs/supervised classes.bnn --head runs/supervised\n"
-        "  burn pack runs/student student.bnn --results runs/student-judged",
+        "  burn pack runs/student student.bnn --results runs/student-evaluated",
     )
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write, .bnn")

@@ -56,7 +56,7 @@ def run(arguments: list[str], console: Console) -> None:
         help="PATH, ARCHITECTURE:FILE or hub:NAME, see above",
     )  # fmt: skip
     parser.add_argument("--out", type=str, default=None, help="folder of the run")
-    parser.add_argument("--seed", type=int, default=0, help="of every random number")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument(
         "--max_steps", type=int | None, default=None,
         help="optimizer steps after which each stage ends",
@@ -72,10 +72,10 @@ def run(arguments: list[str], console: Console) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--num_nodes", type=int | None, default=None,
-        help="machines with so many each, see docs/scaling.md (default: 1)",
+        help="number of nodes, see docs/scaling.md (default: 1)",
     )  # fmt: skip
     parser.add_argument(
-        "--workers", type=int | None, default=None, help="image-loading processes of each process"
+        "--workers", type=int | None, default=None, help="data-loader workers per rank"
     )
     parser.add_argument(
         "--monitor_every", type=int | None, default=None,
@@ -205,7 +205,7 @@ _OF_THE_MACHINE = (
 
 
 def _skipped_steps(text: str) -> int:
-    """Of --on-nonfinite."""
+    """The number of steps that --on-nonfinite leaves out."""
     if text == "stop":
         return 0
     word, _, number = text.partition(":")
@@ -216,7 +216,7 @@ def _skipped_steps(text: str) -> int:
 
 
 def _share(text: str) -> float:
-    """Of --max-bad: 1% or 0.01."""
+    """The share that --max-bad gives as 1% or 0.01."""
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

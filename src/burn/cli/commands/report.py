@@ -14,7 +14,7 @@ def run(arguments: list[str], console: Console) -> None:
         "how it\nwas trained, the paper's numbers beside, curves, pictures. Each RUN is a folder "
         "of pretrain,\nevaluate, compare, ablate, analyze or demo.",
         "  burn report runs/demo\n"
-        "  burn report runs/student runs/judged --out student.html\n"
+        "  burn report runs/student runs/evaluated --out student.html\n"
         "  burn report runs/compared runs/ablated runs/analysis --out all.html",
     )
     parser.add_argument("run", type=str, nargs="+", help="folder with what burn left")

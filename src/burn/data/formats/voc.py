@@ -88,7 +88,7 @@ class Voc:
         annotations: one for each image.
         presence: int8 (images, classes): 1 with an object that is not difficult, 0 with difficult
             ones only, -1 with none.
-        skipped: what was left out or mended and why, one line each.
+        skipped: what was left out or fixed and why, one line each.
     """
 
     labels: np.ndarray | None = None

@@ -64,5 +64,5 @@ class KeptParts:
 
 
 def _checksum(line: Mapping[str, Any]) -> str:
-    """Of a line as it is written: what is read from it is written the same way again."""
+    """The checksum of a line as it is written; a line that is read is written the same way."""
     return hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16]

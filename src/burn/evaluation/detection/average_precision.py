@@ -74,7 +74,7 @@ class DetectionScores:
 def detection_scores(
     detections: Sequence[Detections], truth: Sequence[Annotation], num_classes: int
 ) -> DetectionScores:
-    """Judge detections, one entry for each image, as VOC 2007's devkit does (VOCevaldet.m).
+    """Evaluate detections, one entry for each image, as VOC 2007's devkit does (VOCevaldet.m).
 
     The detections of a class, over all images, go by descending score; equal scores keep the order
     of images and then of detections. Each looks at the one object of its class and image that it

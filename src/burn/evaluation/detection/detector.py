@@ -1,8 +1,8 @@
 """Faster R-CNN with a C4 backbone, on torchvision's parts (Ren et al., 2015; MoCo's VOC setting).
 
 The proposal network looks at the map before the backbone's last stage; the last stage, with a BN
-behind it, judges the regions cut out of that map. Only the proposal network's and the predictor's
-own layers are new, and float: trunk and last stage keep the backbone's precision.
+behind it, classifies the regions cut out of that map. Only the layers of the proposal network and
+of the predictor are new, and float: trunk and last stage keep the backbone's precision.
 
 The losses of boxes are detectron2's, with which MoCo and the paper were evaluated: absolute
 differences, where torchvision rounds off those below 1/9 and divides the proposals' by fewer.
@@ -106,7 +106,7 @@ class _Proposals(RegionProposalNetwork):
         self, objectness: Tensor, pred_bbox_deltas: Tensor, labels: list[Tensor],
         regression_targets: list[Tensor],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Of objectness and of boxes; both over as many anchors as are sampled at most.
+        """The losses of objectness and of boxes, over as many anchors as are sampled at most.
 
         torchvision divides by those that were sampled, which are fewer where an image's edge leaves
         too few anchors.

@@ -57,7 +57,7 @@ def run_detection(
 ) -> list[Result]:
     """AP, AP50 and AP75, and each class's, by VOC 2007's 11-point rule at each overlap.
 
-    Objects marked difficult are learned from and not judged on. Writes to `context.out`:
+    Objects marked difficult are learned from and not evaluated on. Writes to `context.out`:
     detector.safetensors, the fine-tuned network, which is not trained again where it is there
     already; detections.json and detections.png; and, until training is done, detection-resume.pt.
     Under torchrun the processes share each batch, and the first one tests.
@@ -69,10 +69,10 @@ def run_detection(
     train, test = context.train, context.test
     assert isinstance(train, Voc)
     assert isinstance(test, Voc)
-    judged = np.concatenate([a.labels[~a.difficult] for a in test.annotations])
-    if not len(judged):
+    evaluated = np.concatenate([a.labels[~a.difficult] for a in test.annotations])
+    if not len(evaluated):
         raise UserError(f"{test.name}: every object is difficult, so there is nothing to find")
-    if absent := [n for i, n in enumerate(train.classes) if i not in judged]:
+    if absent := [n for i, n in enumerate(train.classes) if i not in evaluated]:
         names = ", ".join(absent)
         context.notes.append(f"left out of the mean, no object to find in the test: {names}")
     began = time.perf_counter()

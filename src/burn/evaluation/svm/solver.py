@@ -38,7 +38,7 @@ _EXACT_SHARE = 0.5  # active rows up to which Cholesky beats conjugate gradients
 
 @dataclass(frozen=True)
 class SvmData:
-    """What an SVM learns from and is judged on.
+    """What an SVM learns from and is evaluated on.
 
     Attributes:
         train: L2-normalised features (images, dimension), float32.
@@ -59,7 +59,7 @@ class SvmData:
         """Raise UserError for features that are not finite and where no class can be evaluated."""
         for name, features in (("training", self.train), ("test", self.test)):
             if not np.isfinite(features).all():
-                raise UserError(f"features of the {name} images are not finite: nothing to judge")
+                raise UserError(f"features of the {name} images are not finite")
         if not defined_precisions(self.test_targets).any():
             raise UserError(
                 "no class has both positive and negative test images: average precision is "
@@ -125,7 +125,7 @@ def svm_full(
     gram = _Gram(data.train)
     everything = np.arange(len(data.train))
     groups = [range(len(data.classes))[i : i + _GROUP] for i in range(0, len(data.classes), _GROUP)]
-    tasks = (joblib.delayed(_judge)(data, gram, everything, group, (seed,)) for group in groups)
+    tasks = (joblib.delayed(_evaluate)(data, gram, everything, group, (seed,)) for group in groups)
     return _gather(_run(tasks, advance))
 
 
@@ -155,14 +155,14 @@ def svm_few_shot(
     data.check()
     _check_classes(data, shots)
 
-    def judge(sample: int, index: int) -> list[_ClassScore]:
+    def evaluate(sample: int, index: int) -> list[_ClassScore]:
         key = (seed, shots, sample)
         rows = sample_shots(data.train_targets[:, index], shots, (*key, index))
-        return _judge(data, _Gram(data.train[rows]), rows, range(index, index + 1), key)
+        return _evaluate(data, _Gram(data.train[rows]), rows, range(index, index + 1), key)
 
     num_classes = len(data.classes)
     pairs = [(sample, index) for sample in range(num_samples) for index in range(num_classes)]
-    scores = _run((joblib.delayed(judge)(*pair) for pair in pairs), advance)
+    scores = _run((joblib.delayed(evaluate)(*pair) for pair in pairs), advance)
     starts = range(0, len(pairs), num_classes)
     return FewShotScores(shots, tuple(_gather(scores[i : i + num_classes]) for i in starts))
 
@@ -273,10 +273,10 @@ def _gather(scores: Sequence[_ClassScore]) -> SvmScores:
     )
 
 
-def _judge(
+def _evaluate(
     data: SvmData, gram: _Gram, rows: NDArray[np.intp], classes: range, seed: tuple[int, ...]
 ) -> list[_ClassScore]:
-    """Fit and judge the SVMs of some classes on some training images, at every cost."""
+    """Fit and evaluate the SVMs of some classes on some training images, at every cost."""
     positive = data.train_targets[rows][:, classes] > 0
     folds = [
         _folds(column, (*seed, index, 1)) for index, column in zip(classes, positive.T, strict=True)

@@ -47,7 +47,7 @@ def _by(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
 
 
 def _seconds(rows: Sequence[Row]) -> float:
-    """Of the fastest run: what else the machine did only adds."""
+    """Seconds of the fastest run: what else the machine did only adds."""
     return min(row["seconds"] for row in rows)
 
 

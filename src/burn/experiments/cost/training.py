@@ -60,12 +60,12 @@ def training_costs(options: CostOptions) -> list[Row]:
         if r.protocol == "knn" and "pretraining" in r.settings
     ]
     if len({row["method"] for row in rows}) < 2:
-        raise UserError(f"{folder} holds fewer than two methods that are judged")
+        raise UserError(f"{folder} holds fewer than two methods that are evaluated")
     return rows
 
 
 def _seconds_of(teacher: Any) -> float | None:
-    """Of the training of a teacher that is a run folder of burn's, else None."""
+    """Seconds that a teacher which is a run of burn's was trained for, else None."""
     if not isinstance(teacher, str):
         return None
     try:

@@ -40,7 +40,7 @@ def scaled_signs(x: Vectors) -> Vectors:
 
 
 def unit(x: Vectors) -> Vectors:
-    """Of length 1: the direction alone."""
+    """The vectors at length 1: their direction alone."""
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 

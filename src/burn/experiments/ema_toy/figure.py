@@ -26,19 +26,19 @@ def ema_toy(rows: Sequence[Row]) -> Report:
     readings: dict[str, list[Row]] = {}
     for row in rows:
         readings.setdefault(str(row["reading"]), []).append(row)
-    judged = [_Judged(name, course) for name, course in readings.items()]
+    evaluated = [_Probed(name, course) for name, course in readings.items()]
     return Report(
         title="A target that follows by EMA, float and binarised",
-        text=_ema_text(judged),
-        table=_ema_table(judged),
-        draw=lambda file: save(_ema_figure, file, judged),
+        text=_ema_text(evaluated),
+        table=_ema_table(evaluated),
+        draw=lambda file: save(_ema_figure, file, evaluated),
     )
 
 
-class _Judged:
+class _Probed:
     """One reading of the toy, and which of the paper's three statements hold in it.
 
-    Judged by the many runs: of ten, signs that flip seldom leave a mean that chance decides.
+    Evaluated by the many runs: of ten, signs that flip seldom leave a mean that chance decides.
     """
 
     def __init__(self, name: str, course: Sequence[Row]) -> None:
@@ -88,8 +88,8 @@ class _Judged:
 _STATEMENTS = ("larger", "of higher variance", "not decreasing")
 
 
-def _ema_text(judged: Sequence[_Judged]) -> str:
-    literal = judged[0]
+def _ema_text(evaluated: Sequence[_Probed]) -> str:
+    literal = evaluated[0]
     real, binary = literal.ends("float"), literal.ends("binary")
     flipped = literal.ends("differing")
     told = [
@@ -105,9 +105,9 @@ def _ema_text(judged: Sequence[_Judged]) -> str:
             "differ), 20 at most; between float vectors it grows with η. So their comparison says "
             "more about η than about binarisation."
         )
-    whole = [f"“{one.title}”" for one in judged if all(one.verdicts)]
+    whole = [f"“{one.title}”" for one in evaluated if all(one.verdicts)]
     told.append(
-        f"All three hold in {len(whole)} of {len(judged)} readings"
+        f"All three hold in {len(whole)} of {len(evaluated)} readings"
         + (f": {listed(whole)}." if whole else ".")
     )
     return " ".join(told)
@@ -123,14 +123,14 @@ def _holding(verdicts: Sequence[bool]) -> str:
     return f"“{'” and “'.join(yes)}” hold{'s' if len(yes) == 1 else ''}"
 
 
-def _ema_table(judged: Sequence[_Judged]) -> str:
-    steps = f"step 1 → {judged[0].course[-1]['step']}"
+def _ema_table(evaluated: Sequence[_Probed]) -> str:
+    steps = f"step 1 → {evaluated[0].course[-1]['step']}"
     lines = [
         f"| reading | float, {steps} | binary, {steps} | binary larger, of the steps | its std "
         "larger | binary, last ÷ first quarter | float, last ÷ first quarter |",
         "|---|" + "---:|" * 6,
     ]
-    for one in judged:
+    for one in evaluated:
         cells = [
             *(f"{first:.3g} → {last:.3g}" for first, last in map(one.ends, ("float", "binary"))),
             *(f"{100 * share:.0f} %" for share in (one.larger, one.wider)),
@@ -140,12 +140,12 @@ def _ema_table(judged: Sequence[_Judged]) -> str:
     return "\n".join(lines)
 
 
-def _ema_figure(judged: Sequence[_Judged]) -> Figure:
+def _ema_figure(evaluated: Sequence[_Probed]) -> Figure:
     columns = 3
     figure, axes = plt.subplots(
-        -(-len(judged) // columns), columns, figsize=(WIDTH, 4.9), sharex=True
+        -(-len(evaluated) // columns), columns, figsize=(WIDTH, 4.9), sharex=True
     )
-    for panel, one in zip(axes.flat, judged, strict=False):
+    for panel, one in zip(axes.flat, evaluated, strict=False):
         steps = [int(row["step"]) for row in one.course]
         for name, colour in (("float", BLUE), ("binary", ORANGE)):
             mean, std = one.numbers(name), one.numbers(f"{name}_std")
@@ -167,7 +167,7 @@ def _ema_figure(judged: Sequence[_Judged]) -> Figure:
         x=0.01, ha="left", fontsize=10, weight="bold",
     )  # fmt: skip
     figure.tight_layout(rect=(0, 0.04, 0.95, 1), w_pad=3.8, h_pad=1.5)
-    many = judged[0].course[0]["many"]
+    many = evaluated[0].course[0]["many"]
     note = f"line and band: mean ± standard deviation of 10 runs; dashes: mean of {many:,}"
     figure.text(0.01, 0.012, note, fontsize=7.5, color=SOFT)
     for panel in axes.flat:

@@ -176,7 +176,7 @@ class FirstSteps:
             batches: list[Batch] = []
             for number, batch in enumerate(self._loader, start=1):
                 if len(batch.indices) < 2:
-                    raise UserError("a batch has fewer than two readable images: mend the data")
+                    raise UserError("a batch has fewer than two readable images: fix the data")
                 batches.append(batch)
                 if len(batches) == self._recipe.accumulate or number == len(self._loader):
                     yield batches
@@ -254,7 +254,7 @@ class _Terms:
         return (alias,)
 
     def gradients(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Of weighted KL and weighted similarity, after a backward pass that kept its graph."""
+        """Gradients of weighted KL and weighted similarity, of a graph that was kept."""
         alone: list[Tensor] = []
         rest: list[Tensor] = []
         # Crossed views enter the classifier in the order in which the backbone gave them.

@@ -116,7 +116,7 @@ class _Runs:
         return self.mean(target, similarity, name, max(1, self.steps - _LATE + 1), self.steps)
 
     def collapses(self, target: str, similarity: str | None = None) -> list[int | None]:
-        """Of each run, the first step at which the target counts as collapsed, or None."""
+        """The first step of each run at which the target counts as collapsed, or None."""
         chosen = _SIMILARITIES if similarity is None else (similarity,)
         return [
             next((int(row["step"]) for row in run if row["target_entropy"] < self.alarm), None)

@@ -46,7 +46,7 @@ class Stage:
 
     @property
     def precision(self) -> str:
-        """Of weights and activations, as people say it."""
+        """The precision of weights and activations, in words."""
         name = words(self.meta, "precision")
         return {"binary_activations": "binary activations"}.get(name, name)
 
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Of training, all stages."""
+        """Seconds of training, of all stages."""
         each = [number(s.meta, "monitor", "seconds") for s in self.stages]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if known and len(known) == len(each) else None
@@ -174,7 +174,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class FoundResult:
     """A Result and the folder it was read from; `group` is the comparison or ablation, if any."""
 
     result: Result
@@ -233,7 +233,7 @@ class Detected:
 
 @dataclass(frozen=True)
 class Group:
-    """A folder of `burn compare` or `burn ablate`: runs at one budget, judged alike."""
+    """A folder of `burn compare` or `burn ablate`: runs at one budget, evaluated alike."""
 
     folder: Path
     about: Mapping[str, Any]
@@ -254,7 +254,7 @@ class Gathered:
 
     folders: tuple[Path, ...]
     runs: tuple[Run, ...] = ()
-    judgements: tuple[Judgement, ...] = ()
+    found_results: tuple[FoundResult, ...] = ()
     confusions: tuple[Confusion, ...] = ()
     neighbours: tuple[Neighbours, ...] = ()
     detected: tuple[Detected, ...] = ()

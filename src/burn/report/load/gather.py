@@ -29,9 +29,9 @@ from burn.report.load.found import (
     Analysis,
     Confusion,
     Detected,
+    FoundResult,
     Gathered,
     Group,
-    Judgement,
     Neighbour,
     Neighbours,
     Rows,
@@ -101,7 +101,7 @@ class _Finder:
     """Collects; every folder and file is read once, whichever way it was reached."""
 
     runs: dict[Path, Run] = field(default_factory=dict)
-    judgements: list[Judgement] = field(default_factory=list)
+    found_results: list[FoundResult] = field(default_factory=list)
     confusions: list[Confusion] = field(default_factory=list)
     neighbours: list[Neighbours] = field(default_factory=list)
     detected: list[Detected] = field(default_factory=list)
@@ -138,7 +138,7 @@ class _Finder:
             if (count := stage.metrics.torn + stage.gradients.torn + stage.layers.torn)
         ]
         return Gathered(
-            folders, tuple(self.runs.values()), tuple(_newest(self.judgements)),
+            folders, tuple(self.runs.values()), tuple(_newest(self.found_results)),
             tuple(self.confusions), tuple(self.neighbours), tuple(self.detected),
             tuple(self.groups), tuple(self.analyses), tuple(self.files.values()),
             tuple(self.notes + torn),
@@ -188,7 +188,7 @@ class _Finder:
             return False
         if self._note(file):
             for result in read_result_lines(file):
-                self.judgements.append(Judgement(result, file.parent, group))
+                self.found_results.append(FoundResult(result, file.parent, group))
         return True
 
     def _evaluation(self, folder: Path) -> bool:
@@ -256,20 +256,20 @@ def settings_of(result: Result) -> dict[str, Any]:
     return {k: v for k, v in result.settings.items() if k not in _OUTCOMES | chosen}
 
 
-def _newest(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """Of numbers that are there twice, the last, in the place of the first.
+def _newest(found_results: Iterable[FoundResult]) -> list[FoundResult]:
+    """The last of numbers that are there twice, in the place of the first.
 
     A campaign's are its own: two campaigns evaluate the same teacher, each for its own tables.
     """
-    kept: dict[tuple[str, ...], Judgement] = {}
-    for judgement in judgements:
-        r = judgement.result
+    kept: dict[tuple[str, ...], FoundResult] = {}
+    for found_result in found_results:
+        r = found_result.result
         settings = json.dumps(settings_of(r), sort_keys=True, default=str)
         key = (
-            str(judgement.group), r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test,
+            str(found_result.group), r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test,
             str(r.seed), settings,
         )  # fmt: skip
-        kept[key] = judgement
+        kept[key] = found_result
     return list(kept.values())
 
 
@@ -327,7 +327,7 @@ def _neighbours(file: Path, value: Mapping[str, Any]) -> Neighbours:
 
 
 def _grid_of(value: Mapping[str, Any]) -> Grid:
-    """Of a JSON file of neighbours; burn 0.1.0 wrote tiles side by side.
+    """The grid of a JSON file of neighbours; burn 0.1.0 wrote tiles side by side.
 
     Raises ValueError and its like.
     """

@@ -11,7 +11,7 @@ DASH = "—"
 
 @dataclass(frozen=True)
 class Cell:
-    """Of a table: text, what it is sorted by, a style, a smaller line below."""
+    """A table's cell: text, what it is sorted by, a style, a smaller line below."""
 
     text: str
     key: float | str | None = None
@@ -52,7 +52,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float) -> str:
-    """Of a file."""
+    """The size of a file in words."""
     for unit, power in (("MB", 1e6), ("kB", 1e3)):
         if count >= power:
             return f"{count / power:.3g} {unit}"

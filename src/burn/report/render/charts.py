@@ -86,7 +86,7 @@ class Line:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Of all stages."""
+        """The points of all stages."""
         return [point for part in self.parts for point in part]
 
 

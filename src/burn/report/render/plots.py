@@ -107,7 +107,7 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
 
 
 def _heading(results: Sequence[Result], rows: Sequence[ComparedRow]) -> str:
-    """Of a comparison: its data, and what the numbers behind the bars are."""
+    """A comparison's heading: its data, and what the numbers behind the bars are."""
     train, test = ("/".join(Path(name).parts[-2:]) for name in (results[0].train, results[0].test))
     data = f"Trained on {train}, evaluated on {test}."
     seeds = max(row.seeds for row in rows)

@@ -48,7 +48,7 @@ def opening(
     if answer.network is not None and answer.own is not None:
         group = campaign_of(answer, gathered.groups)
         if group is None:
-            return _judged(answer, answer.network, answer.own, gathered)
+            return _evaluated(answer, answer.network, answer.own, gathered)
         mine = of_group(group, found)
         if group.ablation:
             return _ablated(answer, answer.own, group, mine)
@@ -78,7 +78,7 @@ def campaign_of(answer: Verdict, groups: Sequence[Group]) -> Group | None:
 _HEADLINES = {"yes": "It learned", "barely": "It barely learned", "no": "It did not learn"}
 
 
-def _judged(answer: Verdict, network: Network, own: Number, gathered: Gathered) -> Opening:
+def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathered) -> Opening:
     what = {
         "binary": "The binary network",
         "half": "The network with binary activations",
@@ -118,7 +118,7 @@ def _judged(answer: Verdict, network: Network, own: Number, gathered: Gathered) 
     last = own.results[-1]
     command = ""
     if own.protocol == "knn":
-        folder = next(j.folder for j in gathered.judgements if j.result == last)
+        folder = next(j.folder for j in gathered.found_results if j.result == last)
         out = "evaluated" if any(run.folder == folder for run in gathered.runs) else str(folder)
         command = shlex.join(
             ["burn", "evaluate", "knn", network.checkpoint, "--random-init", "--train", own.train,

@@ -18,14 +18,14 @@ from burn.report.render.cells import DASH, Cell, Table, percent, setting, signed
 class Beside:
     """Networks beside the paper.
 
-    training: what differs for all of them; own: (networks, what differs for them alone); judging:
-    (numbers, what differs in how they were evaluated). table: None where no number can be compared.
-    note: which numbers cannot be.
+    training: what differs for all of them; own: (networks, what differs for them alone).
+    evaluating: (numbers, what differs in how they were evaluated). table: None where no number can
+    be compared. note: which numbers cannot be.
     """
 
     training: tuple[str, ...]
     own: tuple[tuple[str, str], ...]
-    judging: tuple[tuple[str, tuple[str, ...]], ...]
+    evaluating: tuple[tuple[str, tuple[str, ...]], ...]
     table: Table | None
     note: str
 
@@ -71,12 +71,12 @@ def beside_paper(
     for name, marks in training.items():
         differing.setdefault(tuple(mark for mark in marks if mark not in same), []).append(name)
     also = "also " if same else ""
-    judging: dict[tuple[str, ...], dict[str, None]] = {}
+    evaluating: dict[tuple[str, ...], dict[str, None]] = {}
     cells = []
     for row in rows:
-        marks = _judging_marks(row.number, row.figure)
+        marks = _evaluating_marks(row.number, row.figure)
         if marks:
-            judging.setdefault(tuple(marks), {})[row.number.label] = None
+            evaluating.setdefault(tuple(marks), {})[row.number.label] = None
         cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
     columns = ("network", "number", "here", "paper, same method", "difference", "table")
     return Beside(
@@ -86,7 +86,7 @@ def beside_paper(
             for marks, names in differing.items()
             if marks
         ),
-        tuple((", ".join(labels), marks) for marks, labels in judging.items()),
+        tuple((", ".join(labels), marks) for marks, labels in evaluating.items()),
         Table("Here and in the paper", columns, cells, frozenset({2, 3, 4})) if cells else None,
         _unknown_note(unknown),
     )
@@ -208,7 +208,7 @@ _TOLD = {
 }  # fmt: skip
 
 
-def _judging_marks(n: Number, figure: paper.Figure | None) -> list[str]:
+def _evaluating_marks(n: Number, figure: paper.Figure | None) -> list[str]:
     """How an evaluation differs from the paper's."""
     if figure is None:
         return []

@@ -159,7 +159,7 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
 
 
 def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:
-    """Of an ablation, what its recipe does anyway: the run that stands for the most variants."""
+    """What an ablation's recipe does anyway: the run that stands for the most variants."""
     runs = dig(group.about, "runs")
     names = [v for v in runs.values() if isinstance(v, str)] if isinstance(runs, Mapping) else []
     usual = max(dict.fromkeys(names), key=names.count, default="two-stages")
@@ -169,7 +169,7 @@ def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:
 def ablation_parts(
     about: Group, mine: Sequence[Network], key: str
 ) -> tuple[list[Chart], list[Table]]:
-    """Of an ablation's folder: a chart and a table for each group with two variants or more.
+    """A chart and a table for each group of an ablation with two variants or more.
 
     A run may stand for several variants, as what the recipe does anyway is one of every group.
     """

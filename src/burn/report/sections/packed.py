@@ -11,7 +11,7 @@ from burn.report.render.cells import DASH, Cell, Table, size
 def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
     """(network, the result of its time or another, its numbers by name) of each packed file."""
     found: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
-    for j in gathered.judgements:
+    for j in gathered.found_results:
         r = j.result
         if r.protocol == "pack" and finite(r.value) is not None:
             known = found.setdefault((r.model, r.checkpoint), (r, {}))

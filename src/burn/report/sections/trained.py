@@ -66,7 +66,7 @@ def _and_mark(text: str, name: str, mark: str) -> str:
 
 
 def _objective(run: Run) -> list[tuple[str, str, str]]:
-    """Of BURN: how the teacher's classifier comes about, and what its losses weigh."""
+    """BURN's objective: where the teacher's classifier comes from, and the losses' weights."""
     burn = dig(run.recipe, "burn")
     if run.method != "burn" or not isinstance(burn, Mapping):
         return []

@@ -6,7 +6,7 @@ from typing import Any
 
 from burn.report.load.found import Run
 from burn.report.load.images import open_picture, shrunk
-from burn.report.sections.judged_pictures import Detail
+from burn.report.sections.evaluation_pictures import Detail
 
 
 def views_part(run: Run, detail: Detail) -> dict[str, Any] | None:

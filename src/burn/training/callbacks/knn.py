@@ -36,7 +36,7 @@ class OnlineKnn(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, PretrainModule)
-        # An epoch whose last step was the last before a stop was not judged when it ended.
+        # An epoch whose last step was the last before a stop was not evaluated when it ended.
         if pl_module.ends_epoch and not self._record.has(trainer.global_step, "knn"):
             self.on_train_epoch_end(trainer, pl_module)
 

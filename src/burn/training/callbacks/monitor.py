@@ -109,7 +109,7 @@ class Monitor(L.Callback):
         if len(bad) <= self._max_bad * len(self._source):
             return
         message = (
-            f"stopped: {unreadable_images(self._source, bad)}; mend or remove them, or allow more "
+            f"stopped: {unreadable_images(self._source, bad)}; fix or remove them, or allow more "
             f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
         )
         raise UserError(message) if self._processes.is_main else ReportedByMain(message)

@@ -150,7 +150,7 @@ class Profile(L.Callback):
             self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
 
     def _peak_memory(self) -> int:
-        """Of the GPU's allocator, or else resident memory of this process, in bytes."""
+        """Peak memory in bytes: the GPU allocator's, or else resident memory of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         import resource  # not on Windows

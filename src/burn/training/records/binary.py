@@ -138,7 +138,7 @@ class BinaryLayers:
             )
 
     def share_of_flips(self, rows: list[LayerRow]) -> float | None:
-        """Of the weights of all binary layers, those that flipped; None where no row tells."""
+        """The share of all binary layers' weights that flipped; None where no row says."""
         sizes = {name: layer.weight.numel() for name, layer in self._layers.items()}
         flipped = [
             row.weight_flips * sizes[row.name] for row in rows if row.weight_flips is not None

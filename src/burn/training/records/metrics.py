@@ -106,7 +106,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def read_gradients(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Of a gradients.csv: part -> its steps with the gradient's norm; {} without a file."""
+    """Read gradients.csv: part -> its steps with the gradient's norm; {} without a file."""
     parts: dict[str, list[tuple[int, float]]] = {}
     for row in _read(path, GRADIENT_COLUMNS):
         if row["norm"]:  # empty where the file's last row is torn
@@ -115,7 +115,7 @@ def read_gradients(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def read_layers(path: Path) -> dict[str, list[dict[str, float]]]:
-    """Of a layers.csv: layer -> its rows, with only the numbers that each has; {} without a file.
+    """Read layers.csv: layer -> its rows, with only the numbers that each has; {} without a file.
 
     In the order of the network.
     """

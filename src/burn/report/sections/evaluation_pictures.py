@@ -1,4 +1,4 @@
-"""Pictures that judging leaves: nearest neighbours and detections."""
+"""Pictures that an evaluation leaves: nearest neighbours and detections."""
 
 from __future__ import annotations
 
