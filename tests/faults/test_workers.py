@@ -13,6 +13,8 @@ import commands
 import pytest
 from commands import descendants, started, wait_for_step
 
+from burn.data.workers import _say_unless_left
+
 pytestmark = pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="Linux's /proc")
 
 
@@ -72,3 +74,12 @@ def test_workers_end_in_silence_with_an_evaluation(teacher: Path, tmp_path: Path
         while any(Path(f"/proc/{worker}").exists() for worker in theirs):
             assert time.monotonic() < deadline, "a worker is still there"
             time.sleep(0.05)
+
+
+def test_a_worker_says_nothing_of_a_main_process_that_has_left(capsys: pytest.CaptureFixture[str]):
+    """Its thread that hands batches over may be in the middle of one."""
+    for error in (ConnectionResetError(104, "reset"), BrokenPipeError(), EOFError()):
+        _say_unless_left(type(error), error, None)
+    assert capsys.readouterr().err == ""
+    _say_unless_left(ValueError, ValueError("a fault"), None)
+    assert "ValueError: a fault" in capsys.readouterr().err

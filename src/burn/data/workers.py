@@ -145,6 +145,17 @@ def start_worker(_worker: int) -> None:
     # second SIGTERM is the main process's own, for a worker that does not end by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    sys.excepthook = _say_unless_left
+
+
+def _say_unless_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Print an exception, but not that the main process has left in the middle of a batch.
+
+    torch carries a worker's own exceptions to the main process. What comes here is of the thread
+    that hands batches over, which finds its connection closed where the main process ends.
+    """
+    if not issubclass(kind, (ConnectionError, EOFError)):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _end_with_parent() -> None:
