@@ -134,6 +134,43 @@ def test_a_module_teaches_and_stays_as_it_was(tmp_path: Path):
         burn.pretrain(recipe, teacher=other, out=tmp_path / "run", resume=True, **settings)
 
 
+def test_a_backbone_in_memory_teaches_and_stays_as_it_was(run: burn.Run, tmp_path: Path):
+    teacher = run.backbone.train()
+    burn.pretrain(
+        tiny.student_recipe(classifier="none"), data="digits", teacher=teacher,
+        out=tmp_path / "run", max_steps=1, workers=0, progress=False,
+    )  # fmt: skip
+    assert teacher.training
+    assert all(parameter.requires_grad for parameter in teacher.parameters())
+
+
+class Darker(nn.Module):
+    """A step without weights before a teacher, of a setting that its repr shows."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.by
+
+    def extra_repr(self) -> str:
+        return f"by={self.by}"
+
+
+def test_teachers_that_differ_in_a_setting_are_not_taken_for_each_other(tmp_path: Path):
+    recipe = tiny.student_recipe(classifier="none")
+    settings = {"data": "digits", "max_steps": 1, "workers": 0, "progress": False}
+    cache = tmp_path / "cache"
+    for by in (1.0, 0.5, 1.0):
+        teacher = nn.Sequential(Darker(by), Colours())
+        out = tmp_path / f"run{by}"
+        burn.pretrain(
+            recipe, teacher=teacher, out=out, teacher_cache=cache, overwrite=True, **settings
+        )
+    assert len([folder for folder in cache.iterdir() if folder.is_dir()]) == 2
+
+
 @pytest.mark.parametrize("kind", ["pil", "array", "uint8", "float"])
 def test_data_sets_give_the_same_images(kind: str):
     plain, other = DatasetSource(Photos()), DatasetSource(Photos(kind))
@@ -173,6 +210,48 @@ class Words(Photos):
         return "a photo"
 
 
+class Grey(Photos):
+    def __getitem__(self, index: int) -> Any:
+        array, label = super().__getitem__(index)
+        grey = {"array": lambda: array[..., 0], "uint8": lambda: array[:1],
+                "pil": lambda: array.getchannel(0)}  # fmt: skip
+        return grey[self._kind](), label
+
+
+@pytest.mark.parametrize("kind", ["pil", "array", "uint8"])
+def test_grey_images_have_three_equal_channels(kind: str):
+    image = DatasetSource(Grey(kind)).read(1)
+    assert image.shape == (3, 16, 16)
+    assert torch.equal(image, DatasetSource(Photos()).read(1)[:1].expand(3, -1, -1))
+
+
+class OneWord(Photos):
+    """Its middle item is no image."""
+
+    def __getitem__(self, index: int) -> Any:
+        return "a photo" if index == 10 else super().__getitem__(index)
+
+
+def test_an_item_that_is_no_image_is_counted_in_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Data-loader workers meet it in the middle of a run."""
+    recipe = replace(tiny.student_recipe(classifier="none"), batch_size=4)
+    run = burn.pretrain(
+        recipe, data=OneWord(), teacher=Colours(), out=tmp_path / "run", max_steps=5, workers=1
+    )
+    assert run.stages[0].steps == 5
+    said = " ".join(capfd.readouterr().err.split())
+    assert "left out: 1: OneWord item 10" in said
+
+
+class Flipped(Photos):
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        self._images = [1 + array for array in self._images]
+        return image, label
+
+
 def labelled(labels: Any) -> Photos:
     photos = Photos()
     photos.targets = labels
@@ -199,6 +278,7 @@ class Texts(Photos):
         (lambda: burn.open_data(iter([])), "has no length"),
         (lambda: burn.open_data(Photos(count=0)), "holds no image"),
         (lambda: burn.open_data(Words()), "Words item 0 is a str: give PIL"),
+        (lambda: burn.open_data(Flipped()), "item 0 is another image when it is read again"),
         (lambda: burn.open_data(Texts()), "not one class number"),
         (lambda: burn.open_data("digits", "validation"), "give train or test"),
         (lambda: burn.open_data("/none"), "no data at /none"),

@@ -13,7 +13,7 @@ from burn.methods.configs import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine, RunPlan
-from burn.training.run import pretrain
+from burn.training.run import train_plan
 from burn.training.stage import StageSummary
 
 STUDENT = BackboneConfig(width=0.25, stage_strides=(2, 2, 2, 1))
@@ -84,4 +84,4 @@ def train(
     plan = RunPlan(name, recipe, data, str(teacher) if teacher else None, seed, max_steps)
     machine = machine or Machine(device="cpu", workers=0, monitor_every=monitor_every)
     console = console or Console(file=io.StringIO(), width=200)
-    return pretrain(plan, out, machine, console, resume=resume, overwrite=overwrite)
+    return train_plan(plan, out, machine, console, resume=resume, overwrite=overwrite)

@@ -26,7 +26,6 @@ from burn.checkpoints.foreign.weights import Teacher, backbone_from, load_backbo
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
 from burn.core.paths import expand
-from burn.core.results import Result
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
 from burn.data.base import Source
@@ -36,14 +35,14 @@ from burn.data.view_config import ViewConfig
 from burn.deploy.pack import Packed, pack_network, read_head
 from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
 from burn.evaluation.context import Model, model_of
-from burn.evaluation.registry import evaluate as evaluate_by
+from burn.evaluation.registry import Evaluated, evaluate_checkpoint
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.tables import number_name
 from burn.runtime.compute import Device
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.view_samples import NAME as VIEWS
-from burn.training.run import pretrain as train
+from burn.training.run import train_plan
 from burn.training.stage import StageSummary
 
 
@@ -84,18 +83,14 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Evaluated):
     """The numbers of a protocol.
 
     Attributes:
         results: One for each number, with all that it depends on.
         notes: Remarks on the data, a line each.
-        classifier: The linear classifier that protocol linear trained, for `burn.pack`.
+        classifier: The linear classifier that protocol linear trained, for `burn.pack`, or None.
     """
-
-    results: tuple[Result, ...]
-    notes: tuple[str, ...]
-    classifier: Classifier | None = None
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -165,7 +160,9 @@ def pretrain(
         out: Folder of the run.
         teacher: A teacher as of `--teacher`, or a module that takes float images (batch, 3, height,
             width) in [0, 1], of the size that the recipe's teacher sees, and gives features
-            (batch, dimension).
+            (batch, dimension). Features that are kept and runs that are resumed know a module by
+            its type, its weights and what `repr` shows of it; what differs between two modules
+            only elsewhere, for example in an attribute that scales their input, goes unnoticed.
         seed: Random seed.
         max_steps: Optimizer steps after which each stage ends.
         resume: Go on where a run in `out` stopped, or begin it.
@@ -193,13 +190,17 @@ def pretrain(
     taught: Teacher | None = None
     if isinstance(teacher, nn.Module):
         taught = _teacher_of(teacher, named)
-    spec = str(taught.origin["spec"]) if taught else None if teacher is None else str(teacher)
-    plan = RunPlan(name, named, source.name if source else str(data), spec, seed, max_steps)
+    if taught is not None:
+        spec = str(taught.origin["spec"])
+    else:
+        spec = None if teacher is None else str(teacher)
+    called = str(data) if source is None else source.name
+    plan = RunPlan(name, named, called, spec, seed, max_steps)
     cache = None if teacher_cache is None else str(expand(str(teacher_cache)))
     machine = Machine(
         device, workers, monitor_every, save_every, compile=compile, teacher_cache=cache
     )
-    summaries = train(
+    summaries = train_plan(
         plan, expand(str(out)), machine, _console(progress), resume=resume, overwrite=overwrite,
         resume_command="the same call with resume=True", source=source, teacher=taught,
     )  # fmt: skip
@@ -260,29 +261,31 @@ def evaluate(
     if protocol not in PROTOCOL_CONFIGS:
         raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOL_CONFIGS)}")
     config = from_plain(PROTOCOL_CONFIGS[protocol], settings)
-    was_training = isinstance(model, nn.Module) and model.training
-    given = _model_of(model) if isinstance(model, nn.Module) else None
+    given = None
+    if isinstance(model, nn.Module):
+        was_training, was_on = model.training, next(model.parameters()).device
+        given = _model_of(model)
     sources = [
         None if isinstance(data, (str, Path)) else open_data(data, part)
         for data, part in ((train, "train"), (test, "test"))
     ]
     names = [
-        source.name if source else str(data)
+        str(data) if source is None else source.name
         for data, source in zip((train, test), sources, strict=True)
     ]
     request = Request(
-        checkpoint=given.name if given else str(model), train=names[0], test=names[1],
+        checkpoint=str(model) if given is None else given.name, train=names[0], test=names[1],
         out=None if out is None else str(out), seed=seed, device=device, workers=workers,
     )  # fmt: skip
     try:
-        done = evaluate_by(
+        done = evaluate_checkpoint(
             protocol, request, config, _console(progress), model=given, train=sources[0],
             test=sources[1],
         )  # fmt: skip
     finally:
-        if given:
-            given.backbone.train(was_training)
-    return Evaluation(tuple(done.results), tuple(done.notes), done.classifier)
+        if given is not None:  # the caller's stays as it was
+            given.backbone.to(was_on).train(was_training)
+    return Evaluation(done.results, done.notes, done.classifier)
 
 
 def pack(
@@ -327,12 +330,13 @@ def _model_of(backbone: nn.Module) -> Model:
 
 
 def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:
-    """A module in memory as a teacher; it is known by its weights."""
+    """A module in memory as a teacher; it is known by its weights and by what `repr` shows."""
     if isinstance(module, Backbone):
-        backbone = module
+        backbone = copy.deepcopy(module)  # the caller's is not frozen
     else:
         backbone = ModuleBackbone(module, recipe.teacher_size or recipe.views.size)
-    digest = hashlib.sha256()
+    kind = f"{type(module).__module__}.{type(module).__qualname__}"
+    digest = hashlib.sha256(f"{kind} {module!r}".encode())
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -18,13 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from burn.core.types import Batch
 from burn.data.augment import crop_and_flip, generator, plain_view, random_view
 from burn.data.decode import UnreadableImage
-from burn.data.loader import (
-    EpochSampler,
-    TrainLoader,
-    light_views,
-    plain_batches,
-    random_views,
-)
+from burn.data.loader import EpochSampler, TrainLoader, light_views, plain_batches, random_views
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 

@@ -27,7 +27,7 @@ from burn.evaluation.context import EvaluationContext, load_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.linear_layer import right_answers
-from burn.evaluation.registry import evaluate
+from burn.evaluation.registry import evaluate_checkpoint
 
 CONSOLE = Console(file=io.StringIO())
 
@@ -304,7 +304,8 @@ def test_results_say_what_the_images_are_and_how_long_the_training_was(
         "checkpoint": str(teacher), "train": str(photos), "test": str(photos),
     }  # fmt: skip
     config = KnnConfig(k=1)
-    (knn,) = evaluate("knn", Request(**about, out=str(tmp_path / "out")), config, CONSOLE).results
+    request = Request(**about, out=str(tmp_path / "out"))
+    (knn,) = evaluate_checkpoint("knn", request, config, CONSOLE).results
     fingerprint = open_source(str(photos)).fingerprint
     assert knn.data == {
         "num_classes": 2, "classes": ["black", "white"], "train_images": 9, "test_images": 9,
@@ -317,10 +318,11 @@ def test_results_say_what_the_images_are_and_how_long_the_training_was(
         "stage": 1, "steps": meta["steps"], "images_seen": meta["steps"] * batch,
     }  # fmt: skip
     assert read_results(tmp_path / "out" / "results.jsonl") == [knn]
-    (fresh,) = evaluate("knn", Request(**about, random_init=True), config, CONSOLE).results
+    request = Request(**about, random_init=True)
+    (fresh,) = evaluate_checkpoint("knn", request, config, CONSOLE).results
     assert fresh.training is None
     linear = TransferConfig(epochs=1, augment="none")
-    transfer = evaluate("transfer", Request(**about), linear, CONSOLE).results
+    transfer = evaluate_checkpoint("transfer", Request(**about), linear, CONSOLE).results
     assert transfer[0].data == knn.data
 
 

@@ -123,7 +123,7 @@ def test_a_run_with_a_changed_batch_warns(teacher: Path, tmp_path: Path):
     text = io.StringIO()
     run = tiny.RunPlan("big", recipe, "digits", str(teacher), 0, 1)
     machine = tiny.Machine(device="cpu", workers=0)
-    tiny.pretrain(
+    tiny.train_plan(
         run, tmp_path / "run", machine, Console(file=text, width=1000), resume=False,
         overwrite=False, named=replace(recipe, batch_size=4096),
     )  # fmt: skip

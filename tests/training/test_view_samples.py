@@ -37,7 +37,7 @@ def tile(picture: np.ndarray, row: int, column: int, size: int = SIZE) -> np.nda
 
 
 def test_the_views_are_those_of_the_first_epoch():
-    """Beside the loader that trains: image by image, view by view, small crops among them."""
+    """As in training's first batch, in order of position: view by view, small crops among them."""
     source = open_source("digits")
     config = ViewConfig(size=SIZE, rand_augment=2)
     configs = [config, config, replace(config, size=12)]
@@ -50,9 +50,9 @@ def test_the_views_are_those_of_the_first_epoch():
     assert picture.shape == (_HEADER + ROWS * STEP, 4 * STEP, 3)
     loader = TrainLoader(source, views, EpochSampler(len(source), ROWS, 5, drop_last=True), 0)
     batch = next(iter(loader))
-    for row in range(ROWS):
+    for row, place in enumerate(batch.indices.argsort().tolist()):
         for column, (view, size) in enumerate(zip(batch.views, (SIZE, SIZE, 12), strict=True), 1):
-            expected = view[row].permute(1, 2, 0).numpy()
+            expected = view[place].permute(1, 2, 0).numpy()
             np.testing.assert_array_equal(tile(picture, row, column, size), expected)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
-from burn.core.errors import printable
+from burn.core.errors import listed
 
 Shape = tuple[int, ...]
 
@@ -32,10 +31,4 @@ def problems(
     kinds = (("lacks", missing), ("has unknown", unknown), ("has", shapes))
     named = [(words, names) for words, names in kinds if names][:2]
     most = 2 if len(named) == 1 else 1
-    return "; it ".join(f"{words} {few(names, most)}" for words, names in named)
-
-
-def few(names: Collection[Any], most: int = 3) -> str:
-    """The first names and the number of the others, in one line whatever they hold."""
-    shown = [printable(str(name)[:60]) for name in list(names)[:most]]
-    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return "; it ".join(f"{words} {listed(list(names), most)}" for words, names in named)

@@ -28,7 +28,7 @@ from burn.report.render.plots import demo_picture
 from burn.runtime.compute import Device
 from burn.runtime.ranks import require_alone
 from burn.training.plan import Machine, RunPlan
-from burn.training.run import pretrain
+from burn.training.run import train_plan
 
 _STUDENT = "BURN, binary"  # in tables, of the network that is shipped
 
@@ -61,7 +61,7 @@ def _run_demo(
             recipe, find_recipe(recipe), "digits", str(taught_by) if taught_by else None, seed
         )
         begun = (folder / "run.json").is_file()
-        pretrain(
+        train_plan(
             plan,
             folder,
             machine,

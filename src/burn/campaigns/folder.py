@@ -8,12 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from burn.campaigns.settings import (
-    LABELLED_TEACHER,
-    RANDOM,
-    TEACHER,
-    MoreProtocol,
-)
+from burn.campaigns.settings import LABELLED_TEACHER, RANDOM, TEACHER, MoreProtocol
 from burn.core.errors import UserError
 from burn.core.files import remove_unfinished, write_text
 from burn.core.inputs import read_text

@@ -18,11 +18,7 @@ from burn.campaigns.folder import (
     read_results_of,
     write_results,
 )
-from burn.campaigns.settings import (
-    RANDOM,
-    More,
-    MoreProtocol,
-)
+from burn.campaigns.settings import RANDOM, More, MoreProtocol
 from burn.core.files import locked
 from burn.core.results import Result
 from burn.data.open import open_source
@@ -34,13 +30,13 @@ from burn.evaluation.semi import run_semi
 from burn.evaluation.svm.protocol import run_svm
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.training.plan import Machine, RunPlan
-from burn.training.run import pretrain
+from burn.training.run import train_plan
 from burn.training.stage import StageSummary
 from burn.training.teacher_cache import is_cacheable
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationPlan:
     """The images and protocols of evaluation: kNN, `linear`, and what `more` asks for."""
 
     train: str
@@ -57,7 +53,7 @@ class Evaluation:
         The network's weights stay random if that is RANDOM. size: side of the views in pixels;
         default: what the network is used to.
         """
-        context = self._subject(model, spec, seed, size, self.train, self.test)
+        context = self._context(model, spec, seed, size, self.train, self.test)
         knn = run_knn(context, KnnConfig(), console)
         return [*knn, *run_linear(context, self.linear, console)]
 
@@ -71,7 +67,7 @@ class Evaluation:
             assert self.more.transfer_train is not None
             assert self.more.transfer_test is not None
             train, test = self.more.transfer_train, self.more.transfer_test
-        context = self._subject(model, spec, seed, size, train, test)
+        context = self._context(model, spec, seed, size, train, test)
         if protocol == "transfer":
             return run_transfer(context, TransferConfig(augment="none"), console)
         context = replace(context, out=kept)
@@ -80,7 +76,7 @@ class Evaluation:
         labels = {"semi1": 1.0, "semi10": 10.0}[protocol]
         return run_semi(context, replace(self.more.semi, labels=labels), console)
 
-    def _subject(
+    def _context(
         self, model: str, spec: str, seed: int, size: int | None, train: str, test: str
     ) -> EvaluationContext:
         network = open_model(spec, fresh=model == RANDOM, seed=seed)
@@ -101,7 +97,7 @@ class Job:
     model: str
     plan: RunPlan
     out: Path
-    evaluation: Evaluation
+    evaluation: EvaluationPlan
 
     @property
     def name(self) -> str:
@@ -151,7 +147,7 @@ class Job:
             cache = self.evaluation.machine.teacher_cache or str(self.out / FEATURES)
         # Unreadable images are counted, as in the evaluation.
         machine = replace(self.evaluation.machine, max_bad=1.0, teacher_cache=cache)
-        summaries = pretrain(
+        summaries = train_plan(
             self.plan, self.folder, machine, console, overwrite=False,
             resume=(self.folder / "run.json").is_file(), resume_command="the same command",
         )  # fmt: skip

@@ -20,11 +20,8 @@ from burn.campaigns.folder import (
     reference_file,
     write_results,
 )
-from burn.campaigns.jobs import Evaluation, Job
-from burn.campaigns.settings import (
-    RANDOM,
-    Execution,
-)
+from burn.campaigns.jobs import EvaluationPlan, Job
+from burn.campaigns.settings import RANDOM, Execution
 from burn.campaigns.workers import run_jobs
 from burn.checkpoints.foreign.weights import load_teacher
 from burn.core.errors import UserError
@@ -92,7 +89,7 @@ def run_campaign(
         check_sources(
             open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
         )
-    evaluation = Evaluation(shared.data, shared.test, shared.linear, machine, more)
+    evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, more)
     jobs = [
         Job(model, shared.plan(model, seed, len(train)), out, evaluation)
         for seed in execution.seeds
@@ -111,7 +108,7 @@ def run_campaign(
 
 
 def _evaluate_references(
-    out: Path, evaluation: Evaluation, specs: Mapping[str, str | None],
+    out: Path, evaluation: EvaluationPlan, specs: Mapping[str, str | None],
     sizes: Mapping[str, int | None], console: Console,
 ) -> None:  # fmt: skip
     """Evaluate what was not trained here, by name, where it is given and not evaluated yet."""

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.core.errors import Interrupted, UserError
+from burn.core.errors import Interrupted, UserError, listed
 from burn.core.files import Busy
 from burn.runtime.compute import Device, default_workers, torch_device
 from burn.runtime.signals import StopRequest
@@ -64,9 +64,8 @@ def _still_busy(jobs: Sequence[Job]) -> list[str]:
     names = [job.name for job in jobs if not job.done]
     if not names:
         return []
-    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [
-        f"{names[0]}{others}: another burn process is using it; when that has ended, the same "
+        f"{listed(names, 1)}: another burn process is using it; when that has ended, the same "
         "command finishes the rest"
     ]
 

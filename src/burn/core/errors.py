@@ -1,6 +1,8 @@
-"""The errors that the user can fix, or the user's own doing."""
+"""The errors that the user can fix, or the user's own doing, and the words in their messages."""
 
 import signal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -14,6 +16,14 @@ def shortened(text: str, most: int = 60) -> str:
         return text
     end = (most - 3) // 2
     return f"{text[: most - 3 - end]} … {text[len(text) - end :]}"
+
+
+def listed(
+    items: Sequence[Any], most: int = 3, *, each: int = 80, name: Callable[[Any], str] = str
+) -> str:
+    """Names of the first `most` items, of `each` characters at most, and the number of others."""
+    shown = ", ".join(shortened(printable(name(item)), each) for item in items[:most])
+    return shown + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 class UserError(ValueError):

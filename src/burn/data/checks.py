@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from burn.core.errors import UserError
-from burn.data.base import (
-    Source,
-)
+from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -22,16 +21,18 @@ class DatasetSource:
     """The images of a data set with `__len__` and `__getitem__`.
 
     An item is an image or a tuple that begins with one: a PIL image, a uint8 tensor or array, or a
-    floating-point tensor in [0, 1]; tensors are (3, height, width), arrays (height, width, 3).
-    Labels are taken from the attribute `targets` or `labels`, and names of classes from `classes`,
-    as torchvision's data sets have them.
+    floating-point tensor in [0, 1]; tensors are (3, height, width) or (1, height, width), arrays
+    (height, width, 3) or (height, width). Grey images become three equal channels. Labels are taken
+    from the attribute `targets` or `labels`, and names of classes from `classes`, as torchvision's
+    data sets have them.
 
     Args:
         dataset: The data set. It must give the same image for the same position every time, so
             random transforms do not belong in it.
 
     Raises:
-        UserError: The data set has no length, no images, or labels that do not fit.
+        UserError: The data set has no length, no images, or labels that do not fit; or of 16 items
+            none is an image, or one is another image when it is read again.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -44,12 +45,7 @@ class DatasetSource:
             raise UserError(f"{self.name} holds no image")
         self._dataset = dataset
         self.labels, self.classes = self._read_labels()
-        digest = hashlib.sha256(f"{self.name} {self._length}".encode())
-        count = min(_LOOKED_AT, self._length)
-        for index in np.linspace(0, self._length - 1, count).astype(int).tolist():
-            with contextlib.suppress(UnreadableImage):  # counted later, as of any source
-                digest.update(self.read(index).numpy().tobytes())
-        self.fingerprint = digest.hexdigest()[:16]
+        self.fingerprint = self._read_fingerprint()
 
     def __len__(self) -> int:
         return self._length
@@ -57,7 +53,8 @@ class DatasetSource:
     def read(self, index: int) -> Tensor:
         """The image at a position: uint8 (3, height, width).
 
-        Raises UnreadableImage where the data set fails, UserError for what is no image.
+        Raises:
+            UnreadableImage: The data set fails, or the item is no image.
         """
         try:
             item = self._dataset[index]
@@ -68,13 +65,15 @@ class DatasetSource:
         if isinstance(image, Image.Image):
             image = np.asarray(image.convert("RGB")).copy()
         if isinstance(image, np.ndarray):
-            if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            pixels = image[:, :, None] if image.ndim == 2 else image
+            if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8:
                 raise self._unknown(index, f"an array {image.dtype} {image.shape}")
-            image = torch.from_numpy(image.transpose(2, 0, 1).copy())
+            image = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         if not isinstance(image, Tensor):
             raise self._unknown(index, f"a {type(image).__name__}")
-        if image.ndim != 3 or image.shape[0] != 3 or not min(image.shape[1:]):
+        if image.ndim != 3 or image.shape[0] not in (1, 3) or not min(image.shape[1:]):
             raise self._unknown(index, f"a tensor {tuple(image.shape)}")
+        image = image.expand(3, -1, -1).contiguous()
         if image.dtype == torch.uint8:
             return image
         if not image.is_floating_point() or not 0 <= float(image.min()) <= float(image.max()) <= 1:
@@ -85,8 +84,30 @@ class DatasetSource:
         """Name of an image, for messages."""
         return f"{self.name} item {index}"
 
-    def _unknown(self, index: int, what: str) -> UserError:
-        return UserError(
+    def _read_fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{self.name} {self._length}".encode())
+        count = min(_LOOKED_AT, self._length)
+        read, reason = None, ""
+        for index in np.linspace(0, self._length - 1, count).astype(int).tolist():
+            try:
+                image = self.read(index)
+                again = self.read(index) if read is None else image
+            except UnreadableImage as error:  # some are counted and skipped, as of any source
+                reason = reason or str(error)
+                continue
+            if image.shape != again.shape or not torch.equal(image, again):
+                raise UserError(
+                    f"{self.describe(index)} is another image when it is read again: leave random "
+                    "transforms to the recipe's views"
+                )
+            read = index
+            digest.update(image.numpy().tobytes())
+        if read is None:
+            raise UserError(reason)
+        return digest.hexdigest()[:16]
+
+    def _unknown(self, index: int, what: str) -> UnreadableImage:
+        return UnreadableImage(
             f"{self.describe(index)} is {shortened(what, 80)}: give PIL images, uint8 tensors (3, "
             "height, width) or arrays (height, width, 3), or float tensors in [0, 1]"
         )

@@ -9,13 +9,7 @@ from pathlib import Path
 from burn.core.errors import UserError
 from burn.core.inputs import list_folder, status_of
 from burn.core.paths import expand
-from burn.data.base import (
-    EXTENSIONS,
-    HELD_OUT,
-    Source,
-    Split,
-    named_part,
-)
+from burn.data.base import EXTENSIONS, HELD_OUT, Source, Split, named_part
 from burn.data.builtin.digits import Digits
 from burn.data.formats.cifar import Cifar
 from burn.data.formats.folder import Folder

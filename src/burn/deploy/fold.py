@@ -30,14 +30,7 @@ from torch import Tensor, nn
 
 from burn.backbones.reactnet import ReActNet
 from burn.core.types import Precision
-from burn.deploy.layers import (
-    Array,
-    BinaryConvolution,
-    Convolution,
-    GlobalMean,
-    Layer,
-    Linear,
-)
+from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.sign import hard_sign, weight_scale
 

@@ -11,14 +11,7 @@ import numpy as np
 
 from burn.backbones.config import BackboneConfig, is_binary
 from burn.backbones.plan import ReActNetPlan, reactnet_plan
-from burn.deploy.layers import (
-    Array,
-    BinaryConvolution,
-    Convolution,
-    GlobalMean,
-    Layer,
-    Linear,
-)
+from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 
 FORMAT = 1
 MOST_CHANNELS = 4096

@@ -16,7 +16,7 @@ from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, images_per_step, load_checkpoint
-from burn.core.errors import UserError, printable
+from burn.core.errors import UserError, listed, printable
 from burn.core.results import Result
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Features
@@ -144,10 +144,9 @@ class EvaluationContext:
                     f"{source.name}: none of the {counts[label]} images of class "
                     f"{source.classes[label]} can be read: {_why_unreadable(source, first)}"
                 )
-        names = ", ".join(source.describe(index) for index in missing[1:5])
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        names = listed(missing[1:], 4, each=200, name=source.describe)
         note = f"unreadable images, left out: {len(missing)}: {reason}"
-        note += f"; {names}{more}" if names else ""
+        note += f"; {names}" if names else ""
         if note not in self.notes:
             self.notes.append(note)
 

@@ -16,10 +16,7 @@ from burn.evaluation.artifacts.neighbours import keep_neighbours
 from burn.evaluation.cache import plain_features
 from burn.evaluation.configs import KnnConfig
 from burn.evaluation.context import EvaluationContext
-from burn.evaluation.linear_layer import (
-    right_answers,
-    top_k,
-)
+from burn.evaluation.linear_layer import right_answers, top_k
 
 
 def knn_predict(

@@ -95,7 +95,7 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 
-def evaluate(
+def evaluate_checkpoint(
     protocol: str,
     request: Request,
     config: Any,
@@ -159,7 +159,7 @@ def _evaluate(
     announced: list[Result], show: Callable[[Sequence[Result], Sequence[str]], None],
     given: tuple[Model | None, Source | None, Source | None],
 ) -> Evaluated:  # fmt: skip
-    """What `evaluate` does in the folder; `announced` becomes the results that were shown."""
+    """`evaluate_checkpoint` in the locked folder; `announced` becomes the results shown."""
     told = 0
     file = out / "results.jsonl" if out else None
 
@@ -175,7 +175,9 @@ def _evaluate(
     model, train, test = given
     if model is None:
         model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
-    train, test = PROTOCOLS[protocol].open(train or request.train, test or request.test)
+    train, test = PROTOCOLS[protocol].open(
+        request.train if train is None else train, request.test if test is None else test
+    )
     if out:
         require_outside(out, train, test)
     context = EvaluationContext(

@@ -18,6 +18,7 @@ from burn.training.plan import RunPlan
 
 
 def check_plan(plan: RunPlan) -> None:
+    """Raise UserError unless method, teacher, steps and random seed go together."""
     method = plan.recipe.method
     if method in NEED_TEACHER and not plan.teacher:
         recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"

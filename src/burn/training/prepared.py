@@ -38,14 +38,16 @@ class PreparedRun:
         self.processes, self.console = processes, console
         self.resume_command = ""
         self.named = plan.recipe
-        self.source = source or open_source(plan.data)
+        self.source = open_source(plan.data) if source is None else source
         require_readable(self.source, at_least=2 * processes.count)
         if plan.recipe.method in NEED_LABELS and self.source.labels is None:
             raise UserError(
                 f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
                 "folders, or parquet with a column label"
             )
-        self.teacher = teacher or (load_teacher(plan.teacher) if plan.teacher else None)
+        if teacher is None and plan.teacher is not None:
+            teacher = load_teacher(plan.teacher)
+        self.teacher = teacher
         check_view_size(plan.recipe)
         self.cache = self._open_cache()
         if self.teacher is not None and not (self.cache and self.cache.is_known):

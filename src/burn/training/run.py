@@ -12,10 +12,7 @@ import torch
 from rich.console import Console
 
 from burn.checkpoints.foreign.weights import Teacher
-from burn.checkpoints.native import (
-    complete_checkpoint,
-    load_checkpoint,
-)
+from burn.checkpoints.native import complete_checkpoint, load_checkpoint
 from burn.core.errors import UserError
 from burn.core.files import locked
 from burn.core.types import Checkpoint
@@ -26,9 +23,7 @@ from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
-from burn.training.callbacks.resume import (
-    ResumeFiles,
-)
+from burn.training.callbacks.resume import ResumeFiles
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_plan, check_shares, lies_in
 from burn.training.prepared import PreparedRun, stage_seed
@@ -48,7 +43,7 @@ from burn.training.start_summary import (
 _LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
 
 
-def pretrain(
+def train_plan(
     plan: RunPlan,
     out: Path,
     machine: Machine,

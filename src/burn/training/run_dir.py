@@ -21,9 +21,7 @@ from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import cores, processor, source_commit
-from burn.training.callbacks.resume import (
-    difference_of_runs,
-)
+from burn.training.callbacks.resume import difference_of_runs
 from burn.training.plan import RunPlan
 from burn.training.records.view_samples import NAME as VIEWS
 

@@ -13,10 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from burn.checkpoints.native import (
-    images_per_step,
-    save_checkpoint,
-)
+from burn.checkpoints.native import images_per_step, save_checkpoint
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.data.feature_cache import FeatureCache
@@ -31,11 +28,7 @@ from burn.training.callbacks.knn import OnlineKnn
 from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.callbacks.resume import (
-    ResumeFiles,
-    ResumeWriter,
-    SaveResume,
-)
+from burn.training.callbacks.resume import ResumeFiles, ResumeWriter, SaveResume
 from burn.training.collapse import collapse_message, features_message
 from burn.training.module import PretrainModule
 from burn.training.prepared import PreparedRun, stage_seed

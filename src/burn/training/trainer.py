@@ -13,9 +13,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from burn.backbones.base import Backbone
 from burn.methods.base import Method
 from burn.runtime.compute import uses_bfloat16
-from burn.training.callbacks.resume import (
-    ResumeWriter,
-)
+from burn.training.callbacks.resume import ResumeWriter
 from burn.training.prepared import PreparedRun
 
 

@@ -20,7 +20,7 @@ from burn.checkpoints.foreign.lite0 import lite0_file
 from burn.checkpoints.foreign.weights import load_teacher
 from burn.core.errors import UserError
 from burn.evaluation.configs import KnnConfig, Request
-from burn.evaluation.registry import evaluate
+from burn.evaluation.registry import evaluate_checkpoint
 from burn.report.load.gather import gather
 from burn.report.page import build_page
 from networks import randomize
@@ -91,7 +91,7 @@ def test_run_results_and_report_say_that_it_learned_from_labels(tmp_path: Path):
     about = json.loads((out / "stage1.json").read_text())
     assert about["teacher"]["labels"] == "ImageNet"
     request = Request(str(out), "digits", "digits", out=str(tmp_path / "evaluated"))
-    done = evaluate("knn", request, KnnConfig(), Console(file=said))
+    done = evaluate_checkpoint("knn", request, KnnConfig(), Console(file=said))
     (knn,), notes = done.results, done.notes
     assert knn.training is not None
     assert knn.training["teacher_labels"] == "ImageNet"

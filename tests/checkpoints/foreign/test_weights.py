@@ -16,11 +16,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-)
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
 from safetensors.torch import save_file
 from torch import Tensor

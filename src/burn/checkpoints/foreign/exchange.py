@@ -25,7 +25,7 @@ from burn.backbones.reactnet import ReActNet
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import backbone_from, read_weights
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
-from burn.core.errors import UserError, printable
+from burn.core.errors import UserError, listed, printable
 from burn.core.files import require_free, write_beside
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
@@ -503,7 +503,7 @@ def _sort(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> _Entri
         elif _same(found[here], value):
             copies[origins[here][0], part] = None
         else:
-            both = _few([origins[here][1], path], 2)
+            both = listed([origins[here][1], path], 2)
             raise UserError(f"it holds weights twice with different numbers: {both}")
     used = {part: parts[part] for part, _ in origins.values()}
     known = {there: here for there, here in {**used, **parts}.items() if here is not None}
@@ -576,10 +576,4 @@ def _misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
     """The first two problems, short enough for two lines of a terminal."""
     found = [(words, names) for words, names in problems.items() if names][:2]
     each = 2 if len(found) == 1 else 1
-    return UserError("; ".join(f"it {words} {_few(names, each)}" for words, names in found))
-
-
-def _few(names: Sequence[str], most: int) -> str:
-    """The first names and the number of the others, in one line whatever they hold."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(printable(name[:70]) for name in names[:most]) + more
+    return UserError("; ".join(f"it {words} {listed(names, each)}" for words, names in found))

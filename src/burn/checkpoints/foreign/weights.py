@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig, is_binary
-from burn.backbones.fit import few, problems
+from burn.backbones.fit import problems
 from burn.backbones.late import LateBackbone
 from burn.backbones.registry import build_backbone, describe_backbone
 from burn.checkpoints.foreign import lite0
@@ -33,7 +33,7 @@ from burn.checkpoints.foreign.heads import classifier_from, head_from
 from burn.checkpoints.foreign.layouts import LAYOUTS, Layout, Sorted, sort, tensors_in
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
 from burn.checkpoints.native import find_checkpoint, load_checkpoint, take
-from burn.core.errors import UserError, printable
+from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import require_safetensors, status_of
 from burn.core.paths import expand, nearest_path
 from burn.core.settings import from_plain
@@ -327,7 +327,7 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
     ]
     if not found:
         raise UserError(
-            f"{file} holds no weights; its entries: {few(content) or 'none'}; {_FORMATS}"
+            f"{file} holds no weights; its entries: {listed(list(content)) or 'none'}; {_FORMATS}"
         )
     found.sort(key=lambda one: (-len(one.backbone), len(one.unknown)))
     fitting = [one for one in found if not _problems(one.backbone, one.unknown, expected)]
@@ -345,8 +345,8 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
     if not nearest.backbone:
         names = max((tensors_in(content, layout) for layout in LAYOUTS), key=len)
         raise UserError(
-            f"{file} does not fit {name}: none of its weights is known, of {few(names, 2)}; "
-            f"{_FORMATS}"
+            f"{file} does not fit {name}: none of its weights is known, of "
+            f"{listed(list(names), 2)}; {_FORMATS}"
         )
     misfit = _problems(nearest.backbone, nearest.unknown, expected)
     raise UserError(

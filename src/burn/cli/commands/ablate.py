@@ -5,13 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import (
-    print_results,
-    read_campaign,
-)
+from burn.cli.shared import print_results, read_campaign
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn ablate` with the arguments after its name."""
     from burn.campaigns.ablate import Ablation, ablate, groups_named
     from burn.paper.ablations import GROUPS
     from burn.report.render.ablations import ablation_table

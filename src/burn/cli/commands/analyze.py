@@ -8,13 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import (
-    settings_of,
-)
+from burn.cli.shared import settings_of
 from burn.core.errors import UserError
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn analyze` with the arguments after its name."""
     from burn.core.paths import expand
     from burn.experiments.run import ANALYSES, analyze
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import (
-    device_named,
-    print_results,
-)
+from burn.cli.shared import device_named, print_results
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn demo` with the arguments after its name."""
     parser = Parser(
         "demo",
         "Pretrain a float teacher and a binary network on built-in handwritten digits, and\n"

@@ -9,11 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import (
-    one_line,
-    print_results,
-    settings_of,
-)
+from burn.cli.shared import one_line, print_results, settings_of
 from burn.core.errors import UserError
 
 _EVALUATE = """\
@@ -35,6 +31,7 @@ _EVALUATE_EXAMPLES = """\
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn evaluate` with the arguments after its name."""
     from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
     from burn.report.render.tables import results_table
 
@@ -59,11 +56,11 @@ def run(arguments: list[str], console: Console) -> None:
     options = parser.read(arguments or ["--help"])
     assert kind is not None
     config = settings_of(options, kind)
-    from burn.evaluation.registry import evaluate
+    from burn.evaluation.registry import evaluate_checkpoint
 
     def show(results: Sequence[Any], notes: Sequence[str]) -> None:
         for note in notes:
             print(one_line(note), file=sys.stderr)
         print_results(results, options.json, results_table)
 
-    evaluate(protocol, settings_of(options, Request), config, console, show)
+    evaluate_checkpoint(protocol, settings_of(options, Request), config, console, show)

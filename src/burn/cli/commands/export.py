@@ -9,6 +9,7 @@ from burn.core.errors import UserError
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn export` with the arguments after its name."""
     parser = Parser(
         "export CHECKPOINT OUT",
         "A checkpoint of burn's in another format.\n\n"

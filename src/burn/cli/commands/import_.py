@@ -8,6 +8,7 @@ from burn.cli.parser import Parser
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn import` with the arguments after its name."""
     parser = Parser(
         "import FILE",
         "A published checkpoint of a binary network becomes burn's: the same function but where a\n"

@@ -15,6 +15,7 @@ from burn.core.errors import UserError, printable
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn info` with the arguments after its name."""
     parser = Parser(
         "info NAME",
         "Parameters, operations and size of a network, or of the one in a checkpoint; the contents "

@@ -13,6 +13,7 @@ from burn.core.errors import UserError
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn pack` with the arguments after its name."""
     parser = Parser(
         "pack CHECKPOINT OUT",
         "A binary checkpoint (stage 2) as one file of bits, which burn-engine runs without torch.\n"

@@ -12,10 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import (
-    device_named,
-    teacher_cache,
-)
+from burn.cli.shared import device_named, teacher_cache
 from burn.core.errors import UserError, shortened
 from burn.core.paths import expand
 from burn.runtime.bounds import require_processes, require_within
@@ -24,6 +21,7 @@ from burn.runtime.ranks import ranks
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn pretrain` with the arguments after its name."""
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
     from burn.recipes.registry import find_recipe, recipe_list
@@ -138,14 +136,14 @@ def run(arguments: list[str], console: Console) -> None:
     plan.recipe.check()
     machine.check()
     _launch(arguments, options.devices, options.num_nodes)
-    from burn.training.run import pretrain
+    from burn.training.run import train_plan
 
     if ranks().rank == 0 and resize is not None and chosen.views.resize == resize:
         console.print(
             f"--views.resize is {resize} with --views.size {chosen.views.size}, as in the recipe's "
             f"{recipe.views.resize} with {recipe.views.size}"
         )
-    summaries = pretrain(
+    summaries = train_plan(
         plan,
         expand(options.out),
         machine,

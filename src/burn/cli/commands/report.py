@@ -8,6 +8,7 @@ from burn.cli.parser import Parser
 
 
 def run(arguments: list[str], console: Console) -> None:
+    """Run `burn report` with the arguments after its name."""
     parser = Parser(
         "report RUN…",
         "What runs, results and comparisons hold, as one page that needs no network: did it work, "

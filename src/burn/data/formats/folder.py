@@ -9,14 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from burn.core.errors import UserError
-from burn.data.base import (
-    EXTENSIONS,
-    UNREAD_EXTENSIONS,
-    ImageFiles,
-)
-from burn.data.formats.labeled import (
-    digest,
-)
+from burn.data.base import EXTENSIONS, UNREAD_EXTENSIONS, ImageFiles
+from burn.data.formats.labeled import digest
 from burn.data.formats.walk import walk
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, listed
 from burn.core.inputs import open_regular, require_regular
 from burn.data.decode import UnreadableImage, check_bytes, decode
 from burn.data.formats.labeled import MOST_CLASSES, digest
@@ -293,7 +293,9 @@ def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
             raise UserError(f"{path} has two columns {column}")
     column = next((c for c in _IMAGE_COLUMNS if c in schema.names), None)
     if column is None:
-        raise UserError(f"{path} has no column image; its columns: {_few(schema.names)}")
+        raise UserError(
+            f"{path} has no column image; its columns: {listed(schema.names, 5, each=20) or 'none'}"
+        )
     kind = schema.field(column).type
     in_struct = pa.types.is_struct(kind)
     if in_struct:
@@ -322,12 +324,6 @@ def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
         return ()
     plain = all(isinstance(name, str) and name.isprintable() for name in names)
     return tuple(names) if plain else ()
-
-
-def _few(names: Sequence[str]) -> str:
-    """Names for a message: the first ones, and none of them long."""
-    shown = ", ".join(name if len(name) <= 20 else f"{name[:19]}…" for name in names[:5])
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown or "none"
 
 
 class Parquet:

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, open_regular, read_bytes
 from burn.core.paths import expand
 from burn.data.base import Split
@@ -107,7 +107,7 @@ class Voc:
                 if thing.name not in position:
                     raise UserError(
                         f"{item.xml}: label {_shown(thing.name)} is none of the classes of the "
-                        f"training data ({_some(classes)})"
+                        f"training data ({listed(classes, 20)})"
                     )
             annotation = Annotation(
                 np.array([thing.box for thing in found], dtype=np.float32).reshape(-1, 4),
@@ -213,8 +213,7 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
             return path, name
     # VOC has a file for each class and split as well: dog_train.txt
     splits = [name for name in splits if name.rpartition("_")[2] not in splits or "_" not in name]
-    more = f" and {len(splits) - 20} more" if len(splits) > 20 else ""
-    known = f"there are {', '.join(splits[:20])}{more}" if splits else "there is none"
+    known = f"there are {listed(splits, 20)}" if splits else "there is none"
     if chosen == "":
         raise UserError(f"{part} ends in a colon but names no split: in {lists} {known}")
     raise UserError(f"no split {' or '.join(wanted)} in {lists}: {known}")
@@ -354,11 +353,6 @@ def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
     if xmax <= xmin or ymax <= ymin:
         raise _Fault("has no area")
     return xmin - 1, ymin - 1, xmax, ymax
-
-
-def _some(classes: tuple[str, ...]) -> str:
-    more = f" and {len(classes) - 20} more" if len(classes) > 20 else ""
-    return ", ".join(map(_shown, classes[:20])) + more
 
 
 def _shown(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from burn.core.errors import printable
 from burn.core.files import write_beside, write_text
 from burn.core.types import Features
 from burn.data.base import Source
-from burn.data.decode import UnreadableImage
-from burn.data.formats.shards import ShardedImages
+from burn.data.readable import readable_images
 from burn.evaluation.context import EvaluationContext
 
 FOLDER = "neighbours"  # of one set of files for each network
@@ -160,22 +159,8 @@ def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 def tiles(source: Source, positions: Iterable[int]) -> dict[int, Tile]:
     """uint8 (SIDE, SIDE, 3) of every image that can be read, by position: its centre square."""
-    return {position: _tile(image) for position, image in _images(source, sorted(set(positions)))}
-
-
-def _images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    if isinstance(source, ShardedImages):  # which reads forwards; one by one its parquet is slow
-        for position, encoded in zip(ascending, source.encoded(ascending), strict=True):
-            try:
-                yield position, source.decode(position, encoded)
-            except UnreadableImage:
-                continue
-        return
-    for position in ascending:
-        try:
-            yield position, source.read(position)
-        except UnreadableImage:
-            continue
+    images = readable_images(source, sorted(set(positions)))
+    return {position: _tile(image) for position, image in images}
 
 
 def _readable(source: Source, order: Sequence[int]) -> dict[int, Tile]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as T
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, listed
 from burn.core.results import Result
 from burn.data.base import Source
 from burn.data.formats.voc import Voc
@@ -180,7 +180,11 @@ def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> 
         "no negative test image": ~(test < 0).any(axis=0),
     }
     names = np.array(context.train.classes)
-    left_out = [f"{what}: {_some(names[is_so])}" for what, is_so in lacking.items() if is_so.any()]
+    left_out = [
+        f"{what}: {listed(names[is_so].tolist(), 5)}"
+        for what, is_so in lacking.items()
+        if is_so.any()
+    ]
     usable = ~np.logical_or.reduce(list(lacking.values()))
     if not usable.any():
         raise UserError(
@@ -189,11 +193,6 @@ def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> 
         )
     context.notes.extend(f"left out, {reason}" for reason in left_out)
     return usable
-
-
-def _some(names: Sequence[str] | np.ndarray, most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _grid(features: Tensor) -> Tensor:

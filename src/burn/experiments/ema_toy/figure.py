@@ -8,17 +8,7 @@ from collections.abc import Sequence
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from burn.experiments.figure import (
-    BLUE,
-    ORANGE,
-    SOFT,
-    WIDTH,
-    Report,
-    Row,
-    label_ends,
-    listed,
-    save,
-)
+from burn.experiments.figure import BLUE, ORANGE, SOFT, WIDTH, Report, Row, label_ends, listed, save
 
 
 def ema_toy(rows: Sequence[Row]) -> Report:

@@ -115,7 +115,7 @@ def _is_row(row: Row, step: int) -> bool:
 
 
 class FirstSteps:
-    """The start of stage 1 as `burn.training.run.pretrain` takes it, and the gradient at each step.
+    """The start of stage 1 as in `burn.training.run.train_plan`, and the gradient at each step.
 
     The same draws, batches, arithmetic and schedules, which span the recipe's whole stage: after n
     steps the weights are those of `pretrain` to the last bit (tests/experiments/test_gradients.py).

@@ -13,13 +13,8 @@ from typing import Any
 
 from burn.core.errors import UserError
 from burn.core.results import Result, read_results
-from burn.report.load.found import (
-    Rows,
-)
-from burn.report.load.values import (
-    finite,
-    is_shallow,
-)
+from burn.report.load.found import Rows
+from burn.report.load.values import finite, is_shallow
 
 _MB = 1 << 20
 MOST_JSON, MOST_CSV, MOST_PICTURE, MOST_TEXT = 16 * _MB, 64 * _MB, 32 * _MB, 2 * _MB

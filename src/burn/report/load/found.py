@@ -10,11 +10,7 @@ from typing import Any
 from burn.core.results import Result
 from burn.core.thresholds import RANK_ALARM, SPREAD_ALARM, TARGET_ALARM
 from burn.report.load.images import Grid
-from burn.report.load.values import (
-    dig,
-    number,
-    words,
-)
+from burn.report.load.values import dig, number, words
 
 
 @dataclass(frozen=True)

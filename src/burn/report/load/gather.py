@@ -39,11 +39,7 @@ from burn.report.load.found import (
     Stage,
 )
 from burn.report.load.images import Grid
-from burn.report.load.values import (
-    count_of,
-    list_of,
-    words,
-)
+from burn.report.load.values import count_of, list_of, words
 
 _MOST_CLASSES = 1000
 _REFERENCES = ("random-weights.jsonl", "teacher.jsonl", "labelled-teacher.jsonl")

@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from rich.console import Console
 
-from burn.core.errors import ReportedByMain, UserError, printable
+from burn.core.errors import ReportedByMain, UserError, listed, printable
 from burn.core.types import Batch
 from burn.data.base import Source
 from burn.methods.base import Method
@@ -227,7 +227,5 @@ def memory(device: torch.device) -> float:
 
 def unreadable_images(source: Source, positions: Collection[int]) -> str:
     """How many images of a source cannot be read, and the names of the first five."""
-    first = sorted(positions)
-    names = ", ".join(printable(source.describe(position)) for position in first[:5])
-    more = f" and {len(first) - 5} more" if len(first) > 5 else ""
-    return f"unreadable images, left out: {len(first)}: {names}{more}"
+    names = listed(sorted(positions), 5, each=200, name=source.describe)
+    return f"unreadable images, left out: {len(positions)}: {names}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -13,9 +14,8 @@ from torch import Tensor
 
 from burn.core.files import write_beside
 from burn.data.base import Source
-from burn.data.decode import UnreadableImage
-from burn.data.formats.shards import ShardedImages
 from burn.data.loader import Transform
+from burn.data.readable import readable_images
 
 NAME = "views.jpg"
 ROWS = 8
@@ -38,13 +38,13 @@ def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | No
     order = np.random.default_rng((seed, _EPOCH)).permutation(len(source))[:_MOST_TRIED]
     rows: list[list[Pixels]] = []
     num_views = 0
-    for index, image in _images(source, order.tolist()):
+    parts = [sorted(order[start : start + ROWS].tolist()) for start in range(0, len(order), ROWS)]
+    readable = (found for part in parts for found in readable_images(source, part))
+    for index, image in itertools.islice(readable, ROWS):
         drawn = transform(image, _EPOCH, index)
         num_views = len(drawn.views)
         views = [_pixels(view) for view in (*drawn.views, *drawn.teacher_views)]
         rows.append([_square(_pixels(image)), *views])
-        if len(rows) == ROWS:
-            break
     return _grid(rows, num_views) if rows else None
 
 
@@ -54,22 +54,6 @@ def save_view_samples(path: Path, picture: Pixels) -> None:
     write_beside(
         path, lambda to: image.save(to, "JPEG", quality=90, subsampling=0, optimize=True)
     )  # fmt: skip
-
-
-def _images(source: Source, order: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    if isinstance(source, ShardedImages):  # which reads forwards; one by one its parquet is slow
-        chosen = sorted(order[:ROWS])
-        for index, encoded in zip(chosen, source.encoded(chosen), strict=True):
-            try:
-                yield index, source.decode(index, encoded)
-            except UnreadableImage:
-                continue
-        return
-    for index in order:
-        try:
-            yield index, source.read(index)
-        except UnreadableImage:
-            continue
 
 
 def _pixels(image: Tensor) -> Pixels:
