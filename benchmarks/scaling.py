@@ -16,6 +16,7 @@ import argparse
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Precision
 from burn.methods.burn import Burn
 from burn.recipes.registry import find_recipe
@@ -30,7 +31,7 @@ def exchanged_bytes() -> int:
     recipe = find_recipe(RECIPE)
     student = build_backbone(recipe.backbone, recipe.precisions()[0])
     teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)
-    method = Burn(student, teacher, recipe.burn)
+    method = Burn(student, Teacher(teacher, None, None, {}), recipe.burn)
     trained = [part for part in method.parts() if part.trained]
     return 4 * sum(p.numel() for part in trained for p in part.module.parameters())
 

@@ -48,6 +48,7 @@ from twin import TwinBurn, twin_of
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.burn import Burn
 from burn.methods.configs import BurnConfig
@@ -88,7 +89,7 @@ class Contender:
         if kind == "twin":  # before ours makes of it what it likes
             peer = timm.create_model("resnet50", num_classes=0)
             peer.load_state_dict(cast(nn.Module, teacher.model).state_dict())
-        method = Burn(student, teacher, BurnConfig()).train()
+        method = Burn(student, Teacher(teacher, None, None, {}), BurnConfig()).train()
         optim = OptimConfig()
         self.method: Burn | TwinBurn
         if peer is None:

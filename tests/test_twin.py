@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.burn import Burn
 from burn.methods.configs import BurnConfig
@@ -33,7 +34,7 @@ def test_the_same_loss_and_gradients(progress: float, monkeypatch: pytest.Monkey
     monkeypatch.setattr("burn.methods.shared.frozen._rounded", lambda features: features)
     student = randomize(tiny_reactnet(Precision.BINARY, width=0.25, stage_strides=(2, 2, 2, 2)))
     config = BurnConfig(num_classes=24, hidden=16)
-    method = Burn(student, teacher_of(), config).double().train()  # type: ignore[arg-type]
+    method = Burn(student, Teacher(teacher_of(), None, None, {}), config).double().train()  # type: ignore[arg-type]
     with torch.no_grad():  # past 1 too, where clipping stops the gradient
         for name, parameter in method.backbone.named_parameters():
             if "blocks" in name and parameter.ndim > 1:

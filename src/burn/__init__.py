@@ -6,6 +6,8 @@
     results = burn.evaluate("linear", run.backbone, train="photos/train", test="photos/val")
     burn.pack(run.backbone, "student.bnn", head=results.classifier)
 
+`register_method`, `register_backbone`, `register_protocol` and `register_recipe` add parts of your
+own.
 Names are imported when they are first used: `import burn` alone takes no time.
 """
 
@@ -26,40 +28,79 @@ if TYPE_CHECKING:
         recipe,
     )
     from burn.backbones.base import Backbone
+    from burn.backbones.config import BackboneConfig
+    from burn.backbones.entries import register_backbone
+    from burn.checkpoints.foreign.weights import Teacher
     from burn.core.errors import Interrupted, UserError
-    from burn.methods.base import Method
+    from burn.core.types import Batch, Part, Precision
+    from burn.data.view_config import ViewConfig
+    from burn.evaluation.cache import plain_features
+    from burn.evaluation.context import EvaluationContext
+    from burn.evaluation.entries import register_protocol
+    from burn.methods.base import Method, StepOutput
+    from burn.methods.registry import register_method
+    from burn.methods.shared.frozen import FrozenTarget
+    from burn.recipes.registry import register_recipe
     from burn.recipes.schema import Recipe
 
 _PLACES = {
     "Backbone": "burn.backbones.base",
+    "BackboneConfig": "burn.backbones.config",
+    "Batch": "burn.core.types",
     "Evaluation": "burn.api",
+    "EvaluationContext": "burn.evaluation.context",
+    "FrozenTarget": "burn.methods.shared.frozen",
     "Interrupted": "burn.core.errors",
     "Method": "burn.methods.base",
+    "Part": "burn.core.types",
+    "Precision": "burn.core.types",
     "Recipe": "burn.recipes.schema",
     "Run": "burn.api",
+    "StepOutput": "burn.methods.base",
+    "Teacher": "burn.checkpoints.foreign.weights",
     "UserError": "burn.core.errors",
+    "ViewConfig": "burn.data.view_config",
     "evaluate": "burn.api",
     "load": "burn.api",
     "open_data": "burn.api",
     "pack": "burn.api",
+    "plain_features": "burn.evaluation.cache",
     "pretrain": "burn.api",
     "recipe": "burn.api",
+    "register_backbone": "burn.backbones.entries",
+    "register_method": "burn.methods.registry",
+    "register_protocol": "burn.evaluation.entries",
+    "register_recipe": "burn.recipes.registry",
 }
 __version__: str
 __all__ = [
     "Backbone",
+    "BackboneConfig",
+    "Batch",
     "Evaluation",
+    "EvaluationContext",
+    "FrozenTarget",
     "Interrupted",
     "Method",
+    "Part",
+    "Precision",
     "Recipe",
     "Run",
+    "StepOutput",
+    "Teacher",
     "UserError",
+    "ViewConfig",
     "evaluate",
     "load",
     "open_data",
     "pack",
+    "plain_features",
     "pretrain",
     "recipe",
+    "register_backbone",
+    "register_method",
+    "register_protocol",
+    "register_recipe",
 ]
 
 

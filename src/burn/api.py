@@ -33,8 +33,9 @@ from burn.data.dataset import DatasetSource
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import Packed, pack_network, read_head
-from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
+from burn.evaluation.configs import Request
 from burn.evaluation.context import Model, model_of
+from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
@@ -244,7 +245,7 @@ def evaluate(
     """Evaluate a network by one of the paper's protocols, as `burn evaluate`.
 
     Args:
-        protocol: knn, linear, semi, svm, transfer or detection.
+        protocol: knn, linear, semi, svm, transfer or detection, or one of a plugin.
         model: A run's folder, a checkpoint, a teacher, or what `load` gave.
         train: Images that the protocol learns from, as `open_data` takes them.
         test: Images that it is tested on.
@@ -258,9 +259,9 @@ def evaluate(
     Raises:
         UserError: For whatever the caller can fix.
     """
-    if protocol not in PROTOCOL_CONFIGS:
-        raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOL_CONFIGS)}")
-    config = from_plain(PROTOCOL_CONFIGS[protocol], settings)
+    if protocol not in PROTOCOLS:
+        raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOLS)}")
+    config = from_plain(PROTOCOLS[protocol].config, settings)
     given = None
     if isinstance(model, nn.Module):
         was_training, was_on = model.training, next(model.parameters()).device

@@ -10,7 +10,8 @@ import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
-from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD, BackboneConfig, is_binary
+from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD, BackboneConfig
+from burn.backbones.entries import is_binary
 from burn.backbones.float import FloatBackbone, _onednn
 from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError

@@ -27,7 +27,7 @@ from burn.core.results import Result, read_results
 from burn.evaluation.configs import LinearConfig, SemiConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
-from burn.methods.configs import METHODS, MethodName
+from burn.methods.registry import METHODS
 from burn.recipes.schema import Recipe
 from burn.training.module import PretrainModule
 from burn.training.plan import Machine
@@ -89,7 +89,7 @@ def compared(_supervised: Path, tmp_path: Path) -> Path:
     ],
 )
 def test_every_method_sees_as_many_images_and_has_its_row(
-    methods: tuple[MethodName, ...], teacher: Path, labelled_teacher: Path, tmp_path: Path
+    methods: tuple[str, ...], teacher: Path, labelled_teacher: Path, tmp_path: Path
 ):
     out = tmp_path / "compared"
     results, _ = run(out, methods, teacher=str(teacher), labelled_teacher=str(labelled_teacher))
@@ -249,7 +249,7 @@ def test_a_teacher_is_not_exchanged(teacher: Path, tmp_path: Path):
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_written(
-    methods: list[MethodName], seeds: tuple[int, ...], settings: dict, words: str, tmp_path: Path
+    methods: list[str], seeds: tuple[int, ...], settings: dict, words: str, tmp_path: Path
 ):
     with pytest.raises(UserError, match=words):
         run(tmp_path / "compared", methods, seeds, **settings)

@@ -239,7 +239,7 @@ def refused(words: str, checkpoint: Path, out: Path, head: Path | None = None) -
         (lambda: network(Precision.FLOAT), "its precision is float"),
         (
             lambda: build_backbone(BackboneConfig("test_resnet"), Precision.FLOAT),
-            "a test_resnet, not a reactnet_a",
+            "a test_resnet, which is no chain of binary layers",
         ),
     ],
     ids=["stage 1", "float", "resnet"],

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.types import Batch, Precision
 from burn.methods.base import StepOutput
@@ -148,7 +149,7 @@ def method(*, wide_teacher: bool = False, **settings: Any) -> Burn:
     """A tiny student, and a teacher of the same width or of twice that."""
     student = tiny_reactnet(seed=1)
     teacher = tiny_reactnet(Precision.FLOAT, seed=2, width=0.5 if wide_teacher else 0.25)
-    built = Burn(student, teacher, replace(CONFIG, **settings))
+    built = Burn(student, Teacher(teacher, None, None, {}), replace(CONFIG, **settings))
     return built.train()
 
 
@@ -422,9 +423,8 @@ def test_weights_hand_over_everything_but_the_teacher(classifier: str):
     assert any(name.startswith("teacher_classifier.") for name in weights) == (classifier != "none")
     torch.manual_seed(77)
     teacher = tiny_reactnet(Precision.FLOAT, seed=2, width=0.5)
-    second = Burn(
-        tiny_reactnet(Precision.BINARY_ACTIVATIONS, seed=3), teacher, first.config
-    ).train()
+    student = tiny_reactnet(Precision.BINARY_ACTIVATIONS, seed=3)
+    second = Burn(student, Teacher(teacher, None, None, {}), first.config).train()
     second.load_weights(weights)
     ours = second.weights()
     assert list(ours) == list(weights)

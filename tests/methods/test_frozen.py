@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.base import mlp
 from burn.methods.burn import Burn
@@ -51,7 +52,7 @@ def test_nothing_moves_in_training(batch_norm: str, views: str):
         classifier="joint", num_classes=12, hidden=16, views=views, teacher_batch_norm=batch_norm  # type: ignore[arg-type]
     )  # fmt: skip
     teacher = float_teacher()
-    method = Burn(tiny_reactnet(), teacher, config)
+    method = Burn(tiny_reactnet(), Teacher(teacher, None, None, {}), config)
     before = contents(method.teacher)
     student = contents(method.backbone)
     optimizer = build_optimizer(method.parts(), OptimConfig(name="sgd", lr=0.1, weight_decay=0.1))
@@ -145,7 +146,8 @@ def test_the_two_settings_make_different_losses():
     for batch_norm in ("running", "batch"):
         chosen = replace(config, teacher_batch_norm=batch_norm)
         torch.manual_seed(0)
-        method = Burn(tiny_reactnet(), float_teacher(), chosen).train()
+        teacher = Teacher(float_teacher(), None, None, {})
+        method = Burn(tiny_reactnet(), teacher, chosen).train()
         losses.append(method(Batch((images(1),), torch.arange(6)), 0.0).loss.item())
     assert abs(losses[0] - losses[1]) > 1e-3
 

@@ -16,7 +16,7 @@ import torch
 import two_processes
 from two_processes import CASES, OPTIMIZERS, Record, float64, train
 
-from burn.methods.configs import METHODS
+from burn.methods.registry import METHODS
 
 Records = dict[tuple[str, str], Record]
 _SECONDS = 120

@@ -107,7 +107,7 @@ def _teacher(seed: int) -> Teacher:
 
 def _burn(sizes: tuple[int, ...] = (16,), **settings: Any) -> Case:
     config = BurnConfig(num_classes=9, hidden=12, **settings)
-    return Case(lambda seed, _: Burn(_student(seed), _teacher(seed).backbone, config), sizes)
+    return Case(lambda seed, _: Burn(_student(seed), _teacher(seed), config), sizes)
 
 
 def _swav(queue: int, accumulate: int = 1) -> Case:

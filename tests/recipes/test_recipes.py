@@ -6,7 +6,8 @@ import pytest
 import tiny
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
-from burn.methods.configs import METHODS, BurnConfig
+from burn.methods.configs import BurnConfig
+from burn.methods.registry import METHODS
 from burn.recipes.registry import RECIPES, find_recipe, recipe_list
 from burn.recipes.schema import Recipe
 

@@ -19,7 +19,8 @@ from burn.campaigns.settings import Execution
 from burn.cli.commands import info
 from burn.core.errors import UserError
 from burn.core.inputs import read_text
-from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
+from burn.evaluation.configs import Request
+from burn.evaluation.entries import PROTOCOLS
 from burn.experiments.options import EmaToyOptions, GradientOptions
 from burn.recipes.registry import RECIPES
 from burn.training.plan import Machine
@@ -354,7 +355,7 @@ def integers(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize(
     "settings",
     [
-        *(config() for config in PROTOCOL_CONFIGS.values()),
+        *(entry.config() for entry in PROTOCOLS.values()),
         *(recipe() for name, recipe in RECIPES.items() if name.endswith("_small")),
         Request("x", "train", "test"),
         Machine(),

@@ -23,7 +23,7 @@ from burn.core.errors import GradientFlowError, Interrupted, UserError
 from burn.core.types import Precision
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
-from burn.methods.configs import METHODS
+from burn.methods.registry import METHODS
 from burn.runtime.signals import StopRequest
 from burn.training.module import PretrainModule
 from burn.training.plan import Machine

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 from burn.core.types import Checkpoint
+from burn.layers.chain import Chain
 
 
 class Backbone(nn.Module, ABC):
@@ -57,6 +58,10 @@ class Backbone(nn.Module, ABC):
         BN is folded into convolutions, so it is the same up to rounding. It gives no gradients and
         holds the weights as they are now. None where there is nothing faster than `forward`.
         """
+        return None
+
+    def chain(self) -> Chain | None:
+        """Its layers, where it is a chain of them: then it can be folded and packed."""
         return None
 
     def trunk(self, images: Tensor) -> Tensor:

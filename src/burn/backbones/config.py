@@ -15,7 +15,8 @@ class BackboneConfig:
     """The network to train.
 
     Attributes:
-        name: reactnet_a, or any architecture of timm for a float network.
+        name: reactnet_a, a backbone that a plugin registers, or any architecture of timm for a
+            float network.
         width: factor on the number of channels of every layer.
         stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
             3×3 convolution without max-pooling, for small images. Default: the architecture's own.
@@ -42,8 +43,3 @@ class BackboneConfig:
     weight_init: WeightInit = "fan_in"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
-
-
-def is_binary(name: str) -> bool:
-    """Whether the backbone of this name has binary layers (and so training stages)."""
-    return name == "reactnet_a"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,6 +14,7 @@ from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
 from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.block import Half, train_block
+from burn.layers.chain import Chain
 
 _TRUNK_BLOCKS = 11  # up to the last widening, whose stride makes 32 of 16
 
@@ -96,6 +99,18 @@ class ReActNet(Backbone):
 
     def forward_features(self, images: Tensor) -> Tensor:
         return self.top(self.trunk(images))
+
+    def chain(self) -> Chain:
+        layers = [
+            (
+                f"blocks.{i}.{part}",
+                Half(*(getattr(block, part + suffix) for suffix in ("", "_norm", "_activation"))),
+            )
+            for i, block in enumerate(self.blocks)
+            for part in ("spatial", "pointwise")
+        ]
+        own = cast(nn.Linear, self.feature_layer[0]) if self.config.feature_layer else None
+        return Chain(self.stem, self.stem_norm, layers, own)
 
     def pool(self, features: Tensor) -> Tensor:
         pooled = features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))

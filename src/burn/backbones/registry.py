@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import BACKBONES, REACTNET, BackboneEntry, is_binary
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.runtime.hardware import memory_bytes
@@ -63,16 +65,28 @@ def describe_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
 
 
 def _build(config: BackboneConfig, precision: Precision) -> Backbone:
-    if not is_binary(config.name):
-        # timm is slow to import: a binary network does not wait for it.
+    if precision != Precision.FLOAT and not is_binary(config.name):
+        raise UserError(f"backbone {config.name} has no binary layers: train it in one stage")
+    entry = BACKBONES.get(config.name)
+    if entry is None:
+        # timm is slow to import: burn's own networks do not wait for it.
         from burn.backbones.float import FloatBackbone
 
-        if precision != Precision.FLOAT:
-            raise UserError(f"backbone {config.name} has no binary layers: train it in one stage")
         return FloatBackbone(config)
-    from burn.backbones.reactnet import ReActNet
+    built = entry.build(config, precision)
+    if entry.plugin is not None:
+        _check_built(built, entry)
+    return built
 
-    return ReActNet(config, precision)
+
+def _check_built(built: Any, entry: BackboneEntry) -> None:
+    """Raise UserError where what a plugin built is no backbone of that name."""
+    from burn.backbones.base import Backbone
+
+    if not isinstance(built, Backbone):
+        raise UserError(f"backbone {entry.name}: a {type(built).__name__} is no burn.Backbone")
+    if built.config.name != entry.name:
+        raise UserError(f"backbone {entry.name}: it was not given the config that it is built from")
 
 
 def _check_memory(described: Backbone) -> None:
@@ -98,10 +112,16 @@ def check_backbone(config: BackboneConfig) -> None:
             raise UserError(f"{name} {list(strides)}: each must be 1 or 2")
     if min(config.std) <= 0:
         raise UserError(f"std {list(config.std)}: each must be above 0")
-    if is_binary(config.name) and config.resnet_strides:
+    if config.name == REACTNET and config.resnet_strides:
         raise UserError("resnet_strides belong to float ResNets; reactnet_a has stage_strides")
-    if not is_binary(config.name):
+    entry = BACKBONES.get(config.name)
+    if entry is None:
         if config.stage_strides != BackboneConfig().stage_strides:
             raise UserError(f"stage_strides belong to reactnet_a, not to {config.name}")
         if config.feature_layer:
             raise UserError(f"feature_layer belongs to reactnet_a, not to {config.name}")
+    elif entry.plugin is not None:
+        for field in fields(config):
+            looked_at = field.name in entry.settings or field.name in ("name", "mean", "std")
+            if not looked_at and getattr(config, field.name) != field.default:
+                raise UserError(f"backbone {config.name} has no setting {field.name}")

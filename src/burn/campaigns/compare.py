@@ -10,10 +10,11 @@ from rich.console import Console
 
 from burn.campaigns.settings import (
     LABELLED_TEACHER,
-    TAUGHT,
     TEACHER,
     VARIANTS_OF_BURN,
     Execution,
+    is_taught,
+    is_taught_classes,
     refuse_failed,
     within_budget,
 )
@@ -21,20 +22,27 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.methods.configs import METHODS
-from burn.recipes.registry import find_recipe
+from burn.methods.registry import METHODS, PAPERS_METHODS
+from burn.recipes.registry import RECIPES, find_recipe
+from burn.recipes.schema import Recipe
 from burn.report.render.tables import comparison_markdown
 from burn.runtime.bounds import require_within
 from burn.runtime.ranks import require_alone
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "imagenet", "imagenet100"]
-COMPARED: tuple[str, ...] = (*METHODS, *VARIANTS_OF_BURN)
+COMPARED: tuple[str, ...] = (*PAPERS_METHODS, *VARIANTS_OF_BURN)
+
+
+def compared() -> tuple[str, ...]:
+    """The names that `--methods` takes: the paper's, BURN's variants, and registered methods."""
+    own = (name for name, entry in METHODS.items() if entry.plugin is not None)
+    return (*COMPARED, *own)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What every method has in common. Its own settings are those of its recipe, METHOD_FAMILY.
+    """What every method has in common. Its own settings are those of its recipe, `recipe_of`.
 
     Attributes:
         data: images to learn from, as for pretraining; with labels, which evaluation needs.
@@ -65,14 +73,14 @@ class Comparison:
     def check(self, methods: Sequence[str]) -> None:
         """Raise UserError for values out of range, unknown methods and lacking teachers."""
         for method in methods:
-            if method not in COMPARED:
-                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(COMPARED)}")
+            if method not in compared():
+                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(compared())}")
         if not methods or len(set(methods)) < len(methods):
             raise UserError("--methods: give each once, and at least one")
         for method in methods:
-            if method in TAUGHT and not self.teacher_of(method):
+            if is_taught(method) and not self.teacher_of(method):
                 option, recipe = "teacher", "teacher_small"
-                if method == "supervised_kl":
+                if is_taught_classes(method):
                     option, recipe = "labelled-teacher", "teacher_supervised_small"
                 raise UserError(
                     f"method {method} needs --{option}: a run of {recipe}, say, or "
@@ -86,27 +94,39 @@ class Comparison:
 
     def teacher_of(self, method: str) -> str | None:
         """What the method learns from, as `--teacher` takes it."""
-        if method not in TAUGHT:
+        if not is_taught(method):
             return None
-        return self.labelled_teacher if method == "supervised_kl" else self.teacher
+        return self.labelled_teacher if is_taught_classes(method) else self.teacher
 
     def _size_of(self, method: str) -> int | None:
-        if method not in TAUGHT:
+        if not is_taught(method):
             return None
-        return self.labelled_teacher_size if method == "supervised_kl" else self.teacher_size
+        return self.labelled_teacher_size if is_taught_classes(method) else self.teacher_size
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
         """Method `model`'s recipe, cut or stretched to the budget; warm-up is a fifth at most.
 
         Raises UserError where the budget does not make a step.
         """
-        name = f"{model}_{self.family}"
-        recipe = find_recipe(name)
+        name, recipe = recipe_of(model, self.family)
         if self.stages is not None:
             recipe = replace(recipe, stages=self.stages)
         recipe = replace(recipe, teacher_size=self._size_of(model))
         recipe, steps = within_budget(recipe, self.budget, num_images)
         return RunPlan(name, recipe, self.data, self.teacher_of(model), seed, steps)
+
+
+def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
+    """Name and recipe of a model of a comparison.
+
+    It is MODEL_FAMILY. For a registered method without such a recipe it is that of the method of
+    burn's that needs the same: burn's with a teacher, supervised's with labels, or else simclr's.
+    """
+    name, entry = f"{model}_{family}", METHODS.get(model)
+    if entry is None or entry.plugin is None or name in RECIPES:
+        return name, find_recipe(name)
+    like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"
+    return model, replace(find_recipe(f"{like}_{family}"), method=model)
 
 
 def compare(

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from burn.core.errors import UserError
 from burn.evaluation.configs import SemiConfig
-from burn.methods.configs import NEED_TEACHER
+from burn.methods.registry import METHODS
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.training.plan import Machine
@@ -21,7 +21,16 @@ RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teach
 # and its whole loss with the jointly trained classifier.
 FEATURE_ONLY, PAPER = "feature_only", "paper"
 VARIANTS_OF_BURN = (FEATURE_ONLY, PAPER)
-TAUGHT = NEED_TEACHER | set(VARIANTS_OF_BURN)  # models of a comparison that need a teacher
+
+
+def is_taught(model: str) -> bool:
+    """Whether a model of a comparison learns from a teacher."""
+    return model in VARIANTS_OF_BURN or (model in METHODS and METHODS[model].needs_teacher)
+
+
+def is_taught_classes(model: str) -> bool:
+    """Whether it learns from a teacher's classifier, so from the teacher trained with labels."""
+    return model in METHODS and "classifier" in METHODS[model].needs
 
 
 def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from rich.console import Console
 from burn.campaigns.jobs import Job
 from burn.core.errors import Interrupted, UserError, listed
 from burn.core.files import Busy
+from burn.core.plugins import imports, load_plugin
 from burn.runtime.compute import Device, default_workers, torch_device
 from burn.runtime.signals import StopRequest
 from burn.runtime.streams import SafeStream
@@ -89,7 +91,9 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                     job = waiting.pop(0)
                     log = logs / f"{job.name}.txt"
                     log.touch()
-                    process = context.Process(target=_run_alone, args=(job, processes, log))
+                    # It loads the plugins before it reads the job, which may hold their classes.
+                    given = (imports(), pickle.dumps(job), processes, log)
+                    process = context.Process(target=_run_alone, args=given)
                     with _one_gpu(slot, job.evaluation.machine.device):
                         process.start()
                     running[slot] = job, process
@@ -148,13 +152,16 @@ def _one_gpu(slot: int, device: Device) -> Iterator[None]:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
-def _run_alone(job: Job, processes: int, log: Path) -> None:
-    """A process's whole life, with its share of the cores. It ends when its parent does."""
+def _run_alone(plugins: Sequence[str], job: bytes, processes: int, log: Path) -> None:
+    """A process's whole life, with its share of the cores. It ends when its parent does.
+
+    job: pickled by the parent.
+    """
     _end_with_parent()
     with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
         file = cast(TextIO, SafeStream(opened))  # a full disk ends no training for its log
         with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            _run_logged(job, processes, file)
+            _run_logged(plugins, job, processes, file)
 
 
 def _end_with_parent() -> None:
@@ -172,8 +179,11 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _run_logged(job: Job, processes: int, file: TextIO) -> None:
+def _run_logged(plugins: Sequence[str], pickled: bytes, processes: int, file: TextIO) -> None:
     try:
+        for name in plugins:
+            load_plugin(name)
+        job: Job = pickle.loads(pickled)
         torch.set_num_threads(max(1, torch.get_num_threads() // processes))
         machine = job.evaluation.machine
         workers = machine.workers

@@ -22,6 +22,7 @@ from rich.console import Console
 from burn.cli.shared import one_line
 from burn.core.errors import Interrupted, ReportedByMain, UserError, printable, shortened
 from burn.core.inputs import last_opened
+from burn.core.plugins import fault_in_plugin, load_installed, load_plugin
 from burn.runtime.launch import end_with_launcher
 from burn.runtime.streams import safe_streams
 
@@ -43,7 +44,8 @@ commands:
   info       size and cost of a network or a checkpoint
   report     runs, results and comparisons as one page to look at
 
-`burn COMMAND --help` shows each with examples; `burn --version` the version.
+`burn COMMAND --help` shows each with examples; `burn --version` the version. Every command takes
+`--import FILE.py`, which adds methods, backbones, protocols and recipes of your own.
 """
 
 
@@ -116,6 +118,9 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
         parts = (error.strerror or error, error.filename)
         return ": ".join(str(part) for part in parts if part), 2
     command = " ".join(["burn", *arguments[:1]])
+    if place := fault_in_plugin(error):
+        what = shortened(printable(f"{type(error).__name__}: {error}"), 200)
+        return f"{place}: {what}; set BURN_DEBUG=1 for the traceback", 1
     file = f" (the last file opened was {opened})" if (opened := last_opened()) else ""
     text = shortened(printable(str(error)), 90)
     if isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__}: {error}"):
@@ -147,8 +152,26 @@ def _run(arguments: list[str], console: Console) -> int:
         near = difflib.get_close_matches(command, _COMMANDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_COMMANDS)}"
         raise UserError(f"unknown command {command!r}: {hint}")
+    load_installed(lambda line: console.print(line, style="yellow"))
+    rest = _import_plugins(rest)
     try:
         importlib.import_module(_COMMANDS[command]).run(rest, console)
     except SystemExit as leaving:  # argparse, after --help or --print-config
         return int(leaving.code or 0)
     return 0
+
+
+def _import_plugins(arguments: list[str]) -> list[str]:
+    """Load what every --import names; the arguments without them."""
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, separator, value = word.partition("=")
+        if name != "--import":
+            rest.append(word)
+            continue
+        given = value if separator else next(words, "")
+        if given.startswith("--"):
+            raise UserError("--import lacks its value: give a Python file or a module")
+        load_plugin(given)
+    return rest

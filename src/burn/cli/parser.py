@@ -38,13 +38,26 @@ class Parser(jsonargparse.ArgumentParser):
         self._positionals.title = "arguments"
         self._fields: tuple[str, ...] = ()
         self._num_shown_groups: int | None = None
+        # Taken by `main` before the command's own options, some of which it may add.
+        self.add_argument(
+            "--import", type=str, default=None,
+            help="Python file or module that registers methods, backbones or protocols of your own",
+        )  # fmt: skip
 
-    def add_fields(self, config: type) -> None:
-        """An option for every field of a dataclass; those of nested ones only in --help-fields."""
+    def add_fields(self, config: type, registered: Mapping[str, type]) -> None:
+        """An option for every field of a dataclass; those of nested ones only in --help-fields.
+
+        Args:
+            config: The dataclass; its field `registered` is no option.
+            registered: Settings of registered parts, which stand among its fields by these names.
+        """
         self.description = f"{self.description}\n\n{self.prog} --help-fields shows more options."
-        self._fields = tuple(field.name for field in dataclasses.fields(config))
+        names = (field.name for field in dataclasses.fields(config) if field.name != "registered")
+        self._fields = (*names, *registered)
         self._num_shown_groups = len(self._action_groups)
-        self.add_class_arguments(config, as_group=False)
+        self.add_class_arguments(config, as_group=False, skip={"registered"})
+        for name, settings in registered.items():
+            self.add_class_arguments(settings, nested_key=name)
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
         """Defaults of the fields, nested as in the dataclass."""
@@ -156,7 +169,7 @@ class Parser(jsonargparse.ArgumentParser):
 
     def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What belongs into a configuration: what was switched on once is not to be kept."""
-        left_out = {"config", *(a.dest for a in self._actions if a.nargs == 0)}
+        left_out = {"config", "import", *(a.dest for a in self._actions if a.nargs == 0)}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def _find(self, name: str, problem: str) -> Any:

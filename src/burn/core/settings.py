@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from burn.core.errors import UserError
 
@@ -16,13 +16,17 @@ Settings = TypeVar("Settings")
 def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
     """The dataclass `kind` from plain values; what is not given keeps its default.
 
-    Raises UserError naming the setting for unknown ones, wrong types and numbers not finite.
+    A class whose plain values are arranged otherwise than its fields has `nested`, a class method
+    from the first to the second. Raises UserError naming the setting for unknown ones, wrong types
+    and numbers not finite.
     """
     assert is_dataclass(kind)
     if isinstance(values, kind):
         return values
     if not isinstance(values, Mapping):
         raise UserError(f"{name or 'settings'}: expected named values, got {_short(values)}")
+    if hasattr(kind, "nested"):
+        values = cast(Any, kind).nested(values)
     hints = get_type_hints(kind)
     prefix = f"{name}." if name else ""
     unknown = [str(key) for key in values if key not in {field.name for field in fields(kind)}]
@@ -55,6 +59,8 @@ def _fits(hint: Any, value: Any) -> bool:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             arguments = arguments[:1] * len(value)
         return len(value) == len(arguments) and all(map(_fits, arguments, value))
+    if origin is not None:
+        return isinstance(value, origin)
     if hint is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return number and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""A trained ReActNet as a chain of layers with few constants each: the maths of a packed file.
+"""A trained chain of binary layers with few constants each: the maths of a packed file.
 
 Notation, for each channel: a binary convolution of the network sees the map X, takes the signs of
 X + shift and gives to the integers d (the sum of products of signs) a BN and a shortcut; RPReLU
@@ -22,37 +22,33 @@ behind the stem):
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from burn.backbones.reactnet import ReActNet
+from burn.backbones.base import Backbone
 from burn.core.types import Precision
 from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
-from burn.layers import BinaryConv2d, RPReLU
+from burn.layers.block import Half
+from burn.layers.chain import Chain
 from burn.layers.sign import hard_sign, weight_scale
 
 
-def fold(backbone: ReActNet) -> tuple[Layer, ...]:
-    """The layers of `backbone` in eval mode, images to features, in the order they run.
+def fold(backbone: Backbone) -> tuple[Layer, ...]:
+    """The layers of `backbone`, a chain, in eval mode, images to features, in the order they run.
 
     Constants are float64 and not rounded; weights of binary convolutions have the network's type.
     """
-    layers: list[Layer] = [_stem(backbone)]
-    after = np.zeros(backbone.stem.out_channels)
-    for i, block in enumerate(backbone.blocks):
-        for part in ("spatial", "pointwise"):
-            convolution, norm, activation = (
-                getattr(block, part + suffix) for suffix in ("", "_norm", "_activation")
-            )
-            name = f"blocks.{i}.{part}"
-            layers.append(_binary(name, convolution, norm, activation, after))
-            after = _float64(activation.after)
+    chain = backbone.chain()
+    assert chain is not None
+    layers: list[Layer] = [_stem(backbone, chain)]
+    after = np.zeros(chain.stem.out_channels)
+    for name, half in chain.layers:
+        layers.append(_binary(name, half, after))
+        after = _float64(half.activation.after)
     layers.append(GlobalMean("pool", after))
-    if backbone.config.feature_layer:
-        linear = cast(nn.Linear, backbone.feature_layer[0])
+    if chain.feature_layer is not None:
+        linear = chain.feature_layer
         layers.append(linear_layer("feature_layer", linear.weight, linear.bias, relu=True))
     return tuple(layers)
 
@@ -62,20 +58,19 @@ def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Line
     return Linear(name, relu, _float64(weight), _float64(bias))
 
 
-def _stem(backbone: ReActNet) -> Convolution:
-    gain, offset = _affine(backbone.stem_norm)
+def _stem(backbone: Backbone, chain: Chain) -> Convolution:
+    gain, offset = _affine(chain.stem_norm)
     # As the network divides: its float32 0.229 is not the setting's.
     mean, std = (_float64(constant).reshape(3) for constant in (backbone.mean, backbone.std))
-    weight = _float64(backbone.stem.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
+    weight = _float64(chain.stem.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
     bias = offset - (weight * mean).sum(axis=(1, 2, 3))
-    return Convolution("stem", backbone.stem.stride[0], weight, bias, mean)
+    return Convolution("stem", chain.stem.stride[0], weight, bias, mean)
 
 
-def _binary(
-    name: str, convolution: BinaryConv2d, norm: nn.BatchNorm2d, activation: RPReLU, after: Array
-) -> BinaryConvolution:
+def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:
     """after: (in,), the constant that the map before this layer lacks."""
-    gain, offset = _affine(norm)
+    convolution, activation = half.convolution, half.activation
+    gain, offset = _affine(half.norm)
     weight = convolution.weight.detach()
     if convolution.precision == Precision.BINARY:
         gain = gain * _float64(weight_scale(weight.double())).reshape(-1)

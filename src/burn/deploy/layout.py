@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import REACTNET
 from burn.backbones.plan import ReActNetPlan, reactnet_plan
 from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 
@@ -107,7 +108,7 @@ def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
     place that it usually has: classes are named by numbers, and the file's origin, of which `pack`
     writes 150 bytes or so, is left out. None for a network that the format has no place for.
     """
-    if not is_binary(config.name):
+    if config.name != REACTNET:
         return None
     plan = reactnet_plan(config)
     if plan.num_features > MOST_CHANNELS:

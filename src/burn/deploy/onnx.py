@@ -1,7 +1,7 @@
 """`burn export OUT.onnx`: a network in float, for other runtimes.
 
-A ReActNet goes out folded (`fold.py`): a constant a channel where the network has BN, scales and
-shifts, as one would write the graph by hand.
+A chain of binary layers goes out folded (`fold.py`): a constant a channel where the network has BN,
+scales and shifts, as one would write the graph by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
-from burn.backbones.reactnet import ReActNet
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import UserError
@@ -32,6 +31,7 @@ from burn.deploy.shared import (
     sample_images,
     views_of,
 )
+from burn.layers.chain import Chain
 
 _MANY_PIXELS = 512**2  # of an image: larger ones are compared in smaller numbers
 _MISSING = "ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"
@@ -104,8 +104,8 @@ class _Network(nn.Module):
 
     def __init__(self, backbone: Backbone, classifier: nn.Linear | None) -> None:
         super().__init__()
-        folded = isinstance(backbone, ReActNet)
-        self.backbone = _folded(backbone) if folded else _Normalized(backbone)
+        chain = backbone.chain()
+        self.backbone = _Normalized(backbone) if chain is None else _folded(backbone, chain)
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -126,8 +126,8 @@ class _Normalized(nn.Module):
         return self.backbone(images)
 
 
-def _folded(backbone: ReActNet) -> nn.Sequential:
-    signs = backbone.precision != Precision.FLOAT
+def _folded(backbone: Backbone, chain: Chain) -> nn.Sequential:
+    signs = chain.precision != Precision.FLOAT
     return nn.Sequential(*(_module(layer, signs) for layer in fold(backbone)))
 
 

@@ -17,7 +17,6 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from burn.backbones.base import Backbone
-from burn.backbones.reactnet import ReActNet
 from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
 from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
 from burn.checkpoints.foreign.weights import backbone_from
@@ -36,6 +35,7 @@ from burn.deploy.shared import (
     sample_images,
     views_of,
 )
+from burn.layers.chain import Chain
 
 _CLOSE_SCORES = 0.01  # of the range of an image's scores
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
@@ -107,7 +107,6 @@ def pack_network(
     _check_out(out)
     if problem := _unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
-    assert isinstance(backbone, ReActNet)
     views = views_of(held)
     if classifier:
         _check_head(classifier, backbone, "the classifier")
@@ -150,17 +149,42 @@ def pack_network(
 
 def _unpackable(backbone: Backbone) -> str | None:
     """Why the format has no place for this network, if it has none."""
-    if not isinstance(backbone, ReActNet):
-        return f"it is a {backbone.config.name}, not a reactnet_a; burn export writes it as ONNX"
-    if backbone.precision == Precision.BINARY_ACTIVATIONS:
+    chain = backbone.chain()
+    if chain is None:
+        return (
+            f"it is a {backbone.config.name}, which is no chain of binary layers, as reactnet_a "
+            "is; burn export writes it as ONNX"
+        )
+    if problem := _unfoldable(chain):
+        return problem
+    if chain.precision == Precision.BINARY_ACTIVATIONS:
         return (
             "its weights are not binary: finish stage 2, or import it with --stage 2 if they are "
             "trained to be"
         )
-    if backbone.precision == Precision.FLOAT:
+    if chain.precision == Precision.FLOAT:
         return "its precision is float: nothing of it is binary; burn export writes it as ONNX"
     if backbone.num_features > MOST_CHANNELS:
         return f"it has {backbone.num_features} channels; the format has {MOST_CHANNELS} at most"
+    return None
+
+
+def _unfoldable(chain: Chain) -> str | None:
+    """What the format has no place for in the chain of a plugin's backbone."""
+    stem = chain.stem
+    side = stem.kernel_size[0]
+    plain = stem.groups == 1 and set(stem.dilation) == {1} and stem.padding_mode == "zeros"
+    if not plain or stem.bias is not None or stem.padding != (side // 2, side // 2):
+        return "its stem is no plain convolution without bias that pads by half its kernel"
+    channels = stem.out_channels
+    for name, half in chain.layers:
+        weight = half.convolution.weight
+        if weight.shape[1] != channels or len(weight) % channels:
+            return (
+                f"layer {name} takes {weight.shape[1]} channels and gives {len(weight)} behind a "
+                f"layer of {channels}, which is no chain whose shortcuts fit"
+            )
+        channels = len(weight)
     return None
 
 

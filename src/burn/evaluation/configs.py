@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from burn.core.errors import UserError
 from burn.runtime.bounds import require_processes, require_within
@@ -323,14 +322,3 @@ class Request:
                 raise UserError(f"give --{name}: images with labels")
         require_within(0, 2**32 - 1, seed=self.seed)
         require_processes(0, workers=self.workers)
-
-
-# Settings of each protocol, by its name.
-PROTOCOL_CONFIGS: Mapping[str, Any] = {
-    "knn": KnnConfig,
-    "linear": LinearConfig,
-    "semi": SemiConfig,
-    "transfer": TransferConfig,
-    "svm": SvmConfig,
-    "detection": DetectionConfig,
-}

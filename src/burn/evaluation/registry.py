@@ -24,22 +24,10 @@ from burn.data.open import open_source
 from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
 from burn.evaluation.context import EvaluationContext, Model, open_model
-from burn.evaluation.detection.protocol import run_detection
-from burn.evaluation.knn import run_knn
-from burn.evaluation.linear import run_linear, run_transfer
-from burn.evaluation.semi import run_semi
-from burn.evaluation.svm.protocol import run_svm
+from burn.evaluation.entries import PROTOCOLS
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import interrupted, sigterm_raises
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a protocol is run, and on what; its settings are in `PROTOCOL_CONFIGS`."""
-
-    run: Callable[[EvaluationContext, Any, Console], list[Result]]
-    open: Callable[[str | Source, str | Source], tuple[Source, Source]]
 
 
 @dataclass(frozen=True)
@@ -85,13 +73,10 @@ def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source
     return opened, test
 
 
-PROTOCOLS: dict[str, Protocol] = {
-    "knn": Protocol(run_knn, _open_labelled),
-    "linear": Protocol(run_linear, _open_labelled),
-    "semi": Protocol(run_semi, _open_labelled),
-    "transfer": Protocol(run_transfer, _open_labelled),
-    "svm": Protocol(run_svm, _open_either),
-    "detection": Protocol(run_detection, _open_boxes),
+_OPEN: dict[str, Callable[[str | Source, str | Source], tuple[Source, Source]]] = {
+    "labels": _open_labelled,
+    "boxes": _open_boxes,
+    "either": _open_either,
 }
 
 
@@ -130,8 +115,10 @@ def evaluate_checkpoint(
         Interrupted: After Ctrl-C or SIGTERM.
     """
     request.check()
-    config.check()
-    if protocol != "detection":
+    entry = PROTOCOLS[protocol]
+    if hasattr(config, "check"):
+        config.check()
+    if not entry.shares:
         require_alone(f"evaluate {protocol}")
     out = expand(request.out) if request.out else None
     with contextlib.ExitStack() as held:
@@ -175,7 +162,7 @@ def _evaluate(
     model, train, test = given
     if model is None:
         model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
-    train, test = PROTOCOLS[protocol].open(
+    train, test = _OPEN[PROTOCOLS[protocol].images](
         request.train if train is None else train, request.test if test is None else test
     )
     if out:
@@ -194,7 +181,7 @@ def _evaluate(
             context.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
         if isinstance(source, LabeledFiles) and source.missing:
             context.notes.append(f"{source.name}: {source.missing} images it lists have no file")
-    results = PROTOCOLS[protocol].run(context, config, console)
+    results = PROTOCOLS[protocol].load()(context, config, console)
     if results and not announced:
         announce(results)
     for note in context.notes[told:]:

@@ -1,7 +1,8 @@
 """Binary layers; they know nothing of training."""
 
 from burn.layers.activation import RPReLU, RSign
+from burn.layers.chain import BinaryLayer, Chain
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import binary_weight, sign
 
-__all__ = ["BinaryConv2d", "RPReLU", "RSign", "binary_weight", "sign"]
+__all__ = ["BinaryConv2d", "BinaryLayer", "Chain", "RPReLU", "RSign", "binary_weight", "sign"]

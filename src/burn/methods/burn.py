@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
-from burn.backbones.late import LateBackbone
+from burn.checkpoints.foreign.weights import Teacher
 from burn.core.schedule import loss_balance
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput, mlp
@@ -93,15 +93,13 @@ class Burn(Method):
     either case, so that a random one gives targets of a stable spread whatever the teacher's scale.
     """
 
-    def __init__(
-        self, backbone: Backbone, teacher: Backbone | LateBackbone, config: BurnConfig
-    ) -> None:
+    def __init__(self, backbone: Backbone, teacher: Teacher, config: BurnConfig) -> None:
         super().__init__()
         self.config = config
         self.num_views = self.num_taught = 2 if config.views == "cross" else 1
         self.backbone = backbone
-        self.teacher = FrozenTarget(teacher, config.teacher_batch_norm)
-        wide, narrow = teacher.num_features, backbone.num_features
+        self.teacher = FrozenTarget(teacher.network, config.teacher_batch_norm)
+        wide, narrow = teacher.network.num_features, backbone.num_features
         self.projection: nn.Module | None = None
         self.standardize = Standardize(wide) if config.standardize else None
         if config.projection == "mlp":

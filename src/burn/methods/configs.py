@@ -1,22 +1,15 @@
-"""Methods by name, and the settings of each, apart from what computes them: they need no torch."""
+"""The settings of each method, apart from what computes it: they need no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from burn.core.errors import UserError
 from burn.core.schedule import LambdaShape
 from burn.core.types import TeacherBatchNorm
 from burn.runtime.bounds import require_within
-
-MethodName = Literal[
-    "burn", "supervised", "supervised_kl", "byol", "swav", "mocov2", "s2bnn", "simclr", "infomin"
-]
-METHODS: tuple[MethodName, ...] = get_args(MethodName)
-NEED_TEACHER: frozenset[MethodName] = frozenset({"burn", "supervised_kl", "s2bnn"})
-NEED_LABELS: frozenset[MethodName] = frozenset({"supervised"})
 
 KlDirection = Literal["target_first", "student_first"]
 Similarity = Literal["cosine", "l1", "l2", "normalized_mse"]

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable
 
 from burn.core.errors import UserError
+from burn.core.plugins import registering
 from burn.recipes import baselines, teachers
 from burn.recipes import burn as burn_recipes
 from burn.recipes.schema import Recipe
@@ -70,6 +71,26 @@ _FAMILIES = {
     "_imagenet100": "ImageNet100",
     "_imagenet": "ImageNet",
 }
+
+
+def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    """Decorate a function without arguments that gives a recipe: its name is the recipe's.
+
+    `burn compare` takes METHOD_small, METHOD_imagenet and METHOD_imagenet100 for method METHOD.
+
+    Raises:
+        UserError: The name is one of burn's own recipes.
+    """
+    name = function.__name__
+    if name in RECIPES and name not in _registered:
+        raise UserError(f"recipe {name} is one of burn's own: choose another name")
+    registering(function.__module__)
+    _registered.add(name)
+    RECIPES[name] = function
+    return function
+
+
+_registered: set[str] = set()  # names of plugins' recipes
 
 
 def recipe_list() -> str:

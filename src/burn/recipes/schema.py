@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, cast
 
-from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import is_binary
 from burn.core.errors import UserError
+from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
 from burn.methods.configs import (
-    NEED_TEACHER,
     BurnConfig,
     ByolConfig,
     InfominConfig,
-    MethodName,
     Mocov2Config,
     S2bnnConfig,
     SimclrConfig,
     SwavConfig,
 )
+from burn.methods.registry import METHODS, find_method
 from burn.recipes.optim import OptimConfig
 from burn.runtime.bounds import require_within
 from burn.runtime.compute import Compute
@@ -30,8 +32,8 @@ class Recipe:
     """Settings of a run; data, teacher, seed and machine are given beside it.
 
     Attributes:
-        method: burn, s2bnn and supervised_kl learn from a teacher, supervised from labels, the
-            others from the images alone.
+        method: burn, s2bnn and supervised_kl learn from a teacher, supervised from labels, byol,
+            swav, mocov2, simclr and infomin from the images alone.
         epochs: epochs of each stage.
         batch_size: images for each optimizer step.
         accumulate: parts into which a batch is cut where memory is short.
@@ -51,9 +53,11 @@ class Recipe:
         infomin: InfoMin's negatives, momentum and head.
         views: augmentation.
         optim: optimizer and learning rate.
+        registered: settings of a method that a plugin registered, by its name; among plain values
+            they stand beside the others, under that name.
     """
 
-    method: MethodName = "burn"
+    method: str = "burn"
     epochs: int = 200
     batch_size: int = 256
     accumulate: int = 1
@@ -71,6 +75,28 @@ class Recipe:
     infomin: InfominConfig = field(default_factory=InfominConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    registered: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        entry = METHODS.get(self.method)
+        own: dict[str, Any] = {}
+        if entry is not None and entry.plugin is not None and entry.config is not None:
+            own[entry.name] = self.registered.get(entry.name) or entry.config()
+        object.__setattr__(self, "registered", own)
+
+    @classmethod
+    def nested(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Plain values as the fields hold them: a plugin's settings in `registered`."""
+        known = {one.name for one in fields(cls)}
+        registered = {
+            name: from_plain(cast(type, entry.config), values[name], name)
+            for name, entry in METHODS.items()
+            if name in values and name not in known and entry.config is not None
+        }
+        if not registered:
+            return values
+        rest = {name: value for name, value in values.items() if name not in registered}
+        return {**rest, "registered": registered}
 
     def check(self) -> None:
         """Raise UserError for values out of range or options that contradict each other."""
@@ -92,19 +118,23 @@ class Recipe:
             )
         require_within(8, 4096, teacher_size=self.teacher_size)
         require_within(1, 10**6, view_epochs=self.view_epochs)
-        if self.teacher_size is not None and self.method not in NEED_TEACHER:
+        entry = find_method(self.method)
+        if self.teacher_size is not None and not entry.needs_teacher:
             raise UserError(
                 f"--teacher-size {self.teacher_size}: method {self.method} has no teacher; leave "
                 "it out"
             )
-        if self.method == "simclr" and self.accumulate > 1:
+        if self.accumulate > 1 and not entry.accumulates:
             raise UserError(
-                f"method simclr cannot cut a batch into accumulate {self.accumulate} parts: an "
-                "image's negatives are the others of its batch"
+                f"method {self.method} cannot cut a batch into accumulate {self.accumulate} parts: "
+                "an image's negatives are the others of its batch"
             )
         for part in (self.burn, self.byol, self.swav, self.mocov2, self.s2bnn, self.simclr,
                      self.infomin, self.views, self.optim):  # fmt: skip
             part.check()
+        for settings in self.registered.values():
+            if hasattr(settings, "check"):
+                settings.check()
 
     def view_epoch(self, epoch: int) -> int:
         """The epoch, counted from 0, whose views an epoch has."""
@@ -130,20 +160,29 @@ class Recipe:
         return replace(self, backbone=mine)
 
     def method_config(self) -> Any:
-        """The settings of its own method, or None for the supervised ones, which have none."""
-        return getattr(self, self.method, None)
+        """The settings of its own method, or None for a method that has none."""
+        if self.method in self.registered:
+            return self.registered[self.method]
+        return getattr(self, self.method) if find_method(self.method).config else None
 
-    def view_configs(self, num_views: int) -> tuple[ViewConfig, ...]:
-        """The augmentation of each view of an image: all alike but for SwAV's small crops."""
-        if self.method != "swav":
-            return (self.views,) * num_views
-        small = replace(
-            self.views,
-            size=self.swav.small_size,
-            resize=None,
-            crop_scale=self.swav.small_scale,
-        )
-        return (self.views,) * 2 + (small,) * (num_views - 2)
+    def view_configs(self, num_views: int | None = None) -> tuple[ViewConfig, ...]:
+        """The augmentation of each view of an image: all alike, as SwAV's small crops are not.
+
+        Args:
+            num_views: Views that the method takes; None gives each kind of view once.
+
+        Raises:
+            UserError: A plugin's method takes another number of views than it describes.
+        """
+        views = find_method(self.method).views
+        if views is None:
+            return (self.views,) * (num_views or 1)
+        configs = tuple(views(self.views, self.method_config()))
+        if num_views not in (None, len(configs)):
+            raise UserError(
+                f"method {self.method} takes {num_views} views, but describes {len(configs)}"
+            )
+        return configs
 
     def teacher_view(self) -> ViewConfig:
         """The augmentation of the views that the teacher sees: the student's, or a size of its own.
@@ -172,7 +211,9 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Nested plain values."""
-        return asdict(self)
+        plain = asdict(self)
+        registered = plain.pop("registered")
+        return {**plain, **registered}
 
 
 _ENOUGH = 32  # images of a part, for BN's statistics

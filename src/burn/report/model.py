@@ -197,7 +197,10 @@ class Verdict:
 
 def networks(gathered: Gathered) -> list[Network]:
     """Every network that was evaluated, with all its numbers but those of packed files."""
-    evaluated = [j for j in gathered.found_results if j.result.protocol in PROTOCOLS]
+    evaluated = [
+        j for j in gathered.found_results
+        if j.result.protocol != "pack" and j.result.protocol.isidentifier()
+    ]  # fmt: skip
     names = _labels([j.result for j in evaluated])
     clusters: dict[tuple[str, ...], list[FoundResult]] = {}
     for j in evaluated:

@@ -11,7 +11,7 @@ from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.layers import BinaryConv2d
-from burn.methods.configs import NEED_TEACHER
+from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.training.plan import RunPlan
@@ -20,13 +20,14 @@ from burn.training.plan import RunPlan
 def check_plan(plan: RunPlan) -> None:
     """Raise UserError unless method, teacher, steps and random seed go together."""
     method = plan.recipe.method
-    if method in NEED_TEACHER and not plan.teacher:
+    needs_teacher = find_method(method).needs_teacher
+    if needs_teacher and not plan.teacher:
         recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
         raise UserError(
             f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
             f"recipe, {recipe} say"
         )
-    if method not in NEED_TEACHER and plan.teacher is not None:
+    if not needs_teacher and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
     if plan.max_steps is not None and plan.max_steps < 1:
         raise UserError(f"max_steps {plan.max_steps} is not at least 1")
@@ -49,7 +50,6 @@ def check_view_size(recipe: Recipe) -> None:
     """The views must be large enough for the backbone's strides, and its pooling give a vector."""
     network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
     name = recipe.backbone.name
-    num_views = 2 + recipe.swav.small_crops
     single: list[nn.Module] = []
 
     def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -59,7 +59,7 @@ def check_view_size(recipe: Recipe) -> None:
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, BinaryConv2d)):
             layer.register_forward_pre_hook(look)
-    sizes = {view.size for view in recipe.view_configs(num_views)}
+    sizes = {view.size for view in recipe.view_configs()}
     for size in sizes:
         try:
             with torch.inference_mode():

@@ -16,8 +16,7 @@ from burn.data.base import Source
 from burn.data.checks import require_readable
 from burn.data.open import open_source
 from burn.methods.base import Method
-from burn.methods.configs import NEED_LABELS
-from burn.methods.registry import SHUFFLE_NORMS, build_method
+from burn.methods.registry import build_method, find_method
 from burn.runtime.compute import default_workers, uses_bfloat16
 from burn.runtime.distributed import Processes
 from burn.training.plan import Machine, RunPlan
@@ -40,7 +39,7 @@ class PreparedRun:
         self.named = plan.recipe
         self.source = open_source(plan.data) if source is None else source
         require_readable(self.source, at_least=2 * processes.count)
-        if plan.recipe.method in NEED_LABELS and self.source.labels is None:
+        if find_method(plan.recipe.method).needs_labels and self.source.labels is None:
             raise UserError(
                 f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
                 "folders, or parquet with a column label"
@@ -98,7 +97,7 @@ class PreparedRun:
     def synchronizes(self) -> bool:
         """Whether BN takes its statistics from all processes' images."""
         several = self.processes.count > 1 and self.processes.device.type == "cuda"
-        return several and self.plan.recipe.method not in SHUFFLE_NORMS
+        return several and find_method(self.plan.recipe.method).synchronize_norms
 
     def fail(self, message: str) -> NoReturn:
         """What every process finds at once is said by the first."""

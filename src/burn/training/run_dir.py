@@ -12,13 +12,17 @@ from typing import Any
 
 import torch
 
+from burn.backbones.entries import BACKBONES
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.files import remove_unfinished, write_text
 from burn.core.inputs import read_json
+from burn.core.plugins import describe_plugin, require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
+from burn.methods.registry import METHODS, find_method
+from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.callbacks.resume import difference_of_runs
@@ -37,6 +41,8 @@ def read_plan(out: Path) -> RunPlan:
 
 
 def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
+    require_plugins(stored.get("plugins"), "method", METHODS, f"the run in {out}")
+    require_plugins(stored.get("plugins"), "backbone", BACKBONES, f"the run in {out}")
     try:
         return from_plain(RunPlan, stored["plan"])
     except (KeyError, TypeError, UserError) as error:
@@ -50,7 +56,19 @@ def describe_run(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict
     origin = None if teacher is None else teacher.origin
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
-    return {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data, "teacher": origin}
+    about = {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data, "teacher": origin}
+    plugins = _plugins_of(plan.recipe)
+    return {**about, "plugins": plugins} if plugins else about
+
+
+def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
+    """The parts that plugins registered, as JSON values."""
+    backbone = BACKBONES.get(recipe.backbone.name)
+    method = describe_plugin("method", recipe.method, find_method(recipe.method).plugin)
+    return [
+        *method,
+        *describe_plugin("backbone", recipe.backbone.name, backbone and backbone.plugin),
+    ]
 
 
 def describe_machine(processes: Processes) -> dict[str, Any]:

@@ -212,6 +212,7 @@ class Stage:
             "recipe": {"name": run.plan.recipe_name, **recipe.to_json()},
             "data": run.described["data"],
             "teacher": run.described["teacher"],
+            **({"plugins": run.described["plugins"]} if "plugins" in run.described else {}),
             "machine": run.machine_described,
             "monitor": {
                 "knn": monitor.knn,

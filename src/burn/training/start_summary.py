@@ -18,7 +18,7 @@ from burn.data.formats.folder import Folder, skipped_files
 from burn.data.formats.labeled import LabeledFiles
 from burn.data.view_config import ViewConfig
 from burn.methods.base import Method
-from burn.methods.configs import NEED_LABELS
+from burn.methods.registry import find_method
 from burn.methods.shared.frozen import FrozenTarget
 from burn.recipes.schema import Recipe
 from burn.training.callbacks.pace import rate, rough_time
@@ -79,7 +79,7 @@ def _images(source: Source) -> str:
 def _classes(source: Source, recipe: Recipe) -> str:
     if source.labels is None:
         return "none; labels are not needed, but kNN accuracy cannot be monitored"
-    if recipe.method in NEED_LABELS:
+    if find_method(recipe.method).needs_labels:
         return f"{len(source.classes):,}, which method {recipe.method} learns from"
     return f"{len(source.classes):,}, only used to monitor kNN accuracy"
 

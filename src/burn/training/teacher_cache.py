@@ -13,7 +13,7 @@ from burn.core.errors import UserError
 from burn.data.augment import drawing_fingerprint
 from burn.data.base import Source
 from burn.data.feature_cache import CacheFolder, FeatureCache
-from burn.methods.configs import NEED_TEACHER
+from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 
 _LOOKED_AT = 64  # views, to tell how much is known
@@ -21,8 +21,8 @@ _LOOKED_AT = 64  # views, to tell how much is known
 
 def is_cacheable(recipe: Recipe) -> bool:
     """Whether the teacher's features of a view depend on nothing but the view."""
-    batch_norm = recipe.method == "burn" and recipe.burn.teacher_batch_norm == "batch"
-    return recipe.method in NEED_TEACHER and not batch_norm
+    entry = find_method(recipe.method)
+    return entry.needs_teacher and entry.caches_teacher(recipe.method_config())
 
 
 class TeacherCache:

@@ -24,7 +24,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
-from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import BACKBONES
 from burn.backbones.fit import problems
 from burn.backbones.late import LateBackbone
 from burn.backbones.registry import build_backbone, describe_backbone
@@ -36,6 +37,7 @@ from burn.checkpoints.native import find_checkpoint, load_checkpoint, take
 from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import require_safetensors, status_of
 from burn.core.paths import expand, nearest_path
+from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 
@@ -59,6 +61,7 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
 def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateBackbone:
     """The same, built when it is first needed, from torch's global random state."""
     origin, weights = checkpoint.origin, take(checkpoint.weights, "backbone.")
+    require_plugins(checkpoint.meta.get("plugins"), "backbone", BACKBONES, origin)
     try:
         config = from_plain(BackboneConfig, checkpoint.meta["backbone"])
         precision = Precision(checkpoint.meta["precision"])
@@ -156,7 +159,7 @@ def _read(spec: str) -> _Source:
         raise UserError(f"no checkpoint at {spec}: {f'did you mean {near}?' if near else hint}")
     if name == "hub":
         return _read_theirs(spec, *_download(file_name))
-    config = BackboneConfig(name) if is_binary(name) or "." not in name else _tagged(name)
+    config = BackboneConfig(name) if name in BACKBONES or "." not in name else _tagged(name)
     if not file_name:
         raise UserError(f"--teacher {spec}: give a file of weights behind the colon")
     file = expand(file_name)
@@ -210,7 +213,7 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
 
 def _weights_of(backbone: Backbone) -> nn.Module:
     """What holds the weights by the names of the architecture's authors."""
-    model = backbone if is_binary(backbone.config.name) else backbone.model
+    model = backbone if backbone.config.name in BACKBONES else backbone.model
     assert isinstance(model, nn.Module)
     return model
 
@@ -396,7 +399,7 @@ def _check_attention(layout: Layout, model: nn.Module, name: str) -> None:
 def _classifiers(backbone: Backbone) -> list[str]:
     """Names that the classifier may have: timm's for the architecture, and the common ones."""
     names: Any = ()
-    if not is_binary(backbone.config.name):
+    if backbone.config.name not in BACKBONES:
         names = cast(Any, backbone).model.pretrained_cfg.get("classifier") or ()
     names = [names] if isinstance(names, str) else list(names)
     return list(dict.fromkeys([*names, "fc", "head", "classifier"]))

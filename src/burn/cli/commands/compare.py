@@ -10,7 +10,7 @@ from burn.cli.shared import print_results, read_campaign
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn compare` with the arguments after its name."""
-    from burn.campaigns.compare import COMPARED, Comparison, compare
+    from burn.campaigns.compare import Comparison, compare, compared
     from burn.report.render.tables import comparison_table
 
     parser = Parser(
@@ -26,12 +26,11 @@ def run(arguments: list[str], console: Console) -> None:
         "      --labelled-teacher runs/teacher-supervised --out runs/compared",
     )
     parser.add_argument(
-        "--methods", type=str, default="all", help=f"all, or some of {', '.join(COMPARED)}"
+        "--methods", type=str, default="all", help=f"all, or some of {', '.join(compared())}"
     )
     options, comparison, execution = read_campaign(parser, arguments, Comparison)
-    methods = (
-        COMPARED if options.methods == "all" else [m.strip() for m in options.methods.split(",")]
-    )
+    names = [name.strip() for name in options.methods.split(",")]
+    methods = compared() if options.methods == "all" else names
     compare(
         comparison, methods, execution, console,
         lambda results: print_results(results, options.json, comparison_table),

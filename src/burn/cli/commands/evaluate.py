@@ -32,14 +32,15 @@ _EVALUATE_EXAMPLES = """\
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn evaluate` with the arguments after its name."""
-    from burn.evaluation.configs import PROTOCOL_CONFIGS, Request
+    from burn.evaluation.configs import Request
+    from burn.evaluation.entries import PROTOCOLS
     from burn.report.render.tables import results_table
 
     protocol = arguments[0] if arguments else "--help"
-    if protocol not in (*PROTOCOL_CONFIGS, "-h", "--help"):
-        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOL_CONFIGS)} first")
+    if protocol not in (*PROTOCOLS, "-h", "--help"):
+        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOLS)} first")
     parser = Parser("evaluate PROTOCOL CHECKPOINT", _EVALUATE, _EVALUATE_EXAMPLES)
-    parser.add_argument("protocol", type=str, help=", ".join(PROTOCOL_CONFIGS))
+    parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
     parser.add_argument(
         "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
     )
@@ -50,7 +51,7 @@ def run(arguments: list[str], console: Console) -> None:
         help="the checkpoint's network with random weights: the floor",
     )
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    kind = PROTOCOL_CONFIGS.get(protocol)
+    kind = PROTOCOLS[protocol].config if protocol in PROTOCOLS else None
     if kind:
         parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments or ["--help"])

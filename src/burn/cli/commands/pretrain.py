@@ -15,6 +15,7 @@ from burn.cli.parser import Parser
 from burn.cli.shared import device_named, teacher_cache
 from burn.core.errors import UserError, shortened
 from burn.core.paths import expand
+from burn.core.plugins import imports
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.launch import launch, started_by_launcher
 from burn.runtime.ranks import ranks
@@ -24,6 +25,7 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn pretrain` with the arguments after its name."""
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
+    from burn.methods.registry import registered_configs
     from burn.recipes.registry import find_recipe, recipe_list
     from burn.recipes.schema import Recipe
     from burn.training.callbacks.pace import rate
@@ -103,7 +105,7 @@ def run(arguments: list[str], console: Console) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print how stages ended as JSON lines")
     parser.add_configuration()
-    parser.add_fields(Recipe)
+    parser.add_fields(Recipe, registered_configs())
     expanded = parser.expand(arguments)
     resuming = _resumed_plan(parser, expanded)
     name = resuming.recipe_name if resuming else parser.peek(expanded, "recipe")
@@ -193,7 +195,8 @@ def _resume_command(arguments: Sequence[str], out: str) -> str:
             kept.append(argument)
             if not separator and name not in ("--profile", "--compile"):
                 kept += arguments[position + 1 : position + 2]
-    return shlex.join(["burn", "pretrain", "--resume", "--out", out, *kept])
+    given = [word for name in imports() for word in ("--import", name)]
+    return shlex.join(["burn", "pretrain", "--resume", "--out", out, *given, *kept])
 
 
 _OF_THE_MACHINE = (
@@ -235,7 +238,8 @@ def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None
             )
         return
     if (devices or 1) * (num_nodes or 1) > 1:
-        raise SystemExit(launch(["pretrain", *arguments], devices or 1, num_nodes or 1))
+        given = [f"--import={name}" for name in imports()]
+        raise SystemExit(launch(["pretrain", *given, *arguments], devices or 1, num_nodes or 1))
 
 
 def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:

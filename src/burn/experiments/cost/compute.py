@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from burn.backbones.config import BackboneConfig, is_binary
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import BACKBONES, REACTNET, is_binary
 from burn.backbones.fit import problems
 from burn.backbones.plan import parameter_shapes, reactnet_plan, state_shapes
 from burn.backbones.registry import check_backbone
 from burn.checkpoints.native import Description, read_description
 from burn.core.errors import UserError, printable
+from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.deploy.layout import predicted_bytes
@@ -93,6 +95,7 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
     the weights of a ReActNet are not those of its settings.
     """
     meta = description.meta
+    require_plugins(meta.get("plugins"), "backbone", BACKBONES, description.origin)
     try:
         config = from_plain(BackboneConfig, meta["backbone"])
         check_backbone(config)
@@ -104,7 +107,7 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
         size = _whole("size of its views", meta["views"]["size"])
         if not 1 <= size <= _LARGEST_SIDE:
             raise ValueError(f"its views have {size} pixels")
-        expected = state_shapes(reactnet_plan(config)) if is_binary(config.name) else None
+        expected = state_shapes(reactnet_plan(config)) if config.name == REACTNET else None
     except (KeyError, TypeError, ValueError) as error:
         reason = printable(str(error))
         message = f"{description.origin}: its description is damaged: {reason}"
@@ -152,7 +155,7 @@ def count_named(
     else:
         config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
         build = partial(_named_network, config)
-    network = None if is_binary(config.name) else build()
+    network = None if config.name == REACTNET else build()
     if network is not None:
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
@@ -176,7 +179,8 @@ def _float_network(checkpoint: Path) -> Backbone:
 def _named_network(config: BackboneConfig) -> Backbone:
     from burn.backbones.registry import build_backbone
 
-    return build_backbone(config, Precision.FLOAT)
+    precision = Precision.BINARY if is_binary(config.name) else Precision.FLOAT
+    return build_backbone(config, precision)
 
 
 def cost_title(about: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from burn.campaigns.settings import TAUGHT
+from burn.campaigns.settings import is_taught
 from burn.experiments.figure import BLUE, INK, ORANGE, SOFT, Report, Row, listed, save
 from burn.report.render.tables import mean_and_spread
 
@@ -86,7 +86,7 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
         ]  # fmt: skip
         if slower:
             said.append(f"burn takes less time and is more accurate than {listed(slower)}.")
-    taught = [name for name in methods if name in TAUGHT]
+    taught = [name for name in methods if is_taught(name)]
     if taught:
         known = {
             name: took for name in taught
@@ -111,7 +111,7 @@ def _cost_table(methods: dict[str, list[Row]]) -> str:
     lines = ["| | linear | kNN | training | teacher |", "|---|---|---|---|---|"]
     for name, rows in sorted(methods.items(), key=lambda item: -_mean(item[1], "linear")):
         took = rows[0]["teacher_seconds"]
-        unknown = "not recorded" if name in TAUGHT else ""
+        unknown = "not recorded" if is_taught(name) else ""
         lines.append(
             f"| {name} | {mean_and_spread([row['linear'] for row in rows])} "
             f"| {mean_and_spread([row['knn'] for row in rows])} | {_seconds(rows):.0f} s "

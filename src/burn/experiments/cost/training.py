@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from burn.campaigns.settings import TAUGHT
+from burn.campaigns.settings import VARIANTS_OF_BURN, is_taught, is_taught_classes
 from burn.core.errors import UserError
 from burn.core.paths import expand
 from burn.experiments.rows import Row
+from burn.methods.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ def training_costs(options: CostOptions) -> list[Row]:
     try:
         shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
         teachers = {
-            method: shared["labelled_teacher" if method == "supervised_kl" else "teacher"]
-            for method in TAUGHT
+            method: shared["labelled_teacher" if is_taught_classes(method) else "teacher"]
+            for method in (*METHODS, *VARIANTS_OF_BURN)
+            if is_taught(method)
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{folder / 'comparison.json'} is damaged: {error}") from error

@@ -21,7 +21,9 @@ def result_tables(found: Sequence[Network]) -> list[Table]:
             pairs[n.train, n.test] = None
     tables = []
     for train, test in pairs:
-        for family in (PROTOCOLS[:4], ("svm",), ("detection",)):
+        here = (n.protocol for network in found for n in network.numbers)
+        others = tuple(dict.fromkeys(name for name in here if name not in PROTOCOLS))
+        for family in (PROTOCOLS[:4], ("svm",), ("detection",), others):
             mine = [
                 (network, n)
                 for network in found
@@ -34,7 +36,8 @@ def result_tables(found: Sequence[Network]) -> list[Table]:
 
 
 def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Table:
-    order = {protocol: place for place, protocol in enumerate(PROTOCOLS)}
+    known = dict.fromkeys((*PROTOCOLS, *(n.protocol for _, n in mine)))
+    order = {protocol: place for place, protocol in enumerate(known)}
     labels = sorted(
         dict.fromkeys((order[n.protocol], n.label) for _, n in mine), key=lambda pair: pair[0]
     )

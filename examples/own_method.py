@@ -1,0 +1,82 @@
+"""A method of your own in one file: images that the teacher finds alike are to be alike.
+
+For every image of a batch, teacher and student give a distribution over the other images by the
+cosine of their features; the loss is the Kullback-Leibler divergence between the two. Unlike the
+paper's feature similarity it needs no projection where the widths of both networks differ.
+
+    burn pretrain --import examples/own_method.py --recipe relations_small --data digits \\
+        --teacher runs/teacher --relations.temperature 0.1 --out runs/relations
+    burn compare --import examples/own_method.py --methods burn,relations --data digits \\
+        --test digits --budget 20000 --teacher runs/teacher --out runs/compared
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import burn
+
+
+@dataclass(frozen=True)
+class RelationsConfig:
+    """Settings of the method, `--relations.temperature` and so on.
+
+    Attributes:
+        temperature: of both softmaxes.
+    """
+
+    temperature: float = 0.1
+
+    def check(self) -> None:
+        """Raise UserError for values out of range."""
+        if not 0.001 <= self.temperature <= 100:
+            raise burn.UserError(f"relations.temperature {self.temperature} is not in 0.001 … 100")
+
+
+def relations(features: Tensor, temperature: float) -> Tensor:
+    """(batch, dimension) -> log-probabilities (batch, batch), an image itself left out."""
+    unit = F.normalize(features.float(), dim=1)
+    scores = unit @ unit.T / temperature
+    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    return F.log_softmax(scores.masked_fill(itself, -1e4), dim=1)
+
+
+# A batch cut into parts would compare an image with the others of its part alone.
+@burn.register_method("relations", config=RelationsConfig, needs=["teacher"], accumulates=False)
+class Relations(burn.Method):
+    """KL(teacher's relations || student's), mean over the batch."""
+
+    num_views = 1  # augmented views that the method takes of an image
+    num_taught = 1  # how many of them, the first ones, the teacher sees
+
+    def __init__(
+        self, backbone: burn.Backbone, teacher: burn.Teacher, config: RelationsConfig
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        self.teacher = burn.FrozenTarget(teacher.network)
+
+    def parts(self) -> list[burn.Part]:
+        return [
+            burn.Part("backbone", self.backbone, trained=True),
+            burn.Part("teacher", self.teacher, trained=False),
+        ]
+
+    def forward(self, batch: burn.Batch, progress: float) -> burn.StepOutput:
+        temperature = self.config.temperature
+        features = self.backbone(batch.views[0])
+        target = relations(self.teacher.of_view(batch, 0), temperature)
+        found = relations(features, temperature)
+        loss = F.kl_div(found, target, reduction="batchmean", log_target=True)
+        return burn.StepOutput(loss, {"loss": loss.detach()}, features.detach())
+
+
+@burn.register_recipe
+def relations_small() -> burn.Recipe:
+    """32-pixel images: BURN's small recipe with this method."""
+    return replace(burn.recipe("burn_small"), method="relations")

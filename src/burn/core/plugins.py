@@ -1,0 +1,216 @@
+"""Plugins: code of others that registers methods, backbones, protocols and recipes.
+
+A plugin is a Python file or a module, which `--import` names, or the entry point of an installed
+package in the group `burn.plugins`. What it registers remembers it, so that runs and checkpoints
+can say what they need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from burn.core.errors import UserError, printable, shortened
+from burn.core.paths import expand
+
+GROUP = "burn.plugins"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Where a registered part comes from.
+
+    Attributes:
+        name: What `--import` takes, or the module that registered it.
+        sha256: Of the file, where it is one.
+    """
+
+    name: str
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    plugin: Plugin
+    file: str | None  # of its code
+
+
+_loaded: dict[str, _Loaded] = {}  # by the name that --import took
+_installed: dict[str, str | None] = {}  # entry points to their files
+_loading: list[Plugin] = []
+_registered: list[Plugin] = []  # one for each part
+
+
+def registering(module: str) -> Plugin:
+    """The plugin that registers a part now: the one that is being loaded, or the module itself."""
+    plugin = _loading[-1] if _loading else Plugin(module)
+    _registered.append(plugin)
+    return plugin
+
+
+def imports() -> tuple[str, ...]:
+    """What `--import` was given, as other processes are to be given it."""
+    return tuple(_loaded)
+
+
+def load_plugin(name: str) -> None:
+    """Import a plugin; one that is loaded already is left as it is.
+
+    Args:
+        name: A file that ends in .py, or a module that Python finds. A file's folder is added to
+            the end of `sys.path`, so that it can import what stands beside it.
+
+    Raises:
+        UserError: There is none, its name is another module's, it cannot be imported, or it
+            registers nothing.
+    """
+    if name in _loaded:
+        return
+    if not name:
+        raise UserError("--import names nothing: give a Python file, my_method.py, or a module")
+    path = expand(name)
+    if path.suffix == ".py" or "/" in name:
+        module, plugin = _module_of(path, name), Plugin(name, _digest(path, name))
+    else:
+        module, plugin = name, Plugin(name)
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"--import {shortened(name)}: give a Python file or a module's name")
+    before = len(_registered)
+    _loading.append(plugin)
+    try:
+        imported = importlib.import_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            raise UserError(
+                f"--import {name}: Python finds no module of that name: give the file, {name}.py, "
+                "or install the package"
+            ) from error
+        raise UserError(f"--import {name}: {_described(error, str(path))}") from error
+    finally:
+        _loading.pop()
+    if len(_registered) == before:
+        raise UserError(
+            f"--import {name} registers nothing: decorate a class with burn.register_method, "
+            "burn.register_backbone or burn.register_protocol"
+        )
+    _loaded[name] = _Loaded(plugin, getattr(imported, "__file__", None))
+
+
+def load_installed(warn: Callable[[str], None]) -> None:
+    """Import the plugins of installed packages; of one that fails `warn` is told in a line."""
+    for entry in entry_points(group=GROUP):
+        if entry.name in _installed:
+            continue
+        _installed[entry.name] = None
+        _loading.append(Plugin(entry.value))
+        try:
+            loaded = entry.load()
+            _installed[entry.name] = getattr(loaded, "__file__", None)
+        except Exception as error:
+            package = entry.dist.name if entry.dist else entry.value
+            warn(f"plugin {entry.name} of package {package} is left out: {_described(error, '')}")
+        finally:
+            _loading.pop()
+
+
+def fault_in_plugin(error: BaseException) -> str | None:
+    """The innermost line of a plugin in an exception's traceback, or None where there is none."""
+    files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
+    files |= {file: name for name, file in _installed.items() if file}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return f"{files[frame.filename]} line {frame.lineno}"
+    return None
+
+
+def require_plugins(needed: Any, kind: str, known: Mapping[str, Any], what: str) -> None:
+    """Raise UserError where a file needs a part of a plugin that is not registered.
+
+    Args:
+        needed: What the file says of its plugins, as `describe_plugin` gives it; of unknown origin.
+        kind: method or backbone.
+        known: What is registered, by name.
+        what: The file, for the message.
+    """
+    for one in needed if isinstance(needed, list) else ():
+        if not isinstance(one, dict) or one.get("kind") != kind or str(one.get("name")) in known:
+            continue
+        name, plugin = (shortened(printable(str(one.get(key)))) for key in ("name", "import"))
+        raise UserError(
+            f"{what} has {kind} {name} of {plugin}, which is not loaded: give --import {plugin}, "
+            "or import it first"
+        )
+
+
+def describe_plugin(kind: str, name: str, plugin: Plugin | None) -> list[dict[str, Any]]:
+    """What a run and a checkpoint say of a registered part, as JSON values; [] of burn's own."""
+    if plugin is None:
+        return []
+    return [{"kind": kind, "name": name, "import": plugin.name, "sha256": plugin.sha256}]
+
+
+def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
+    """The name of a part that is registered.
+
+    Raises:
+        UserError: It is no lower-case identifier, or burn's own. A plugin's may be registered
+            again, as a notebook's cell is run again.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
+        raise UserError(f"{kind} {shortened(str(name))!r}: a name is lower-case letters, digits, _")
+    if name in taken and taken[name].plugin is None:
+        raise UserError(f"{kind} {name} is one of burn's own: choose another name")
+    return name
+
+
+def _module_of(path: Path, name: str) -> str:
+    """The name by which a file is imported; its folder is on `sys.path` afterwards."""
+    if path.suffix != ".py":
+        raise UserError(f"--import {name} is no Python file: its name ends in .py")
+    if not path.is_file():
+        raise UserError(f"--import {name}: there is no such file")
+    file, module = path.resolve(), path.stem
+    if not module.isidentifier():
+        raise UserError(f"--import {name}: call the file by letters, digits and _ only")
+    folder = str(file.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    importlib.invalidate_caches()
+    there = sys.modules.get(module)
+    found = getattr(there, "__file__", None)
+    if there is None:
+        spec = importlib.util.find_spec(module)
+        found = spec.origin if spec else None
+    if found is None or Path(found).resolve() != file:
+        raise UserError(
+            f"--import {name}: {module} is another module's name, of {found or 'Python itself'}: "
+            "rename the file"
+        )
+    return module
+
+
+def _digest(path: Path, name: str) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"--import {name} cannot be read: {error.strerror}") from error
+
+
+def _described(error: Exception, file: str) -> str:
+    """An exception in one line, with the last line of `file` that it passed."""
+    text = shortened(printable(f"{type(error).__name__}: {error}"), 200)
+    if isinstance(error, SyntaxError):
+        return text
+    own = str(Path(file).resolve()) if file else ""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    return f"line {lines[-1]}: {text}" if lines else text
