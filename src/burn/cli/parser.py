@@ -127,7 +127,7 @@ class Parser(jsonargparse.ArgumentParser):
         for entry in read_configuration(Path(path)):
             name = f"--{entry.name}"
             action = self._find(name, f"--config {path}: unknown option {shortened(entry.name)}")
-            if action is None or action.nargs == 0 or name == "--config":
+            if action is None or action.nargs == 0 or name in ("--config", "--import"):
                 switches.append(entry.name)
             elif _type_of(action) in (bool, bool | None) and entry.kind != "bool":
                 raise UserError(

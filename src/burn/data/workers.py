@@ -18,7 +18,7 @@ except ImportError:  # Windows
     resource = None
 
 import cv2
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from burn.core.errors import UserError
 
@@ -32,7 +32,16 @@ class QuietLoader(DataLoader[Any]):
 
     Iterating raises UserError where the limit of open files is too low for the workers, where one
     of them dies, and where their memory or files do not suffice.
+
+    Workers are forked, also in a process that was itself spawned, as a campaign's are: transforms
+    are functions within functions, which cannot be handed over otherwise.
     """
+
+    def __init__(self, dataset: Dataset[Any], *, num_workers: int, **options: Any) -> None:
+        context = "fork" if num_workers else None
+        super().__init__(
+            dataset, num_workers=num_workers, multiprocessing_context=context, **options
+        )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if not self.num_workers:

@@ -1,0 +1,49 @@
+"""Burn's own methods, backbones and protocols keep the contracts that it offers for others'."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from burn import testing
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import REACTNET
+from burn.evaluation.configs import KnnConfig, LinearConfig, SemiConfig, SvmConfig, TransferConfig
+from burn.methods.registry import PAPERS_METHODS
+from burn.recipes.registry import find_recipe
+
+
+@pytest.mark.parametrize("method", PAPERS_METHODS)
+def test_methods(method: str):
+    recipe = find_recipe(f"{method}_small")
+    recipe = replace(
+        recipe,
+        views=find_recipe("demo").views,
+        byol=replace(recipe.byol, hidden=64, dimension=32),
+        swav=replace(
+            recipe.swav, hidden=64, dimension=32, prototypes=32, queue=0, small_size=16
+        ),
+        mocov2=replace(recipe.mocov2, queue=128),
+        infomin=replace(recipe.infomin, negatives=128),
+    )  # fmt: skip
+    testing.check_method(method, recipe)
+
+
+def test_backbones():
+    testing.check_backbone(REACTNET, config=BackboneConfig(width=0.125, stage_strides=(2, 2, 2, 1)))
+
+
+PROTOCOLS = {
+    "knn": KnnConfig(),
+    "linear": LinearConfig(epochs=2, augment="none", lr=0.1),
+    "transfer": TransferConfig(epochs=2, augment="none"),
+    "semi": SemiConfig(labels=10.0, epochs=1),
+    "svm": SvmConfig(full=False),
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_protocols(protocol: str):
+    images = 600 if protocol == "semi" else 120
+    testing.check_protocol(protocol, PROTOCOLS[protocol], images=images)
