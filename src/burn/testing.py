@@ -51,7 +51,7 @@ _STUDENT = BackboneConfig(width=0.125, stage_strides=(2, 2, 2, 1))
 _BATCH = 32
 
 
-def check_method(name: str, recipe: Recipe | None = None, *, steps: int = 15) -> None:
+def check_method(name: str, recipe: Recipe | None = None, *, steps: int = 10) -> None:
     """A method lowers its loss, trains what it declares and nothing else, and can be resumed.
 
     Args:
@@ -71,7 +71,7 @@ def check_method(name: str, recipe: Recipe | None = None, *, steps: int = 15) ->
     )  # fmt: skip
     recipe.check()
     method = _method(recipe, 0)
-    batches = list(itertools.islice(_batches(recipe, method), 6))
+    batches = list(itertools.islice(_batches(recipe, method), 4))
     _check_parts(method, batches[0])
     _check_fit(recipe, batches[0], steps)
     _check_state(recipe, batches)

@@ -146,13 +146,18 @@ def test_an_edited_run_file_is_named(teacher: Path, tmp_path: Path, capsys):
         ({"epochs": True}, "epochs: expected int"),
         ({"backbone": {"mean": [0.1]}}, "backbone.mean: expected"),
         ({"backbone": {"name": 5}}, "backbone.name: expected str"),
-        ({"method": "byol2"}, "method: expected"),
+        ({"method": 3}, "method: expected"),
         ({"nonsense": 1}, "unknown setting nonsense"),
     ],
 )
 def test_settings_are_type_checked(values: dict, message: str):
     with pytest.raises(UserError, match=message):
         from_plain(Recipe, values)
+
+
+def test_an_unknown_method_names_the_nearest():
+    with pytest.raises(UserError, match="unknown method byol2: did you mean byol"):
+        from_plain(Recipe, {"method": "byol2"}).check()
 
 
 def test_a_pipe_in_the_folder_does_not_block(tmp_path: Path):

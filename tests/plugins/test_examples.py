@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from burn.cli.main import main
 from burn.core.plugins import load_plugin
 from burn.core.results import read_results
 
+Forget = Callable[[], None]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 METHOD, BACKBONE, PROTOCOL = (
     str(EXAMPLES / f"own_{kind}.py") for kind in ("method", "backbone", "protocol")
@@ -49,7 +51,9 @@ def test_they_keep_the_contracts():
     testing.check_protocol("class_means")
 
 
-def test_own_method(teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_own_method(
+    teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], forget: Forget
+):
     own = ["--import", METHOD, "--method", "relations", "--relations.temperature", "0.3"]
     assert main([*small(teacher, tmp_path / "run"), *own]) == 0
     stored = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -57,13 +61,10 @@ def test_own_method(teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     (plugin,) = stored["plugins"]
     assert (plugin["kind"], plugin["name"], plugin["import"]) == ("method", "relations", METHOD)
     # Its network is burn's: nothing has to be imported for it.
-    command = [sys.executable, "-m", "burn", "evaluate", "knn", str(tmp_path / "run"), *DIGITS]
-    subprocess.run(command, check=True, capture_output=True)
-    lacking = [sys.executable, "-m", "burn", "pretrain", "--resume", "--out", str(tmp_path / "run")]
-    done = subprocess.run(lacking, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"give --import {METHOD}" in done.stderr
-    capsys.readouterr()
+    forget()
+    assert main(["evaluate", "knn", str(tmp_path / "run"), *DIGITS]) == 0
+    assert main(["pretrain", "--resume", "--out", str(tmp_path / "run")]) == 2
+    assert f"give --import {METHOD}" in capsys.readouterr().err
     assert main(["pretrain", "--import", METHOD, "--resume", "--out", str(tmp_path / "run")]) == 0
     assert main([*small(teacher, tmp_path / "x"), *own[:-1], "0"]) == 2
     assert "relations.temperature 0.0 is not in" in capsys.readouterr().err
@@ -97,12 +98,12 @@ def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
         assert weights.equal(cut.weights[name]), name
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_own_method_beside_burn(teacher: str, tmp_path: Path, processes: int):
+def test_own_method_beside_burn(teacher: str, tmp_path: Path):
+    """In processes of their own, which import the plugin themselves."""
     command = [
         "compare", "--import", METHOD, "--methods", "burn,relations", "--data", "digits", "--test",
         "digits", "--budget", "256", "--teacher", teacher, "--out", str(tmp_path / "out"),
-        "--linear.epochs", "1", "--linear.lr", "0.1", "--processes", str(processes),
+        "--linear.epochs", "1", "--linear.lr", "0.1", "--processes", "2",
     ]  # fmt: skip
     assert main(command) == 0
     models = {r.model for file in (tmp_path / "out").rglob("*.jsonl") for r in read_results(file)}
@@ -110,7 +111,9 @@ def test_own_method_beside_burn(teacher: str, tmp_path: Path, processes: int):
     assert "relations" in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_own_backbone(teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_own_backbone(
+    teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], forget: Forget
+):
     run, own = tmp_path / "run", ["--import", BACKBONE]
     words = [*small(teacher, run), *own, "--backbone.name", "tiny_bnn", "--backbone.width", "0.5"]
     assert main([*words, "--stages", "2"]) == 0
@@ -120,11 +123,10 @@ def test_own_backbone(teacher: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["pack", str(run), str(tmp_path / "tiny.bnn"), *own]) == 0
     assert main(["export", str(run), str(tmp_path / "tiny.onnx"), *own]) == 0
     assert main(["info", str(run), *own]) == 0
-    lacking = [sys.executable, "-m", "burn", "pack", str(run), str(tmp_path / "no.bnn")]
-    done = subprocess.run(lacking, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"backbone tiny_bnn of {BACKBONE}, which is not loaded: give --import" in done.stderr
-    capsys.readouterr()
+    forget()
+    assert main(["pack", str(run), str(tmp_path / "no.bnn")]) == 2
+    said = capsys.readouterr().err
+    assert f"backbone tiny_bnn of {BACKBONE}, which is not loaded: give --import" in said
     assert main([*small(teacher, tmp_path / "x"), *own, "--backbone.name", "tiny_bnn",
                  "--backbone.feature-layer", "true"]) == 2  # fmt: skip
     assert "backbone tiny_bnn has no setting feature_layer" in capsys.readouterr().err

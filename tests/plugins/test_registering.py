@@ -302,6 +302,9 @@ def test_a_notebooks_own_method(tmp_path: Path):
 
     recipe = replace(tiny.student_recipe(), method="in_memory", stages=1)
     assert recipe.method_config() == Config()
+    assert replace(recipe, registered={"in_memory": {"weight": 2}}).method_config() == Config(2.0)
+    with pytest.raises(burn.UserError, match=r"unknown setting in_memory\.wight"):
+        replace(recipe, registered={"in_memory": {"wight": 2}})
     recipe = replace(recipe, registered={"in_memory": Config(weight=2.0)})
     settings = {"data": "digits", "max_steps": 1, "workers": 0, "progress": False}
     run = burn.pretrain(recipe, out=tmp_path / "run", **settings)

@@ -272,8 +272,8 @@ def test_guard_stops_a_joint_classifier_that_is_frozen_by_mistake(
 ):
     make = Burn.__init__
 
-    def forgetful(self, *arguments):
-        make(self, *arguments)
+    def forgetful(self, *arguments, **named):
+        make(self, *arguments, **named)
         self.teacher_classifier.requires_grad_(False)
 
     monkeypatch.setattr(Burn, "__init__", forgetful)
@@ -325,8 +325,8 @@ def test_teacher_does_not_move(teacher: Path, tmp_path: Path, monkeypatch: pytes
     kept: list[Burn] = []
     make = Burn.__init__
 
-    def remember(self, *arguments):
-        make(self, *arguments)
+    def remember(self, *arguments, **named):
+        make(self, *arguments, **named)
         kept.append(self)
 
     monkeypatch.setattr(Burn, "__init__", remember)

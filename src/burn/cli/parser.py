@@ -38,11 +38,8 @@ class Parser(jsonargparse.ArgumentParser):
         self._positionals.title = "arguments"
         self._fields: tuple[str, ...] = ()
         self._num_shown_groups: int | None = None
-        # Taken by `main` before the command's own options, some of which it may add.
-        self.add_argument(
-            "--import", type=str, default=None,
-            help="Python file or module that registers methods, backbones or protocols of your own",
-        )  # fmt: skip
+        # `main` takes it before a command is parsed, some of whose options it adds.
+        self.add_argument("--import", type=str, default=None, help=argparse.SUPPRESS)
 
     def add_fields(self, config: type, registered: Mapping[str, type]) -> None:
         """An option for every field of a dataclass; those of nested ones only in --help-fields.

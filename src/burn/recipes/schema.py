@@ -81,7 +81,8 @@ class Recipe:
         entry = METHODS.get(self.method)
         own: dict[str, Any] = {}
         if entry is not None and entry.plugin is not None and entry.config is not None:
-            own[entry.name] = self.registered.get(entry.name) or entry.config()
+            given = self.registered.get(entry.name, {})
+            own[entry.name] = from_plain(cast(type, entry.config), given, entry.name)
         object.__setattr__(self, "registered", own)
 
     @classmethod
