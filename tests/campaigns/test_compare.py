@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from burn.campaigns.settings import Execution, More
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
 from burn.core.results import Result, read_results
-from burn.evaluation.configs import LinearConfig, SemiConfig
+from burn.evaluation.configs import LinearConfig, SemiConfig, SvmConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
 from burn.methods.registry import METHODS
@@ -319,7 +320,9 @@ def test_protocols_may_be_added_to_what_is_trained(compared: Path):
     assert [r.value for r in mended] == [r.value for r in results]
 
 
-def test_few_shots_are_evaluated_for_teachers_too(compared: Path):
+def test_few_shots_are_evaluated_for_teachers_too(compared: Path, monkeypatch: pytest.MonkeyPatch):
+    few = partial(SvmConfig, shots=(16,), samples=2)  # all shots take minutes
+    monkeypatch.setattr("burn.campaigns.jobs.SvmConfig", few)
     results, _ = run(compared, ["supervised"], more=More("svm"))
     shots = {(r.model, r.metric) for r in results if r.protocol == "svm"}
     assert {("supervised", "k=16 mAP cv"), ("random weights", "k=16 mAP cv")} <= shots
