@@ -290,6 +290,10 @@ class Texts(Photos):
             lambda: burn.evaluate("knn", nn.Linear(2, 2), train="digits", test="digits"),  # type: ignore[arg-type]
             "model is a Linear",
         ),
+        (
+            lambda: burn.evaluate("knn", nn.Flatten(), train="digits", test="digits"),  # type: ignore[arg-type]
+            "model is a Flatten",
+        ),
         (lambda: burn.evaluate("knn", "x", train="digits", test="digits", n=3), "setting n"),
         (
             lambda: burn.pretrain(

@@ -264,8 +264,9 @@ def evaluate(
     config = from_plain(PROTOCOLS[protocol].config, settings)
     given = None
     if isinstance(model, nn.Module):
-        was_training, was_on = model.training, next(model.parameters()).device
+        was_training = model.training
         given = _model_of(model)
+        was_on = given.backbone.mean.device
     sources = [
         None if isinstance(data, (str, Path)) else open_data(data, part)
         for data, part in ((train, "train"), (test, "test"))

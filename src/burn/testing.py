@@ -2,7 +2,7 @@
 
     from burn import testing
 
-    def test_mine(tmp_path):
+    def test_mine():
         testing.check_method("mine")
 
 Each function raises AssertionError with what is wrong. They take some seconds on a CPU.

@@ -117,6 +117,11 @@ class Bare:
     x: int
 
 
+@dataclass(frozen=True)
+class Whole:
+    x: int = 0
+
+
 class Plain(burn.Method):
     """Right, but for what a test changes."""
 
@@ -197,10 +202,15 @@ def test_backbones_and_protocols_that_cannot_be_registered():
     for settings in (["depth"], "width"):
         with pytest.raises(burn.UserError, match="settings is a list of"):
             burn.register_backbone("mine", settings=settings)
-    with pytest.raises(burn.UserError, match="config is a dataclass"):
-        burn.register_protocol("mine", config=int)
+    for config, said in (
+        (int, "config is a dataclass"),
+        (Thawed, "write @dataclass"),
+        (Bare, "field x of its config has no default"),
+    ):
+        with pytest.raises(burn.UserError, match=said):
+            burn.register_protocol("mine", config=config)
     with pytest.raises(burn.UserError, match="images is one of"):
-        burn.register_protocol("mine", config=Bare, images="photos")  # type: ignore[arg-type]
+        burn.register_protocol("mine", config=Whole, images="photos")  # type: ignore[arg-type]
 
     def burn_small() -> burn.Recipe:
         return burn.Recipe()
@@ -213,6 +223,29 @@ def test_what_builds_no_backbone():
     burn.register_backbone("mine")(lambda config, precision: nn.Linear(1, 1))  # type: ignore[arg-type, return-value]
     with pytest.raises(burn.UserError, match=r"a Linear is no burn\.Backbone"):
         build_backbone(burn.BackboneConfig("mine"), burn.Precision.BINARY)
+
+
+@pytest.mark.parametrize("name", ["views", "optim", "data", "burn_small", "teacher"])
+def test_settings_under_a_name_that_burn_has(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    """They would hide an option, or a recipe's own settings."""
+    burn.register_method(name, config=Whole)(Plain)
+    clashes = name != "burn_small"
+    if name in ("views", "optim"):
+        with pytest.raises(burn.UserError, match="recipes have a setting of that name"):
+            burn.Recipe(method=name)
+    words = ["pretrain", "--recipe", "demo", "--print-config"]
+    assert main(words) == (2 if clashes else 0)
+    assert (f"has an option --{name}: rename it" in capsys.readouterr().err) == clashes
+
+
+def test_a_plugin_by_two_names_or_imported_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    name = method(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    load_plugin(name)
+    load_plugin(f"./{Path(name).name}")
+    assert find_method("mine").plugin is not None
 
 
 def test_installed_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
-from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
-from burn.core.plugins import Plugin, check_name, registering
+from burn.core.plugins import Plugin, check_name, registering, resolve
 
 if TYPE_CHECKING:
     from burn.backbones.base import Backbone
@@ -44,10 +43,7 @@ class BackboneEntry:
 
     def build(self, config: BackboneConfig, precision: Precision) -> Backbone:
         """The network with fresh weights by torch's global random state."""
-        if not isinstance(self.of, str):
-            return self.of(config, precision)
-        module, _, name = self.of.partition(":")
-        return getattr(import_module(module), name)(config, precision)  # type: ignore[no-any-return]
+        return resolve(self.of)(config, precision)  # type: ignore[no-any-return]
 
 
 _GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")

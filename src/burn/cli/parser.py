@@ -54,6 +54,8 @@ class Parser(jsonargparse.ArgumentParser):
         self._num_shown_groups = len(self._action_groups)
         self.add_class_arguments(config, as_group=False, skip={"registered"})
         for name, settings in registered.items():
+            if f"--{name}" in self._option_string_actions:
+                raise UserError(f"method {name}: {self.prog} has an option --{name}: rename it")
             self.add_class_arguments(settings, nested_key=name)
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ can say what they need.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
@@ -83,7 +84,7 @@ def load_plugin(name: str) -> None:
         module, plugin = name, Plugin(name)
         if not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"--import {shortened(name)}: give a Python file or a module's name")
-    before = len(_registered)
+    before, there_before = len(_registered), module in sys.modules
     _loading.append(plugin)
     try:
         imported = importlib.import_module(module)
@@ -98,7 +99,7 @@ def load_plugin(name: str) -> None:
         raise UserError(f"--import {name}: {_described(error, str(path))}") from error
     finally:
         _loading.pop()
-    if len(_registered) == before:
+    if len(_registered) == before and not there_before:
         raise UserError(
             f"--import {name} registers nothing: decorate a class with burn.register_method, "
             "burn.register_backbone or burn.register_protocol"
@@ -157,6 +158,25 @@ def describe_plugin(kind: str, name: str, plugin: Plugin | None) -> list[dict[st
     if plugin is None:
         return []
     return [{"kind": kind, "name": name, "import": plugin.name, "sha256": plugin.sha256}]
+
+
+def resolve(of: Any) -> Any:
+    """What a table names as MODULE:NAME, imported now; anything else as it is."""
+    if not isinstance(of, str):
+        return of
+    module, _, name = of.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def check_config(kind: str, name: str, config: Any) -> None:
+    """Raise UserError unless `config` is a frozen dataclass whose fields all have a default."""
+    if not dataclasses.is_dataclass(config) or not isinstance(config, type):
+        raise UserError(f"{kind} {name}: config is a dataclass, got {config!r:.60}")
+    if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise UserError(f"{kind} {name}: write @dataclass(frozen=True) above {config.__name__}")
+    for field in dataclasses.fields(config):
+        if field.default is field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{kind} {name}: field {field.name} of its config has no default")
 
 
 def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:

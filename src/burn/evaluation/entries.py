@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from burn.core.errors import UserError
-from burn.core.plugins import Plugin, check_name, registering
+from burn.core.plugins import Plugin, check_config, check_name, registering, resolve
 from burn.evaluation.configs import (
     DetectionConfig,
     KnnConfig,
@@ -54,10 +52,7 @@ class ProtocolEntry:
 
     def load(self) -> Run:
         """What runs it."""
-        if not isinstance(self.of, str):
-            return self.of
-        module, _, name = self.of.partition(":")
-        return cast("Run", getattr(import_module(module), name))
+        return cast("Run", resolve(self.of))
 
 
 PROTOCOLS: dict[str, ProtocolEntry] = {
@@ -94,8 +89,7 @@ def register_protocol(
         UserError: The name is taken or no identifier, or config is no frozen dataclass.
     """
     check_name("protocol", name, PROTOCOLS)
-    if not (dataclasses.is_dataclass(config) and isinstance(config, type)):
-        raise UserError(f"protocol {name}: config is a dataclass, got {config!r:.60}")
+    check_config("protocol", name, config)
     if images not in get_args(Images):
         raise UserError(f"protocol {name}: images is one of {', '.join(get_args(Images))}")
 

@@ -96,4 +96,4 @@ class Chain:
         """The precision of its binary layers: binary weights only where all have them."""
         precisions = {half.convolution.precision for _, half in self.layers}
         order = (Precision.FLOAT, Precision.BINARY_ACTIVATIONS, Precision.BINARY)
-        return next(one for one in order if one in precisions)
+        return next((one for one in order if one in precisions), Precision.FLOAT)

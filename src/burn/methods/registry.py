@@ -9,11 +9,10 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from burn.core.errors import UserError, shortened
-from burn.core.plugins import Plugin, check_name, registering
+from burn.core.plugins import Plugin, check_config, check_name, registering, resolve
 from burn.methods.configs import (
     BurnConfig,
     ByolConfig,
@@ -78,10 +77,7 @@ class MethodEntry:
 
     def load(self) -> type:
         """Its class."""
-        if isinstance(self.of, type):
-            return self.of
-        module, _, name = self.of.partition(":")
-        return getattr(import_module(module), name)  # type: ignore[no-any-return]
+        return resolve(self.of)  # type: ignore[no-any-return]
 
 
 def _swav_views(view: Any, config: SwavConfig) -> tuple[Any, ...]:
@@ -123,7 +119,7 @@ METHODS: dict[str, MethodEntry] = {
         ),
     )
 }  # fmt: skip
-PAPERS_METHODS = tuple(METHODS)  # those that `burn compare --methods all` compares
+PAPERS_METHODS = tuple(METHODS)  # and its own, BURN: without those of plugins
 
 
 def find_method(name: str) -> MethodEntry:
@@ -168,7 +164,8 @@ def register_method(
         UserError: The name is taken or no identifier, or something declared is not usable.
     """
     check_name("method", name, METHODS)
-    _check_config(name, config)
+    if config is not None:
+        check_config("method", name, config)
     unknown = set(needs) - set(get_args(Need))
     if isinstance(needs, str) or unknown:
         raise UserError(f"method {name}: needs is a list of {', '.join(get_args(Need))}")
@@ -185,18 +182,6 @@ def register_method(
         return cast(Class, cls)
 
     return register
-
-
-def _check_config(name: str, config: Any) -> None:
-    if config is None:
-        return
-    if not dataclasses.is_dataclass(config) or not isinstance(config, type):
-        raise UserError(f"method {name}: config is a dataclass, got {config!r:.60}")
-    if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        raise UserError(f"method {name}: write @dataclass(frozen=True) above {config.__name__}")
-    for field in dataclasses.fields(config):
-        if field.default is field.default_factory is dataclasses.MISSING:
-            raise UserError(f"method {name}: field {field.name} of its config has no default")
 
 
 def build_method(

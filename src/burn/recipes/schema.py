@@ -81,6 +81,8 @@ class Recipe:
         entry = METHODS.get(self.method)
         own: dict[str, Any] = {}
         if entry is not None and entry.plugin is not None and entry.config is not None:
+            if entry.name in {one.name for one in fields(self)}:
+                raise UserError(f"method {entry.name}: recipes have a setting of that name")
             given = self.registered.get(entry.name, {})
             own[entry.name] = from_plain(cast(type, entry.config), given, entry.name)
         object.__setattr__(self, "registered", own)
