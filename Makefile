@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test test-avx2 test-long check docs clean
+.PHONY: demo test test-avx2 test-long check docs site clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -23,9 +23,13 @@ test-avx2: .venv/ready
 test-long: .venv/ready
 	$(BIN)/pytest -m long
 
-# docs/results.md, its pictures and README's table, from the numbers in docs/results/.
+# docs/project/results.md, its pictures and README's table, from the numbers in docs/results/.
 docs: .venv/ready
 	$(BIN)/python docs/generate.py
+
+# The documentation as pages in build/site, which need no network; tests/test_site.py makes them too.
+site: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -59,7 +59,7 @@ def main() -> None:
         take(folder)
     for name, text in documents().items():
         (DOCS / name).write_text(text, encoding="utf-8")
-    draw(DOCS)
+    draw(DOCS / "pictures")
 
 
 # --- taking in -----------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def documents() -> dict[str, str]:
     )
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
-    picture = f"![{_engine().title}](docs/engine.svg)"
-    return {"results.md": text, "../README.md": _between("engine", picture, readme)}
+    picture = f"![{_engine().title}](docs/pictures/engine.svg)"
+    return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
 
 
 def draw(folder: Path) -> None:
@@ -179,7 +179,7 @@ def _told(name: str) -> str:
         return ""
     report = ANALYSES[name](_rows(name))
     return "\n\n".join(
-        p for p in (f"![{report.title}]({name}.svg)", report.text, report.table) if p
+        p for p in (f"![{report.title}](../pictures/{name}.svg)", report.text, report.table) if p
     )
 
 

@@ -18,18 +18,18 @@ def test_generated_documents_are_those_in_the_repository(
     import generate
 
     written = generate.documents()
-    assert set(written) == {"results.md", "../README.md"}
+    assert set(written) == {"project/results.md", "../README.md"}
     for name, text in written.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"{name}: make docs"
     generate.draw(tmp_path)
     for picture in tmp_path.glob("*.svg"):
-        assert (ROOT / "docs" / picture.name).is_file(), f"{picture.name}: make docs"
+        assert (ROOT / "docs/pictures" / picture.name).is_file(), f"{picture.name}: make docs"
     sys.modules.pop("generate")
 
 
 DOCUMENTS = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "docs/guide/*.md", "engine/*.md")
+    for pattern in ("*.md", "docs/*/*.md", "engine/*.md")
     for path in ROOT.glob(pattern)
 )
 
