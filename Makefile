@@ -34,6 +34,8 @@ site: .venv/ready
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --style=file:engine/.clang-format --dry-run --Werror \
+		benchmarks/ceiling.cc $$(git ls-files 'engine/*.c' 'engine/*.cc' 'engine/*.h')
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 

@@ -1,12 +1,13 @@
-"""Whether a packed classifier decides as its network does, on real images.
+"""Measure whether a packed classifier decides like its network, on real images.
 
     python benchmarks/agreement.py CHECKPOINT CLASSIFIER PACKED IMAGES [--limit 5000] [--json]
 
-CHECKPOINT is a run folder or checkpoint of burn's, CLASSIFIER the classifier.safetensors that
-`burn evaluate linear --out` kept, PACKED the file that `burn pack` made of both, IMAGES a source
-with labels. Prints how often both give the same class, how alike the features are, and of each
-image the first layer where a sign differs: how far from zero the farthest such argument is there.
-Beside it, how alike the network's own features are in float32 and float64.
+CHECKPOINT is a run folder or checkpoint of burn's, CLASSIFIER the classifier.safetensors that `burn
+evaluate linear --out` kept, PACKED the file that `burn pack` made of both, IMAGES a source with
+labels. It prints how often both predict the same class and the cosine of their features. For each
+image it finds the first layer in which a sign differs, and prints how far from zero the argument of
+such a sign is at most. For comparison it prints the cosine between the network's own features in
+float32 and in float64.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from burn_engine.format import BinaryConvolution, read_program
 
 
 def arguments_of_signs(backbone: torch.nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Features, and for every binary convolution x + shift, (batch, channels, height, width)."""
+    """Return the features and the arguments of all signs.
+
+    Args:
+        backbone: The network.
+        images: uint8 (batch, 3, height, width).
+
+    Returns:
+        Features, and for every binary convolution x + shift, (batch, channels, height, width).
+    """
     seen: list[Tensor] = []
 
     def keep(module: BinaryConv2d, inputs: tuple[Tensor, ...]) -> None:
@@ -49,7 +58,7 @@ def arguments_of_signs(backbone: torch.nn.Module, images: Tensor) -> tuple[Tenso
 
 
 def compare(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything that is printed."""
+    """Return all numbers that are printed."""
     _, backbone, views = load_model(options.checkpoint, fresh=False, seed=0)
     classifier = load_classifier(Path(options.classifier))
     assert classifier is not None, options.classifier

@@ -1,6 +1,6 @@
-// Binary multiply-adds a second that this processor can do when nothing else is in the way: xor,
-// population count and addition on registers and the first cache, without the epilogue, the border
-// or the memory of a network. benchmarks/engine.py compiles it with -march=native and calls it.
+// Measures how many binary multiply-adds per second this processor can do at most: xor, population
+// count and addition on registers and the first cache, without the epilogue, the border or the
+// memory of a network. benchmarks/engine.py compiles it with -march=native and calls it.
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -83,7 +83,8 @@ double rate(double seconds) {
 
 extern "C" const char *ceiling_method(void) { return METHOD; }
 
-// The best of several widths of tile, each tried for a share of `seconds`.
+// Returns the best rate of several tile widths, in multiply-adds per second; each is measured for a
+// share of `seconds`.
 extern "C" double ceiling(double seconds) {
     for (uint32_t &w : weights) w = static_cast<uint32_t>(std::rand()) * 2654435761u;
     for (uint32_t &a : activations) a = static_cast<uint32_t>(std::rand()) * 2654435761u;

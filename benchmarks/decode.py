@@ -1,17 +1,17 @@
-"""How fast an image becomes a view: JPEG decoding and pretraining's augmentation, on one core.
+"""Measure how fast an image becomes a view: JPEG decoding and augmentation, on one core.
 
     python benchmarks/decode.py [--json] [--rounds 7]
 
-Ours is `decode` and `random_view` at 224 pixels; the peer is what is commonly written for it:
-Pillow, and torchvision's transforms of Pillow's images. Both see the same 500×375 JPEGs, draw from
-the same distributions and take turns; a number is the median over the rounds, in the processor's
-time of one thread, which other programs disturb least. `decode_speedup` is the ratio of whole
-times. A second peer blurs as MoCo's and BYOL's code does, by Pillow's box blurs, several times as
-fast as torchvision's convolution (`decode_speedup_pillow_blur`).
+Ours is `decode` and `random_view` at 224 pixels; the peer is the common implementation with Pillow
+and torchvision's transforms of Pillow's images. Both see the same 500×375 JPEGs, draw from the same
+distributions and take turns. A number is the median over the rounds, in processor time of one
+thread, which other programs disturb least. `decode_speedup` is the ratio of whole times. A second
+peer blurs as MoCo's and BYOL's code does, by Pillow's box blurs, which are several times as fast as
+torchvision's convolution (`decode_speedup_pillow_blur`).
 
-`teacher_size_cost` is what --teacher-size adds: a view of 96 pixels for the student and the same
-view of 224 for its teacher, in units of the student's view alone, which is what is drawn where a
-cache knows the teacher's features. Both are rendered from one decoded image.
+`teacher_size_cost` is the cost of --teacher-size: a view of 96 pixels for the student and the same
+view of 224 for its teacher, in units of the student's view alone, which is all that is drawn if the
+teacher's features are cached. Both are rendered from one decoded image.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEIGHT, _WIDTH = 375, 500
 
 
 def photograph(seed: int) -> Image.Image:
-    """Colours over all scales, falling off as a photograph's do, and a sensor's noise."""
+    """Return an image with colours over all scales, falling off as in a photograph, and noise."""
     random = np.random.default_rng(seed)
     levels = np.full((_HEIGHT, _WIDTH, 3), 128.0)
     for side in (3, 6, 12, 24, 48, 96, 192):
@@ -56,7 +56,7 @@ def photograph(seed: int) -> Image.Image:
 
 
 def jpegs(count: int = 32) -> list[bytes]:
-    """Photographs of 500×375 pixels at quality 90."""
+    """Return photographs of 500×375 pixels as JPEGs of quality 90."""
     encoded = []
     for seed in range(count):
         buffer = io.BytesIO()
@@ -69,13 +69,17 @@ class PillowBlur:
     """The blur of MoCo's and BYOL's code."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """The image, blurred by a standard deviation between 0.1 and 2 pixels."""
+        """Blur the image by a standard deviation between 0.1 and 2 pixels."""
         sigma = float(torch.empty(1).uniform_(*_CONFIG.blur_sigma))
         return image.filter(ImageFilter.GaussianBlur(sigma))
 
 
 def peer(blur: Callable[[Image.Image], object]) -> Callable[[bytes], Tensor]:
-    """Encoded bytes to a view, by Pillow and torchvision."""
+    """Return the peer's function from encoded bytes to a view, by Pillow and torchvision.
+
+    Args:
+        blur: The blur that is applied at random.
+    """
     transform = tv.Compose(
         [
             tv.RandomResizedCrop(
@@ -106,14 +110,18 @@ def _open(encoded: bytes) -> Image.Image:
 
 
 class Ours:
-    """Encoded bytes to a view by each of `configs`, drawn alike; every call draws anew."""
+    """Our function from encoded bytes to views; every call draws anew.
+
+    Args:
+        configs: Configurations of the views; all views of a call have the same random draws.
+    """
 
     def __init__(self, *configs: ViewConfig) -> None:
         self._configs = configs
         self._draws = 0
 
     def __call__(self, encoded: bytes) -> list[Tensor]:
-        """uint8 (3, size, size) each."""
+        """Return a view of each configuration, uint8 (3, size, size)."""
         self._draws += 1
         image = decode(encoded, "image")
         return [
@@ -129,7 +137,7 @@ def _seconds(run: Callable[[bytes], object], images: Sequence[bytes]) -> float:
 
 
 def _parts(images: Sequence[bytes], draw: int) -> dict[str, float]:
-    """Seconds an image of our steps, one after the other as `random_view` takes them."""
+    """Return the seconds per image of our steps, executed one by one as in `random_view`."""
     seconds = {"decode": 0.0, "crop_resize": 0.0, "jitter": 0.0, "rest": 0.0}
     for i, encoded in enumerate(images):
         random = generator(1, draw, i, 0)
@@ -153,12 +161,16 @@ def _parts(images: Sequence[bytes], draw: int) -> dict[str, float]:
 
 
 def decode_ratio(rounds: int) -> dict[str, float]:
-    """How many times as fast as the peer we are, images/s of both, and where our time goes.
+    """Measure our speed in multiples of the peer's, and the time of our steps. It uses one thread.
 
-    Keys: decode_speedup, decode_speedup_pillow_blur, teacher_size_cost, ours_per_second,
-    peer_per_second, peer_pillow_blur_per_second, student_96_per_second,
-    student_96_teacher_224_per_second (images/s), decode_us, crop_resize_us, jitter_us, rest_us
-    (microseconds an image, on average over what is drawn). Runs on one thread.
+    Args:
+        rounds: Number of measurements, of which the median counts.
+
+    Returns:
+        decode_speedup, decode_speedup_pillow_blur, teacher_size_cost; ours_per_second,
+        peer_per_second, peer_pillow_blur_per_second, student_96_per_second,
+        student_96_teacher_224_per_second (images/s); decode_us, crop_resize_us, jitter_us, rest_us
+        (microseconds per image, averaged over the random draws).
     """
     threads, cv_threads = torch.get_num_threads(), cv2.getNumThreads()
     torch.set_num_threads(1)

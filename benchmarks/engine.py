@@ -1,20 +1,20 @@
-"""How fast packed networks run: against ONNX Runtime, PyTorch and the processor's own ceiling.
+"""Measure the speed of packed networks against ONNX Runtime, PyTorch and the processor's ceiling.
 
     python benchmarks/engine.py --name "AMD EPYC (Zen 4)" --out docs/results/engine/zen4.json
-    make docs       # draws docs/engine.svg and writes the tables of docs/results.md from the files
+    make docs       # draws the picture and writes the tables of docs/project/results.md
 
 At 224×224: ReActNet-A without classifier, packed; the same network as float32 ONNX (`burn export`);
 torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. At 96×96
 and 128×128: the network of the recipe burn_device, packed and as ONNX, and MobileNetV2. burn-engine
-runs by every instruction set that the processor has, from the environment's BURN_ENGINE_ISA
-downwards. ONNX Runtime has no such switch: it uses whatever the processor has, also beside rows of
-burn-engine held to AVX2. What it does on a processor without AVX-512 can only be measured on one.
-PyTorch is held by ONEDNN_MAX_CPU_ISA and ATEN_CPU_CAPABILITY.
+is run with every instruction set that the processor has, from the environment's BURN_ENGINE_ISA
+downwards. ONNX Runtime has no such switch: it always uses everything that the processor has, also
+when burn-engine is limited to AVX2. Its speed on a processor without AVX-512 can only be measured
+on one. PyTorch is limited by ONEDNN_MAX_CPU_ISA and ATEN_CPU_CAPABILITY.
 
-All are run in turn in one process, some calls a turn after an uncounted one; a turn's value is the
-median of its calls, and a ratio is the median of the turns' ratios. Weights are random: time does
-not depend on them. Wants `burn-ssl[onnx]` and a C++ compiler (for the ceiling); nothing else may
-run meanwhile.
+All are run in turn in one process, some calls per turn after one that is not counted; a turn's
+value is the median of its calls, and a ratio is the median of the turns' ratios. Weights are
+random, since time does not depend on them. It needs `burn-ssl[onnx]` and a C++ compiler (for the
+ceiling); nothing else may run meanwhile.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from burn.runtime.hardware import processor, source_commit
 from burn_engine import isas
 
 SIDE = 224
-DEVICE_SIDES = (96, 128)  # of burn_device and burn_device_128
+DEVICE_SIDES = (96, 128)  # the images of burn_device and burn_device_128
 HALF = "half-width ReActNet-A"
 PEERS = {"mobilenet_v2": "MobileNetV2", "resnet18": "ResNet-18"}
 # ReActNet-A's binary multiply-adds for one image; `burn info reactnet_a` counts them.
@@ -65,7 +65,16 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Contender:
-    """What is timed. isa: burn-engine's instruction set, else "". size: pixels of a side."""
+    """A network in a runtime that is timed.
+
+    Attributes:
+        network: Name of the network.
+        runtime: burn-engine, ONNX Runtime or PyTorch.
+        isa: burn-engine's instruction set, else "".
+        size: Side of the images in pixels.
+        batch: Number of images.
+        threads: Number of threads.
+    """
 
     network: str
     runtime: str
@@ -76,7 +85,11 @@ class Contender:
 
 
 def make_files(folder: Path) -> tuple[Backbone, dict[tuple[str, int], Path]]:
-    """ReActNet-A, and by network and side the packed files and the peers' ONNX."""
+    """Write the packed files and the ONNX files.
+
+    Returns:
+        ReActNet-A, and the files by network and side; a packed file has side 0.
+    """
     backbone, files = _network(folder, "ReActNet-A", BackboneConfig(), [SIDE])
     device = find_recipe("burn_device").backbone
     files |= _network(folder, HALF, device, DEVICE_SIDES)[1]
@@ -85,17 +98,22 @@ def make_files(folder: Path) -> tuple[Backbone, dict[tuple[str, int], Path]]:
         for side in sides:
             files[PEERS[name], side] = file = folder / f"{name}-{side}.onnx"
             torch.onnx.export(
-                peer, (torch.rand(2, 3, side, side),), file, input_names=["images"],
-                dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},), external_data=False,
-                dynamo=True, verbose=False,
-            )  # fmt: skip
+                peer,
+                (torch.rand(2, 3, side, side),),
+                file,
+                input_names=["images"],
+                dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},),
+                external_data=False,
+                dynamo=True,
+                verbose=False,
+            )
     return backbone, files
 
 
 def _network(
     folder: Path, name: str, config: BackboneConfig, sides: Sequence[int]
 ) -> tuple[Backbone, dict[tuple[str, int], Path]]:
-    """A ReActNet with random weights; its packed file (side 0) and an ONNX file a side."""
+    """Write a ReActNet with random weights as a packed file (side 0) and as ONNX for each side."""
     torch.manual_seed(0)
     backbone = build_backbone(config, Precision.BINARY).eval()
     with torch.no_grad():
@@ -129,7 +147,7 @@ def _network(
 
 
 def onnx_run(file: Path, images: np.ndarray, threads: int) -> Run:
-    """A call of ONNX Runtime, by its default options but for the number of threads."""
+    """Return a call of ONNX Runtime with its default options except for the number of threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -137,7 +155,7 @@ def onnx_run(file: Path, images: np.ndarray, threads: int) -> Run:
 
 
 def instruction_sets() -> list[str]:
-    """Those of burn-engine that are timed, best first: from BURN_ENGINE_ISA downwards."""
+    """Return burn-engine's instruction sets to time, best first, from BURN_ENGINE_ISA downwards."""
     known = [isa for isa in isas() if isa not in ("reference", "portable")] or ["portable"]
     held = os.environ.get("BURN_ENGINE_ISA")
     if held in known:
@@ -148,7 +166,7 @@ def instruction_sets() -> list[str]:
 def contenders(
     backbone: Backbone, files: Mapping[tuple[str, int], Path], side: int, batch: int, threads: int
 ) -> dict[Contender, Run]:
-    """What is timed at a side, a number of images and of threads."""
+    """Return the contenders at a side, a number of images and a number of threads."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (batch, side, side, 3), np.uint8)
     floats = np.ascontiguousarray(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
@@ -175,10 +193,10 @@ def contenders(
 
 
 def one_round(runs: Mapping[Contender, Run]) -> dict[Contender, float]:
-    """Milliseconds of each: the median of its calls, of which the first is not counted."""
+    """Return the milliseconds of each contender: the median of its calls after the first."""
     taken = {}
     for who, run in runs.items():
-        time.sleep(0.03)  # the last one's threads stop spinning
+        time.sleep(0.03)  # wait until the previous contender's threads stop spinning
         run()
         calls = []
         while len(calls) < 3 or sum(calls) < 0.15:
@@ -190,12 +208,16 @@ def one_round(runs: Mapping[Contender, Run]) -> dict[Contender, float]:
 
 
 def ratio(slow: list[float], fast: list[float]) -> float:
-    """Median over the rounds of slow / fast."""
+    """Return the median over the rounds of slow / fast."""
     return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
 
 
 class Ceiling:
-    """The small C++ program beside this file; knows AVX-512 VPOPCNTDQ and NEON."""
+    """The small C++ program beside this file, for AVX-512 VPOPCNTDQ and NEON.
+
+    Args:
+        folder: Folder for the compiled program.
+    """
 
     def __init__(self, folder: Path) -> None:
         library = folder / "ceiling.so"
@@ -215,11 +237,11 @@ class Ceiling:
 
     @property
     def method(self) -> str:
-        """Instructions that it uses; "" where it knows none of this processor."""
+        """The instructions that it uses, or "" if it knows none of this processor."""
         return self._library.ceiling_method().decode() if self._library else ""
 
     def __call__(self, seconds: float = 0.2) -> float:
-        """Binary multiply-adds a second on one core, 0 where it does not know."""
+        """Return the binary multiply-adds per second on one core, or 0 if they are unknown."""
         return float(self._library.ceiling(seconds)) if self._library else 0.0
 
 
@@ -246,7 +268,7 @@ print(json.dumps({"load_ms": 1e3 * sorted(times)[4], "growth_mb": (after - befor
 
 
 def loading(file: Path) -> dict[str, float]:
-    """Load time, and memory that loading and running at batch 1 add, in a process of its own."""
+    """Return load time, and the memory that loading and running at batch 1 add, in a process."""
     done = subprocess.run(
         [sys.executable, "-c", _MEMORY, str(file)], check=True, capture_output=True, text=True
     )
@@ -254,7 +276,7 @@ def loading(file: Path) -> dict[str, float]:
 
 
 def measure(folder: Path, rounds: int, name: str) -> dict[str, Any]:
-    """Everything, as `--out` writes it."""
+    """Return all numbers, as `--out` writes them."""
     backbone, files = make_files(folder)
     ceiling = Ceiling(folder)
     best = instruction_sets()[0]
@@ -317,7 +339,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--name", default=processor(), help="of the machine, for picture and table")
+    parser.add_argument("--name", default=processor(), help="machine's name, for picture and table")
     parser.add_argument("--out", type=Path, help="write everything to this JSON file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     parser.add_argument("--picture", type=Path, help="draw this machine's rows, .svg or .png")

@@ -1,11 +1,11 @@
-"""How fast evaluation is: images/s of feature extraction, and the SVM protocol of VOC07.
+"""Measure the speed of evaluation: images/s of feature extraction, and the SVM protocol of VOC07.
 
     python benchmarks/evaluation.py [--classes 20] [--json]
 
-Features: ReActNet-A at 224 pixels from 500×375 JPEGs held in memory, decoding included, against
-the same loop in float32 with channels first. SVM: 5,011 × 4,096 features and 20 classes, 19 costs,
-3 folds and the refit, against scikit-learn's LinearSVC (LIBLINEAR) on one class and three costs of
-the 19, interleaved; its full protocol is extrapolated from these and says so.
+Features: ReActNet-A at 224 pixels from 500×375 JPEGs in memory, including decoding, against the
+same loop in float32 with channels first. SVM: 5,011 × 4,096 features and 20 classes, 19 costs, 3
+folds and the refit, against scikit-learn's LinearSVC (LIBLINEAR) on one class and three costs of
+the 19, interleaved. LIBLINEAR's full protocol is not run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PEER_COSTS = (COSTS[4], COSTS[12], COSTS[16])
 
 
 class Jpegs:
-    """64 noisy gradients as JPEGs of 500×375 pixels."""
+    """A source of 64 noisy gradients as JPEGs of 500×375 pixels."""
 
     name, fingerprint = "jpegs", ""
     classes: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Jpegs:
 
 
 def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, taken in turn."""
+    """Return the median seconds of each function; the functions take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -75,7 +75,7 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 def features() -> dict[str, float]:
-    """images/s of extraction and of its plain twin, and their ratio."""
+    """Return images/s of extraction and of the plain loop, and their ratio."""
     source, views = Jpegs(), ViewConfig()
     torch.manual_seed(0)
     ours = build_backbone(BackboneConfig(), Precision.BINARY).eval()
@@ -98,7 +98,7 @@ def features() -> dict[str, float]:
 
 
 def svm_data(num_classes: int) -> SvmData:
-    """Features as pooled ReLU maps are: positive, correlated, normed; classes that overlap."""
+    """Return features like pooled ReLU maps: positive, correlated, normalized; classes overlap."""
     random = np.random.default_rng(0)
     mixing = random.normal(size=(200, 4096)).astype(np.float32)
     centres = random.normal(size=(num_classes, 200)).astype(np.float32)
@@ -115,7 +115,7 @@ def svm_data(num_classes: int) -> SvmData:
 
 
 def svm(num_classes: int) -> dict[str, float]:
-    """Seconds of the full protocol, and of LIBLINEAR on a part of it."""
+    """Return the seconds of the full protocol, and of a part of it that LIBLINEAR runs as well."""
     data = svm_data(num_classes)
     began = time.perf_counter()
     scores = svm_full(data, seed=0)

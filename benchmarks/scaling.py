@@ -1,13 +1,13 @@
-"""What BURN on ImageNet costs and needs, from one measured number: images/s of one GPU.
+"""Calculate what BURN on ImageNet costs and needs, from one measured number: images/s of one GPU.
 
     python benchmarks/scaling.py --images-per-second 1000 --decode 500
 
     --images-per-second: of one GPU in training, as `burn pretrain --profile` prints it
     --decode: images that one core decodes and augments a second, as benchmarks/decode.py prints it
 
-Prints a table for 1, 8 and 64 GPUs. It is arithmetic and assumes that nothing waits: that cores,
-storage and network deliver what its last columns say. Nothing in it is measured but the two numbers
-that are given.
+It prints a table for 1, 8 and 64 GPUs. The table is arithmetic and assumes that nothing waits: that
+cores, storage and network deliver what its last columns say. Only the two given numbers are
+measured.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from burn.core.types import Precision
 from burn.methods.burn import Burn
 from burn.recipes.registry import find_recipe
 
-IMAGES, BYTES_EACH = 1_281_167, 110_000  # of ImageNet's training set, JPEGs on average
+IMAGES, BYTES_EACH = 1_281_167, 110_000  # ImageNet's training set; average size of its JPEGs
 RECIPE = "burn_imagenet"
 GPUS = (1, 8, 64)
 
 
 def exchanged_bytes() -> int:
-    """Bytes of float32 gradients that every process gives and takes for an optimizer step."""
+    """Return the bytes of float32 gradients that every process exchanges in an optimizer step."""
     recipe = find_recipe(RECIPE)
     student = build_backbone(recipe.backbone, recipe.precisions()[0])
     teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)
@@ -37,7 +37,7 @@ def exchanged_bytes() -> int:
 
 
 def table(images_per_second: float, decode: float) -> list[str]:
-    """Rows of a table in Markdown."""
+    """Return the rows of a table in Markdown."""
     recipe = find_recipe(RECIPE)
     images = IMAGES * recipe.epochs * len(recipe.precisions())
     exchanged = exchanged_bytes()
@@ -49,7 +49,7 @@ def table(images_per_second: float, decode: float) -> list[str]:
     for gpus in GPUS:
         rate = images_per_second * gpus
         step = recipe.batch_size / rate
-        # A ring all-reduce moves every byte there and back, but for the share that stays.
+        # A ring all-reduce moves every byte twice, except for the share that stays in place.
         network = 8 * 2 * (gpus - 1) / gpus * exchanged / step / 1e9
         rows.append(
             f"| {gpus} | {rate:,.0f} | {images / rate / 3600:,.1f} | {recipe.batch_size // gpus} "
@@ -60,7 +60,7 @@ def table(images_per_second: float, decode: float) -> list[str]:
 
 
 def main() -> None:
-    """Print it."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description="What BURN on ImageNet costs and needs.")
     parser.add_argument("--images-per-second", type=float, required=True)
     parser.add_argument("--decode", type=float, required=True)

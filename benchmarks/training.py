@@ -1,4 +1,4 @@
-"""How fast and how small a BURN step is: against the same step in ordinary operations (twin.py).
+"""Measure speed and memory of a BURN step, against the same step in ordinary operations (twin.py).
 
     python benchmarks/training.py [--json] [--rounds 3] [--batch 8]
     python benchmarks/training.py --rounds 5 --batch 32
@@ -6,23 +6,24 @@
 
 A step is the teacher's pass, the student's, the loss, the backward pass and the optimizer, without
 loading of images: ResNet-50 teaches ReActNet-A at precision BINARY, 224 pixels, BURN's default loss
-(frozen random classifier) and Adam. Ours runs as the trainer runs it, in float32 and, where the
+(frozen random classifier) and Adam. Ours runs as the trainer runs it, in float32 and, if the
 processor has instructions for it, under bfloat16 autocast; the peer is float32 on a CPU and under
-the same autocast on CUDA. The first form is for a first measurement on any processor: with AVX2
-its steps take some 200 seconds of processor time, about three minutes on two idle cores. The second
-has the batch of the numbers in docs/results.md, and takes about six times as long.
+the same autocast on CUDA. The first form is for a first measurement on any processor: with AVX2 its
+steps take some 200 seconds of processor time, about three minutes on two idle cores. The second has
+the batch size of the numbers in docs/project/results.md, and takes about six times as long.
 
-Each contender lives in a process of its own, as it would in use: memory that one gives back must
-not help another. They work in turn, one at a time, on all cores; a number is the median over the
-rounds of wall time, a ratio the median of the rounds' ratios, after three steps that are not
-counted. Nothing else should run. The teacher is measured twice: alone in its process, as where
-features are computed (`teacher_speedup`), and in one that trains (`teacher_in_step_speedup`), whose
-memory is at hand already: there the peer spends no time on getting it.
+Each contender runs in its own process, as it would in use, so that memory freed by one does not
+help another. They work in turn, one at a time, on all cores; a number is the median over the rounds
+of wall time, a ratio the median of the rounds' ratios, after three steps that are not counted.
+Nothing else should run. The teacher is measured twice: alone in its process, as when features are
+computed (`teacher_speedup`), and in a process that trains (`teacher_in_step_speedup`), which has
+its memory already, so that the peer spends no time on allocating it.
 
-Memory is measured over those first three steps. On a CPU: the highest resident memory, less what
-was resident before the first (interpreter, libraries, weights of student and teacher); gradients
-and the optimizer's state, which both have alike, count. On CUDA: torch.cuda.max_memory_allocated,
-weights included. Decoding is `decode.py` beside this file.
+Memory is measured over those first three steps. On a CPU it is the highest resident memory, less
+the memory that was resident before the first step (interpreter, libraries, weights of student and
+teacher); gradients and the optimizer's state, which both have, count. On CUDA it is
+torch.cuda.max_memory_allocated, including weights. Decoding is measured by `decode.py` beside this
+file.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ Kind = Literal["ours", "twin"]
 
 
 def randomized(module: nn.Module) -> nn.Module:
-    """With running statistics as training leaves them: other than 0 and 1."""
+    """Set BN's parameters and running statistics as training leaves them: other than 0 and 1."""
     with torch.no_grad():
         for part in module.modules():
             if isinstance(part, nn.BatchNorm2d):
@@ -77,7 +78,14 @@ def randomized(module: nn.Module) -> nn.Module:
 
 
 class Contender:
-    """A step of ours or of the twin's, at one number format, in parts that can be timed."""
+    """One step of ours or of the twin's, at one number format, in parts that can be timed.
+
+    Args:
+        kind: ours or twin.
+        bfloat16: Whether it runs under bfloat16 autocast.
+        batch: Number of images.
+        device: cpu or cuda.
+    """
 
     def __init__(self, kind: Kind, *, bfloat16: bool, batch: int, device: str) -> None:
         torch.manual_seed(0)
@@ -86,7 +94,7 @@ class Contender:
         teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)
         randomized(teacher)
         peer = None
-        if kind == "twin":  # before ours makes of it what it likes
+        if kind == "twin":  # copy the weights before Burn changes the teacher
             peer = timm.create_model("resnet50", num_classes=0)
             peer.load_state_dict(cast(nn.Module, teacher.model).state_dict())
         method = Burn(student, Teacher(teacher, None, None, {}), BurnConfig()).train()
@@ -110,7 +118,7 @@ class Contender:
         self.batch = Batch((self.images,), torch.arange(batch))
 
     def reduced(self) -> AbstractContextManager[object]:
-        """The autocast that the trainer's bf16-mixed is, or nothing."""
+        """Return the autocast of the trainer's bf16-mixed, or a context without effect."""
         return torch.autocast(self.device, torch.bfloat16) if self.bfloat16 else nullcontext()
 
     def loss(self) -> Tensor:
@@ -124,7 +132,7 @@ class Contender:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        loss.item()  # as every trainer looks at it, now or then
+        loss.item()  # every trainer reads the loss at some point
 
     def teach(self) -> None:
         with self.reduced():
@@ -134,7 +142,7 @@ class Contender:
                 self.method.teach(self.images)
 
     def shares(self) -> dict[str, float]:
-        """Seconds of the parts of one step."""
+        """Return the seconds of each part of one step."""
         watch = Stopwatch(self.device)
         with self.reduced():
             assert isinstance(self.method, Burn)
@@ -148,7 +156,7 @@ class Contender:
 
 
 class Stopwatch:
-    """Seconds of each call by its name."""
+    """Measures the seconds of calls, by their names."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -164,13 +172,13 @@ class Stopwatch:
 
 
 def wait(device: str) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def ratio(slow: list[float], fast: list[float]) -> float:
-    """Median over the rounds of slow / fast."""
+    """Return the median over the rounds of slow / fast."""
     return statistics.median(s / f for s, f in zip(slow, fast, strict=True))
 
 
@@ -189,7 +197,7 @@ CONTENDERS: dict[str, tuple[Kind, bool]] = {
 
 
 def serve(name: str, batch: int, device: str) -> None:
-    """Be that contender: read what to do, a word a line, and write what was found as JSON."""
+    """Run a contender: read commands, one word per line, and write each answer as JSON."""
     kind, bfloat16 = CONTENDERS[name]
     contender = Contender(kind, bfloat16=bfloat16, batch=batch, device=device)
     watch = Stopwatch(device)
@@ -209,7 +217,7 @@ def serve(name: str, batch: int, device: str) -> None:
 
 
 def first_steps(contender: Contender) -> dict[str, float]:
-    """MB of this process before the first step, at the peak of three, and the growth."""
+    """Return MB of this process before the first step, at the peak of three, and the growth."""
     gc.collect()
     on_gpu = contender.device == "cuda"
     if on_gpu:
@@ -217,7 +225,7 @@ def first_steps(contender: Contender) -> dict[str, float]:
         before = torch.cuda.memory_allocated() / 2**20
         torch.cuda.reset_peak_memory_stats()
     else:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM
         before = resident("VmRSS")
     for _ in range(3):
         contender.step()
@@ -227,14 +235,22 @@ def first_steps(contender: Contender) -> dict[str, float]:
 
 
 def resident(field: str) -> float:
-    """MB of memory of this process: VmRSS now, VmHWM at its peak."""
+    """Return the MB of memory of this process: VmRSS now, VmHWM at its peak."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith(field + ":"))
     return int(line.split()[1]) / 1024
 
 
 class Worker:
-    """A process that serves; `memory` is that of its first steps, if it is to train."""
+    """A process that serves a contender; `memory` is that of its first steps, if it trains.
+
+    Args:
+        name: Name of the contender.
+        batch: Number of images.
+        device: cpu or cuda.
+        threads: Number of threads.
+        trains: Whether it trains; otherwise only its teacher is measured.
+    """
 
     def __init__(
         self, name: str, batch: int, device: str, threads: int, *, trains: bool = True
@@ -242,12 +258,18 @@ class Worker:
         arguments = ["--batch", str(batch), "--device", device, "--threads", str(threads)]
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve", name, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.memory: dict[str, float] = self.ask("memory" if trains else "nothing")
 
     def ask(self, what: str) -> Any:
-        """What `serve` answers. Raises MemoryError where the process died of it."""
+        """Return the answer of `serve`.
+
+        Raises:
+            MemoryError: The process ended, which is taken for lack of memory.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):
@@ -266,7 +288,7 @@ class Worker:
 
 
 def in_turn(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
-    """Seconds of a step and of the teacher of each, in each round."""
+    """Return the seconds of each contender's step and of its teacher, in each round."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for what in ("step", "teacher"):
@@ -276,7 +298,7 @@ def in_turn(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
 
 
 def shares(worker: Worker, rounds: int) -> dict[str, float]:
-    """Share of each part in a step of ours, by medians over the rounds."""
+    """Return the share of each part in a step of ours, by medians over the rounds."""
     taken = [worker.ask("shares") for _ in range(rounds)]
     medians = {name: statistics.median(t[name] for t in taken) for name in taken[0]}
     return {name: median / sum(medians.values()) for name, median in medians.items()}
@@ -286,10 +308,20 @@ def shares(worker: Worker, rounds: int) -> dict[str, float]:
 
 
 def measure_cpu(rounds: int, batch: int, threads: int, *, bfloat16: bool) -> dict[str, Any]:
-    """Everything, as `--json` prints it; without bfloat16, of float32 alone."""
+    """Measure everything on a CPU.
+
+    Args:
+        rounds: Number of rounds.
+        batch: Number of images.
+        threads: Number of threads.
+        bfloat16: Whether bfloat16 is measured beside float32.
+
+    Returns:
+        The numbers as `--json` prints them.
+    """
     twin, ours = "twin float32", ["ours float32", *(["ours bfloat16"] if bfloat16 else [])]
     names = [twin, *ours]
-    teachers = twin, ours[-1]  # each also alone in a process
+    teachers = twin, ours[-1]  # their teachers are also measured alone in a process
     workers = {name: Worker(name, batch, "cpu", threads) for name in names}
     alone = {name: Worker(name, batch, "cpu", threads, trains=False) for name in teachers}
     seconds = in_turn(workers, rounds)
@@ -318,7 +350,7 @@ def measure_cpu(rounds: int, batch: int, threads: int, *, bfloat16: bool) -> dic
 
 
 def setting(device: str, rounds: int, threads: int) -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Return everything that the numbers depend on."""
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else processor(),
         "threads": threads,
@@ -333,7 +365,7 @@ def setting(device: str, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def matmul_rate(rounds: int) -> float:
-    """Multiply-adds a second of a large bfloat16 matrix product, the best of the rounds."""
+    """Return the multiply-adds per second of a large bfloat16 matrix product, at its best."""
     size, calls = 8192, 10
     a, b = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 
@@ -349,7 +381,7 @@ def matmul_rate(rounds: int) -> float:
 
 
 def teacher_macs() -> int:
-    """Multiply-adds of the teacher for one image, by its convolutions."""
+    """Return the multiply-adds of the teacher's convolutions for one image."""
     model = timm.create_model("resnet50", num_classes=0).eval()
     total = 0
 
@@ -366,7 +398,7 @@ def teacher_macs() -> int:
 
 
 def measure_cuda(rounds: int, batches: list[int], threads: int) -> dict[str, Any]:
-    """Everything on a GPU; the ratios are at the first of `batches`."""
+    """Measure everything on a GPU; the ratios are those of the first of `batches`."""
     macs, rate = teacher_macs(), matmul_rate(rounds)
     sweep = {batch: at_batch(batch, rounds, threads, macs / rate) for batch in batches}
     first = sweep[batches[0]]
@@ -383,7 +415,14 @@ def measure_cuda(rounds: int, batches: list[int], threads: int) -> dict[str, Any
 
 
 def at_batch(batch: int, rounds: int, threads: int, least: float) -> dict[str, Any]:
-    """Numbers of ours, and of the twin where it fits; least: seconds of an image at the peak."""
+    """Measure ours, and the twin if it fits into memory, at one batch size.
+
+    Args:
+        batch: Number of images.
+        rounds: Number of rounds.
+        threads: Number of threads.
+        least: Seconds that the teacher needs for an image at the GPU's measured peak rate.
+    """
     ours, twin = "ours bfloat16", "twin bfloat16"
     workers: dict[str, Worker] = {}
     for name in (ours, twin):

@@ -1,10 +1,10 @@
-"""A BURN step in ordinary operations alone: what `benchmarks/training.py` measures against.
+"""A BURN step in ordinary operations alone, which `benchmarks/training.py` measures against.
 
-ReActNet-A with each shift, sign and norm a module of its own, two 1×1 convolutions and torch.cat
-where the width doubles, and signs that autograd differentiates through the surrogate added and
-subtracted beside them; memory in PyTorch's default order, a loss of softmax and cosine, a teacher
-as timm makes it. Nothing is fused, computed twice or kept in another type. tests/test_twin.py holds
-it to the loss and the gradients of `burn.methods.burn`.
+It has ReActNet-A with a module for each shift, sign and norm, two 1×1 convolutions and torch.cat
+where the width doubles, and signs that autograd differentiates by adding and subtracting the
+surrogate; memory in PyTorch's default order, a loss of softmax and cosine, and a teacher as timm
+makes it. Nothing is fused, recomputed or kept in another type. tests/test_twin.py compares its loss
+and gradients with those of `burn.methods.burn`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Shift(nn.Module):
-    """x + a number a channel."""
+    """Adds a learned number to each channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Shift(nn.Module):
 
 
 class SignActivation(nn.Module):
-    """Signs; their gradient is that of a function quadratic on either side of 0."""
+    """Signs; their gradient is that of a function that is quadratic on both sides of 0."""
 
     def forward(self, x: Tensor) -> Tensor:
         below, negative, inside = x < -1, x < 0, x < 1
@@ -47,7 +47,7 @@ class SignActivation(nn.Module):
 
 
 class BinaryConvolution(nn.Module):
-    """A convolution with sign(W) times the mean of |W| of each output channel."""
+    """Convolution with sign(W) times the mean of |W| of each output channel."""
 
     def __init__(self, channels: int, out_channels: int, kernel_size: int, stride: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Activation(nn.Sequential):
 
 
 class TwinBlock(nn.Module):
-    """One block of ReActNet-A; `pointwise` and its norm have two entries where it widens."""
+    """One block of ReActNet-A; `pointwise` and its norm have two entries if it widens."""
 
     def __init__(self, channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -100,16 +100,24 @@ class TwinBlock(nn.Module):
 
 
 class TwinReActNet(nn.Module):
-    """Images, normalised, (batch, 3, height, width) -> features (batch, channels)."""
+    """ReActNet-A from normalized images (batch, 3, height, width) to features (batch, channels).
+
+    Args:
+        widths: Channels before the first block and after each block.
+        strides: Stride of each block.
+        stem_stride: Stride of the first convolution.
+    """
 
     def __init__(self, widths: list[int], strides: list[int], stem_stride: int) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, widths[0], 3, stem_stride, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(widths[0])
         self.blocks = nn.Sequential(
-            *(TwinBlock(*sizes, stride)
-              for sizes, stride in zip(pairwise(widths), strides, strict=True))
-        )  # fmt: skip
+            *(
+                TwinBlock(*sizes, stride)
+                for sizes, stride in zip(pairwise(widths), strides, strict=True)
+            )
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.stem_norm(self.stem(x)))
@@ -119,16 +127,28 @@ class TwinReActNet(nn.Module):
 class TwinBurn(nn.Module):
     """The loss of BURN's default settings on uint8 images at a given λ.
 
-    teacher: a network from normalised images to features; it is in eval mode and takes no gradient.
+    Args:
+        student: The student.
+        teacher: A network from normalized images to features; it is in eval mode and gets no
+            gradient.
+        num_features: Widths of student and teacher.
+        hidden: Hidden width of the classifiers.
+        num_classes: Outputs of the classifiers.
+        temperature: Temperature of both softmaxes.
     """
 
     mean: Tensor
     std: Tensor
 
     def __init__(
-        self, student: TwinReActNet, teacher: nn.Module, num_features: tuple[int, int],
-        hidden: int, num_classes: int, temperature: float,
-    ) -> None:  # fmt: skip
+        self,
+        student: TwinReActNet,
+        teacher: nn.Module,
+        num_features: tuple[int, int],
+        hidden: int,
+        num_classes: int,
+        temperature: float,
+    ) -> None:
         super().__init__()
         narrow, wide = num_features
         self.student = student
@@ -149,7 +169,7 @@ class TwinBurn(nn.Module):
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def teach(self, images: Tensor) -> Tensor:
-        """What the teacher gives: (batch, features)."""
+        """Return the teacher's features, (batch, features)."""
         with torch.no_grad():
             return self.teacher(self.normalize(images))
 
@@ -177,19 +197,24 @@ def _classifier(features: int, hidden: int, classes: int) -> nn.Sequential:
 
 
 def twin_of(method: Burn, teacher: nn.Module) -> TwinBurn:
-    """The twin of `method` with the same weights.
+    """Return the twin of `method` with the same weights.
 
-    method: a ReActNet student at precision BINARY with BURN's default loss. teacher: the method's,
-    from normalised images to features, as a module of its own.
+    Args:
+        method: A method with a ReActNet student at precision BINARY and BURN's default loss.
+        teacher: The method's teacher as a separate module, from normalized images to features.
     """
     backbone = cast(ReActNet, method.backbone)
     blocks = [cast(Block, block) for block in backbone.blocks]
     widths = [backbone.stem.out_channels, *(b.pointwise.weight.shape[0] for b in blocks)]
     student = TwinReActNet(widths, [b.stride for b in blocks], backbone.stem.stride[0])
     twin = TwinBurn(
-        student, teacher, (backbone.num_features, method.teacher.num_features),
-        method.config.hidden, method.config.num_classes, method.config.temperature,
-    )  # fmt: skip
+        student,
+        teacher,
+        (backbone.num_features, method.teacher.num_features),
+        method.config.hidden,
+        method.config.num_classes,
+        method.config.temperature,
+    )
     for name in ("projection", "classifier", "teacher_classifier"):
         getattr(twin, name).load_state_dict(getattr(method, name).state_dict())
     student.stem.load_state_dict(backbone.stem.state_dict())
@@ -222,7 +247,7 @@ def _copy(block: TwinBlock, ours: Block) -> None:
 
 
 def gradients(twin: TwinBurn) -> dict[str, Tensor]:
-    """The twin's gradients by the names and in the shapes of `Burn`'s parameters."""
+    """Return the twin's gradients by the names and in the shapes of `Burn`'s parameters."""
     found: dict[str, Tensor] = {}
 
     def add(name: str, *parts: nn.Parameter) -> None:

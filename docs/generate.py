@@ -1,12 +1,12 @@
-"""results.md, the pictures, and README's table of the demo, from the numbers in docs/results/.
+"""Write results.md, the pictures, and README's table of the demo from docs/results/.
 
     make docs                                           # after a number or a word has changed
-    python docs/generate.py --take runs/compared …      # first take in what runs hold
+    python docs/generate.py --take runs/compared …      # first copy the numbers of these runs
 
---take copies results and rows of comparisons, ablations, analyses and demos into docs/results/.
-In results.md the claims, the comparison, the ablations, the analyses and the engine's times are
-made of these; the other tables, of single measurements, stand in docs/results/results.md.j2 with
-the words. benchmarks/engine.py --out writes docs/results/engine/NAME.json.
+--take copies the results and rows of comparisons, ablations, analyses and demos into docs/results/.
+They give the claims, the comparison, the ablations, the analyses and the engine's times in
+results.md. The other tables, of single measurements, and the text are in
+docs/results/results.md.j2. benchmarks/engine.py --out writes docs/results/engine/NAME.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,10 @@ import jinja2
 from burn.campaigns.ablate import read_ablation
 from burn.campaigns.folder import read_campaign
 from burn.core.results import Result, read_results, result_lines
-from burn.core.thresholds import TARGET_ALARM
 from burn.experiments import engine_figure as engine
-from burn.experiments.cost import figure as costs
-from burn.experiments.ema_toy import figure as ema_toy
 from burn.experiments.figure import Report
-from burn.experiments.gradients import figure as gradients
 from burn.experiments.rows import from_csv
-from burn.experiments.schedules import figure as schedules
+from burn.experiments.run import ANALYSES
 from burn.paper.claims import Evidence, claims
 from burn.report.render.ablations import ablation_markdown
 from burn.report.render.plots import comparison_picture, demo_picture
@@ -40,19 +36,11 @@ from burn.report.render.tables import comparison_markdown, number_name
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "results"
-TEST_IMAGES = 5000  # of CIFAR-10's validation split, by which the claims are evaluated
-
-ANALYSES: dict[str, Callable[[list[dict[str, Any]]], Report]] = {
-    "gradients": lambda rows: gradients.gradients(rows, _about("gradients"), TARGET_ALARM),
-    "ema-toy": ema_toy.ema_toy,
-    "schedules": schedules.schedules,
-    "cost": costs.cost,
-    "negatives": costs.negatives,
-}
+TEST_IMAGES = 5000  # size of CIFAR-10's validation split, on which the claims are evaluated
 
 
 def main() -> None:
-    """Take in what is asked for, then write everything anew."""
+    """Copy the numbers of the given runs, and write all documents and pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--take", nargs="*", type=Path, default=[], metavar="RUN")
     for folder in parser.parse_args().take:
@@ -102,7 +90,7 @@ def _keep(name: str, results: Sequence[Result]) -> str:
 
 
 def _short(path: str) -> str:
-    """Without the folders of the machine that it ran on."""
+    """Return the end of a path, without the folders of the machine on which it was recorded."""
     return "/".join(Path(path).parts[-2:])
 
 
@@ -116,11 +104,14 @@ def _without_paths(value: Any) -> Any:
 
 
 def documents() -> dict[str, str]:
-    """Path from docs/ to text, of all that is generated."""
+    """Return the text of every generated document, by its path from docs/."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(DATA), undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=jinja2.FileSystemLoader(DATA),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     text = environment.get_template("results.md.j2").render(
         compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
         ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
@@ -136,14 +127,14 @@ def documents() -> dict[str, str]:
 
 
 def draw(folder: Path) -> None:
-    """Every picture, into `folder`."""
+    """Draw every picture into `folder`."""
     comparison_picture(_results("compared.jsonl"), folder / "comparison.svg")
     _engine().draw(folder / "engine.svg")
     demo = _results("demo.jsonl")
     demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
     for name in ANALYSES:
         if (DATA / f"{name}.csv").is_file():
-            ANALYSES[name](_rows(name)).draw(folder / f"{name}.svg")
+            _analysis(name).draw(folder / f"{name}.svg")
 
 
 def _results(name: str) -> list[Result]:
@@ -156,7 +147,7 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 
 def _engine() -> Report:
-    """Of every machine that benchmarks/engine.py left a file of, the fastest first."""
+    """Return the report on every machine that benchmarks/engine.py measured, the fastest first."""
     machines = [json.loads(file.read_text("utf-8")) for file in sorted(DATA.glob("engine/*.json"))]
 
     def fastest(machine: dict[str, Any]) -> float:
@@ -169,15 +160,18 @@ def _engine() -> Report:
     return engine.engine(sorted(machines, key=fastest))
 
 
-def _about(name: str) -> dict[str, Any]:
-    return json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+def _analysis(name: str) -> Report:
+    """Return the report of an analysis, from its rows and what they were measured with."""
+    about = DATA / f"{name}.json"
+    known = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
+    return ANALYSES[name].describe(_rows(name), known)
 
 
 def _told(name: str) -> str:
-    """Picture, paragraph and table of an analysis; empty where there are no rows yet."""
+    """Return picture, text and table of an analysis, or "" if it has no rows yet."""
     if not (DATA / f"{name}.csv").is_file():
         return ""
-    report = ANALYSES[name](_rows(name))
+    report = _analysis(name)
     return "\n\n".join(
         p for p in (f"![{report.title}](../pictures/{name}.svg)", report.text, report.table) if p
     )
@@ -189,9 +183,13 @@ def _evidence() -> Evidence:
         for name in ("gradients", "ema-toy", "negatives")
     }
     return Evidence(
-        TEST_IMAGES, _results("compared.jsonl"), _results("ablated.jsonl"),
-        rows["gradients"], rows["ema-toy"], rows["negatives"],
-    )  # fmt: skip
+        TEST_IMAGES,
+        _results("compared.jsonl"),
+        _results("ablated.jsonl"),
+        rows["gradients"],
+        rows["ema-toy"],
+        rows["negatives"],
+    )
 
 
 def _claims() -> str:
@@ -209,7 +207,7 @@ def _verdicts() -> dict[str, int]:
 
 
 def _demo_table() -> str:
-    """Top-1 of each network in the demo."""
+    """Return the table of each network's top-1 in the demo."""
     results = [r for r in _results("demo.jsonl") if r.metric == "top1"]
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
     names = (number_name(*column).removesuffix(" top-1") for column in columns)
@@ -221,7 +219,7 @@ def _demo_table() -> str:
 
 
 def _between(name: str, content: str, text: str) -> str:
-    """The text with what stands between <!-- name --> and <!-- /name --> exchanged."""
+    """Return the text with the part between <!-- name --> and <!-- /name --> replaced."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
     changed, count = pattern.subn(lambda m: f"{m[1]}{content}{m[2]}", text)
     assert count == 1, f"no place for {name}"

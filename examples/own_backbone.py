@@ -1,4 +1,4 @@
-"""A binary network of your own in one file, trained, evaluated and packed as burn's.
+"""A binary network of your own in one file: trained, evaluated and packed like burn's.
 
     burn pretrain --import examples/own_backbone.py --recipe demo --backbone.name tiny_bnn \\
         --data digits --teacher runs/teacher --out runs/tiny
@@ -25,7 +25,7 @@ PLAN = ((32, 3, 1), (64, 1, 1), (64, 3, 2), (128, 1, 1), (128, 3, 2), (256, 1, 1
     settings=["width", "activation_gradient", "weight_gradient", "weight_init"],
 )
 class TinyBnn(burn.Backbone):
-    """A float stem of stride 2 and six binary layers: a map of an eighth of the image's size."""
+    """A float stem and six binary layers; the last map has an eighth of the image's side."""
 
     def __init__(self, config: burn.BackboneConfig, precision: burn.Precision) -> None:
         # A layer widens by a whole factor, so all widths come from one number.
@@ -39,10 +39,16 @@ class TinyBnn(burn.Backbone):
             out = unit * plan_channels // 32
             self.layers.append(
                 BinaryLayer(
-                    channels, out, kernel, stride, precision, config.activation_gradient,
-                    config.weight_gradient, config.weight_init,
+                    channels,
+                    out,
+                    kernel,
+                    stride,
+                    precision,
+                    config.activation_gradient,
+                    config.weight_gradient,
+                    config.weight_init,
                 )
-            )  # fmt: skip
+            )
             channels = out
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -55,7 +61,7 @@ class TinyBnn(burn.Backbone):
         return features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))
 
     def chain(self) -> Chain:
-        """What `burn pack` folds: stem, BN, and the binary layers in their order."""
+        """Return the layers that `burn pack` folds: stem, BN, and the binary layers in order."""
         layers = [
             (f"layers.{i}", cast(BinaryLayer, layer).half()) for i, layer in enumerate(self.layers)
         ]

@@ -1,8 +1,8 @@
-"""A method of your own in one file: images that the teacher finds alike are to be alike.
+"""A method of your own in one file: images that are similar for the teacher become similar.
 
 For every image of a batch, teacher and student give a distribution over the other images by the
 cosine of their features; the loss is the Kullback-Leibler divergence between the two. Unlike the
-paper's feature similarity it needs no projection where the widths of both networks differ.
+paper's feature similarity it needs no projection if the two networks have different widths.
 
     burn pretrain --import examples/own_method.py --recipe relations_small --data digits \\
         --teacher runs/teacher --relations.temperature 0.1 --out runs/relations
@@ -23,10 +23,10 @@ import burn
 
 @dataclass(frozen=True)
 class RelationsConfig:
-    """Settings of the method, `--relations.temperature` and so on.
+    """Settings of the method, given as `--relations.temperature` and so on.
 
     Attributes:
-        temperature: of both softmaxes.
+        temperature: temperature of both softmaxes.
     """
 
     temperature: float = 0.1
@@ -38,20 +38,28 @@ class RelationsConfig:
 
 
 def relations(features: Tensor, temperature: float) -> Tensor:
-    """(batch, dimension) -> log-probabilities (batch, batch), an image itself left out."""
+    """Return each image's log-probabilities over the other images of the batch.
+
+    Args:
+        features: (batch, dimension).
+        temperature: Divisor of the cosines.
+
+    Returns:
+        (batch, batch); the image itself has next to no probability.
+    """
     unit = F.normalize(features.float(), dim=1)
     scores = unit @ unit.T / temperature
     itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
     return F.log_softmax(scores.masked_fill(itself, -1e4), dim=1)
 
 
-# A batch cut into parts would compare an image with the others of its part alone.
+# accumulates=False: in a batch cut into parts, an image would be compared with its part alone.
 @burn.register_method("relations", config=RelationsConfig, needs=["teacher"], accumulates=False)
 class Relations(burn.Method):
     """KL(teacher's relations || student's), mean over the batch."""
 
-    num_views = 1  # augmented views that the method takes of an image
-    num_taught = 1  # how many of them, the first ones, the teacher sees
+    num_views = 1  # augmented views of each image
+    num_taught = 1  # number of views, from the first on, that the teacher sees
 
     def __init__(
         self, backbone: burn.Backbone, teacher: burn.Teacher, config: RelationsConfig
@@ -78,5 +86,5 @@ class Relations(burn.Method):
 
 @burn.register_recipe
 def relations_small() -> burn.Recipe:
-    """32-pixel images: BURN's small recipe with this method."""
+    """Return BURN's small recipe, for 32-pixel images, with this method."""
     return replace(burn.recipe("burn_small"), method="relations")

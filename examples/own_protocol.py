@@ -32,7 +32,7 @@ class ClassMeansConfig:
 def class_means(
     context: burn.EvaluationContext, config: ClassMeansConfig, console: Console
 ) -> list[Result]:
-    """Top-1: the share of test images whose nearest mean of a class is their own."""
+    """Measure top-1, the share of test images whose nearest class mean is their own."""
     began = time.perf_counter()
     bank, queries = (burn.plain_features(context, part, console) for part in ("train", "test"))
     values = [bank.values, queries.values]

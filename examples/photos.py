@@ -1,9 +1,9 @@
-"""A folder of images for those who have no photographs at hand: handwritten digits, as PNG files.
+"""Write a folder of images for a first try: handwritten digits, as PNG files.
 
     python examples/photos.py photos
 
 writes photos/train/CLASS/NUMBER.png (1,437 images) and photos/val/CLASS/NUMBER.png (360), 32 by 32
-pixels: scikit-learn's digits, larger.
+pixels: scikit-learn's digits, enlarged.
 """
 
 import sys

@@ -278,13 +278,13 @@ class Texts(Photos):
         (lambda: burn.open_data(iter([])), "has no length"),
         (lambda: burn.open_data(Photos(count=0)), "holds no image"),
         (lambda: burn.open_data(Words()), "Words item 0 is a str: give PIL"),
-        (lambda: burn.open_data(Flipped()), "item 0 is another image when it is read again"),
+        (lambda: burn.open_data(Flipped()), "item 0 is a different image when it is read again"),
         (lambda: burn.open_data(Texts()), "not one class number"),
         (lambda: burn.open_data("digits", "validation"), "give train or test"),
         (lambda: burn.open_data("/none"), "no data at /none"),
         (lambda: burn.recipe("burn_smal"), "did you mean burn_small"),
         (lambda: burn.load("/none/run"), "/none/run"),
-        (lambda: burn.pack(nn.Linear(2, 2), "x.bnn"), "burn.load gave"),  # type: ignore[arg-type]
+        (lambda: burn.pack(nn.Linear(2, 2), "x.bnn"), "burn.load returned"),  # type: ignore[arg-type]
         (lambda: burn.evaluate("nearest", "x", train="digits", test="digits"), "unknown protocol"),
         (
             lambda: burn.evaluate("knn", nn.Linear(2, 2), train="digits", test="digits"),  # type: ignore[arg-type]

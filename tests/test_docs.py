@@ -28,9 +28,7 @@ def test_generated_documents_are_those_in_the_repository(
 
 
 DOCUMENTS = sorted(
-    path
-    for pattern in ("*.md", "docs/*/*.md", "engine/*.md")
-    for path in ROOT.glob(pattern)
+    path for pattern in ("*.md", "docs/*/*.md", "engine/*.md") for path in ROOT.glob(pattern)
 )
 
 

@@ -1,8 +1,9 @@
-/* Top classes of a raw image: height × width × 3 bytes, red, green and blue of each pixel.
+/* Prints the top classes of a raw image: height × width × 3 bytes, red, green and blue of each
+ * pixel.
  *
  *     classify MODEL.bnn IMAGE.rgb [HEIGHT WIDTH]
  *
- * Without a size it is the square that the model is made for.
+ * Without HEIGHT and WIDTH the image is the square that the model expects.
  */
 #include <errno.h>
 #include <math.h>
@@ -25,7 +26,8 @@ static int size_of(const char *text) {
     return *text && !*end && value >= 1 && value <= 16384 ? (int)value : 0;
 }
 
-/* Exactly `size` bytes of a file, or NULL with a message. */
+/* Returns the `size` bytes of a file, or NULL after a message if it has more or fewer. The caller
+ * frees them. */
 static unsigned char *read_image(const char *path, size_t size) {
     FILE *file = fopen(path, "rb");
     unsigned char *bytes = file ? malloc(size + 1) : NULL;
@@ -44,13 +46,12 @@ static unsigned char *read_image(const char *path, size_t size) {
     return bytes;
 }
 
-/* Whether a terminal shows this code point; it obeys control characters (C0, C1), and marks of
- * direction make text read as what it is not. */
+/* Returns whether a code point may be printed. A terminal obeys control characters (C0, C1), and
+ * marks of direction disguise text. */
 static int is_shown(unsigned long c) {
     static const unsigned long hidden[][2] = {
-        {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},     {0x61C, 0x61C},
-        {0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF},
-        {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F},
+        {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},     {0x61C, 0x61C},   {0x200B, 0x200F},
+        {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F},
     };
     for (size_t i = 0; i < sizeof hidden / sizeof *hidden; ++i) {
         if (c >= hidden[i][0] && c <= hidden[i][1]) return 0;
@@ -58,7 +59,8 @@ static int is_shown(unsigned long c) {
     return 1;
 }
 
-/* Prints a name of a model, '?' for what is not shown. Names are valid UTF-8, the reader sees to it. */
+/* Prints a name from a model, with '?' for code points that are not shown. Names are valid UTF-8,
+ * because burn_load refuses others. */
 static void print_name(const char *name) {
     const unsigned char *at = (const unsigned char *)name;
     while (*at) {
@@ -74,7 +76,7 @@ static void print_name(const char *name) {
     }
 }
 
-/* Whether every score is a number: a head may overflow on one image and not on another. */
+/* Returns whether all scores are finite: a head may overflow on one image and not on another. */
 static int all_finite(const float *scores, int count) {
     for (int i = 0; i < count; ++i) {
         if (!isfinite(scores[i])) return 0;
@@ -112,14 +114,13 @@ int main(int argc, char **argv) {
         fail(burn_last_error());
     } else if (argc == 3 && !(height = width = burn_image_size(model))) {
         fail("the model does not say how large its images are: give HEIGHT and WIDTH");
-    } else if (
-        burn_output_shape(model, height, width, -1, NULL, NULL, &channels) != 0 ||
-        burn_plan_create(model, height, width, 1, -1, &plan) != 0) {
+    } else if (burn_output_shape(model, height, width, -1, NULL, NULL, &channels) != 0 ||
+               burn_plan_create(model, height, width, 1, -1, &plan) != 0) {
         fail(burn_last_error());
     } else if (burn_num_classes(model) == 0) {
         fail("the model has no classes: pack it with --head");
     } else if (!(image = read_image(argv[2], (size_t)height * (size_t)width * 3))) {
-        status = 2; /* it has said why */
+        status = 2; /* read_image has printed why */
     } else if (!(scores = malloc((size_t)channels * sizeof *scores))) {
         fail("out of memory");
     } else if (burn_run(plan, image, BURN_UINT8, 1, scores) != 0) {

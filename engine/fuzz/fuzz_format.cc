@@ -1,7 +1,7 @@
-// libFuzzer on parse_program; run.sh builds and runs it.
+// Fuzzes parse_program with libFuzzer; run.sh builds and runs it.
 //
-// Blind changes to a file seldom get past its length field, offsets and escaped program, so most of
-// ours take the file apart, change one part and write a shell that fits again.
+// Blind changes to a file seldom get past its length field, offsets and escaped program. So most of
+// these take the file apart, change one part and write a valid shell around it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -25,7 +25,7 @@ void must(bool holds) {
     if (!holds) std::abort();
 }
 
-// ---- What must be true of a program that was accepted
+// ---- Properties of every program that was accepted
 
 void check_floats(const std::vector<float> &values, int count) {
     must(values.size() == static_cast<size_t>(count));
@@ -70,7 +70,7 @@ void check_message(const char *message) {
     for (const char *c = message; *c != '\0'; ++c) must(*c >= ' ' && *c <= '~');
 }
 
-// ---- A file in parts
+// ---- A file, taken apart
 
 struct Tensor {
     std::string name;
@@ -144,7 +144,7 @@ Tensor read_tensor(const burn::json::Member &member, const std::string &data) {
     return tensor;
 }
 
-// Throws burn::Error where the file is too broken to be taken apart.
+// Takes a file apart. Throws burn::Error if it is too damaged.
 Parts read_parts(const std::string &header, const std::string &data) {
     using burn::json::Type;
     const burn::json::Document document(header, "header");
@@ -171,11 +171,16 @@ void mutate(std::string &text, size_t room) {
     text.resize(LLVMFuzzerMutate(reinterpret_cast<uint8_t *>(text.data()), old_size, text.size()));
 }
 
-// Replaces one of the program's words or numbers by another that has a meaning there.
+// Replaces one of the program's words or numbers by another that may have a meaning there.
 void change_word(std::string &program, Random &random) {
     static const char *const words[] = {
+        // Numbers, at the edges of the allowed ranges or written in a form that is refused.
         "0", "1", "2", "3", "7", "-0", "1.0", "4096", "18446744073709551616", "1e9",
-        "true", "false", "null", "[]", "{}", "\"\"", "\"image\"", "\"stem\"", "\"mean\"", "\"b\"",
+        // Values of the other types.
+        "true", "false", "null", "[]", "{}", "\"\"",
+        // Names of layers in the seeds.
+        "\"image\"", "\"stem\"", "\"mean\"", "\"b\"",
+        // Keys and kinds of the format.
         "\"kind\"", "\"name\"", "\"input\"", "\"stride\"", "\"shortcut\"", "\"relu\"",
         "\"convolution\"", "\"binary_convolution\"", "\"global_mean\"", "\"linear\"",
         "\"features\"", "\"classes\"", "\"origin\"", "\"resize\"", "\"size\"", "\"layers\""};
@@ -186,7 +191,8 @@ void change_word(std::string &program, Random &random) {
     program.replace(begin, end - begin, words[below(random, std::size(words))]);
 }
 
-// Makes every layer's input the name before it again, where fields are spelled as in our seeds.
+// Sets every layer's input to the name of the layer before it, if fields are written as in the
+// seeds.
 void relink(std::string &program) {
     const std::string name = "\"name\":\"";
     const std::string input = "\"input\":\"";
@@ -215,7 +221,7 @@ void change_kind(std::string &program, Random &random) {
     program.replace(value, end - value, kinds[below(random, std::size(kinds))]);
 }
 
-// Moves, doubles or drops a piece between two braces, as a rule a layer.
+// Moves, repeats or drops a piece between two braces, usually a layer.
 void change_layer(std::string &program, Random &random) {
     const size_t begin = program.find('{', 1 + below(random, program.size() + 1));
     const size_t end = begin == std::string::npos ? begin : program.find('}', begin);
@@ -229,7 +235,7 @@ void change_layer(std::string &program, Random &random) {
     if (below(random, 2) == 0) relink(program);
 }
 
-// Gives a tensor's data the size that its dtype and shape ask for, where that is small.
+// Resizes a tensor's data to what its dtype and shape need, unless that is large.
 void fit_data(Tensor &tensor) {
     uint64_t count = tensor.dtype == "F32" ? 4 : 1;
     for (const uint64_t length : tensor.shape) {
@@ -242,8 +248,9 @@ void change_tensor(Parts &parts, Random &random) {
     if (parts.tensors.empty()) return;
     const size_t index = below(random, parts.tensors.size());
     Tensor &tensor = parts.tensors[index];
-    const uint64_t lengths[] = {0, 1, 2, 3, 4, 8, 9, 17, 4096, 4097, uint64_t{1} << 32,
-                                ~uint64_t{0}};
+    const uint64_t lengths[] = {0, 1, 2, 3, 4, 8, 9, 17, 4096, 4097,
+                                // Products of these overflow 64 bits.
+                                uint64_t{1} << 32, ~uint64_t{0}};
     switch (below(random, 7)) {
         case 0:
             if (!tensor.shape.empty()) {

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Fuzzes the packed file's reader.
+# Fuzzes the C++ reader of packed files.
 #
 #   engine/fuzz/run.sh [SECONDS [WORK]]      60 seconds, in build/fuzz
 #
-# The corpus begins as an earlier run left it (tests/attacks/fuzzed.zip), grows in WORK/corpus and is
-# used again by the next run; what crashes the reader, takes
-# more than 10 s or more than 2 GB is kept in WORK/crashes, and the exit status is then not 0. The
-# log, with executions and coverage, is WORK/log. CXX and PYTHON choose the programs.
+# The corpus begins with that of an earlier run (tests/attacks/fuzzed.zip) and grows in WORK/corpus,
+# where the next run uses it again. Inputs that crash the reader, or take more than 10 s or 2 GB, are
+# kept in WORK/crashes, and the exit status is then not 0. WORK/log holds the number of executions
+# and the coverage. CXX and PYTHON choose the compiler and the interpreter.
 set -eu
 
 seconds=${1:-60}

@@ -1,4 +1,4 @@
-"""Writes the fuzzer's first corpus: valid files of every kind, and the malformed ones we keep.
+"""Write the fuzzer's first corpus: valid files of every kind, and the malformed ones in the tests.
 
 python engine/fuzz/seeds.py FOLDER
 """

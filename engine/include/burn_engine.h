@@ -1,10 +1,14 @@
-/* Runs packed binary networks (docs/pack-format.md).
+/* Runs packed binary networks (docs/project/pack-format.md).
  *
- * Every function that can fail returns 0 when it did not and another number otherwise; then
- * burn_last_error() says why, for the calling thread. No exception leaves the library.
+ * Errors: every function that can fail returns an int, 0 on success and 1 on failure. After a
+ * failure burn_last_error() gives the reason, and nothing was written through the pointers that
+ * were passed. No exception leaves the library.
  *
- * A model is read-only after burn_load: threads may share it. A plan holds the memory of one run:
- * each thread that runs at the same time needs its own.
+ * Ownership: the caller frees what burn_load, burn_load_memory and burn_plan_create made, with
+ * burn_free and burn_plan_free. Every other pointer that a function returns belongs to the library.
+ *
+ * Threads: a model is read-only after loading, so threads may share it. A plan holds the memory of
+ * one run, so each thread that runs at the same time needs a plan of its own.
  */
 #ifndef BURN_ENGINE_H
 #define BURN_ENGINE_H
@@ -22,68 +26,126 @@ extern "C" {
 #define BURN_API
 #endif
 
+/* A packed network, ready to run on one instruction set. */
 typedef struct burn_model burn_model;
+
+/* The memory and the threads that run a model on images of one size. */
 typedef struct burn_plan burn_plan;
 
+/* Type of an image's numbers: uint8_t from 0 to 255, or float from 0 to 1. */
 typedef enum { BURN_UINT8 = 0, BURN_FLOAT32 = 1 } burn_pixels;
 
-/* Why the last call of this thread failed; "" if none has. Valid until its next call. */
+/* Returns why the calling thread's last call of a function that can fail did so; "" if that call
+ * succeeded, and before the first one. Valid until the thread calls such a function again. */
 BURN_API const char *burn_last_error(void);
 
-/* Version of this library, "0.1.0". */
+/* Returns the version of the library, such as "0.1.0". */
 BURN_API const char *burn_version(void);
 
-/* The instruction sets that this processor can run, best first, separated by spaces. */
+/* Returns the instruction sets that this processor can run, best first, separated by spaces. The
+ * last one is always "portable". Valid as long as the library is loaded. */
 BURN_API const char *burn_supported_isas(void);
 
-/* Read a packed file. isa: one of burn_supported_isas(), or NULL for the environment variable
- * BURN_ENGINE_ISA, or, where that is not set, the best. */
+/* Loads a packed file.
+ *
+ * path: path of the file, which is read completely and may change afterwards.
+ * isa: one of burn_supported_isas(); NULL or "" for the environment variable BURN_ENGINE_ISA or, if
+ *   that is unset or empty, the best instruction set.
+ * model: receives the model, which the caller frees with burn_free.
+ *
+ * Returns 0, or 1 if the file cannot be read or breaks a rule of its format, if the instruction set
+ * is not available, if memory is short, or if path or model is NULL. */
 BURN_API int burn_load(const char *path, const char *isa, burn_model **model);
 
-/* The same from memory, which may be freed afterwards. */
+/* Loads the `size` bytes of a packed file from memory, which may be freed afterwards. The other
+ * arguments and the returned value are those of burn_load. */
 BURN_API int burn_load_memory(const void *bytes, size_t size, const char *isa, burn_model **model);
 
+/* Frees a model, whose plans must have been freed before. NULL is allowed. */
 BURN_API void burn_free(burn_model *model);
 
-/* The instruction set chosen at load. */
+/* Returns the instruction set that was chosen when the model was loaded; "" if model is NULL. */
 BURN_API const char *burn_isa(const burn_model *model);
 
-/* Number of layers; name and kind of one ("" past the end); index of the one called `name`, or -1. */
+/* Returns the number of layers, 3 to 1000; 0 if model is NULL. */
 BURN_API int burn_num_layers(const burn_model *model);
+
+/* Returns the name of a layer by its index from 0; "" if there is no such layer. Valid until the
+ * model is freed. */
 BURN_API const char *burn_layer_name(const burn_model *model, int layer);
+
+/* Returns the kind of a layer by its index from 0: "convolution", "binary_convolution",
+ * "global_mean" or "linear"; "" if there is no such layer. */
 BURN_API const char *burn_layer_kind(const burn_model *model, int layer);
+
+/* Returns the index of the layer that has this name; -1 if there is none. */
 BURN_API int burn_find_layer(const burn_model *model, const char *name);
 
-/* Index of the layer whose output is the features. */
+/* Returns the index of the layer whose output is the features; -1 if model is NULL. */
 BURN_API int burn_features_layer(const burn_model *model);
 
-/* How a photograph becomes an input: its short side is resized to so many pixels (bicubic) and the
- * centre square of so many cut out. 0 where the file does not say. */
+/* Returns the number of pixels, 1 to 4096, to which the short side of a photograph is resized
+ * (bicubic) before its centre square is cut out; 0 if the file does not say. */
 BURN_API int burn_image_resize(const burn_model *model);
+
+/* Returns the side of that centre square in pixels, 1 to burn_image_resize(); 0 if the file does
+ * not say. */
 BURN_API int burn_image_size(const burn_model *model);
 
-/* Number of classes (0: the model has no classifier) and the name of one ("" past the end). Names are
- * valid UTF-8 and may hold control codes of a terminal: see print_name in examples/classify.c. */
+/* Returns the number of classes; 0 if the model has no classifier. */
 BURN_API int burn_num_classes(const burn_model *model);
+
+/* Returns the name of a class by its index from 0; "" if there is no such class. Names are valid
+ * UTF-8 but may hold control codes that a terminal obeys: see print_name in examples/classify.c.
+ * Valid until the model is freed. */
 BURN_API const char *burn_class_name(const burn_model *model, int index);
 
-/* What a run of `height` × `width` pixels up to and with `layer` gives: channels, and for layers
- * that give maps their height and width (else 1). layer: an index, or -1 for the last. */
+/* Computes the shape of a layer's output for images of one size.
+ *
+ * height, width: size of the images in pixels, 1 to 16384 each, with a product of at most 2^26.
+ * layer: index of the layer, or -1 for the last one.
+ * out_height, out_width: receive the height and width of the output in pixels, which are 1 for
+ *   global_mean and linear layers. Either may be NULL.
+ * out_channels: receives the number of channels. May be NULL.
+ *
+ * Returns 0, or 1 if height, width or layer is out of range or model is NULL. */
 BURN_API int burn_output_shape(const burn_model *model, int height, int width, int layer,
                                int *out_height, int *out_width, int *out_channels);
 
-/* Memory and threads for images of one size. threads: 1 to 256, of which no more are made than there
- * are processors. layer: the last one to run, as above. The model must outlive the plan. */
+/* Creates a plan, with its memory and threads.
+ *
+ * model: must not be freed before the plan.
+ * height, width: size of the images in pixels, as burn_output_shape takes it.
+ * threads: number of threads of one run, 1 to 256, the calling one included. No more are used than
+ *   there are processors.
+ * layer: index of the last layer to run, or -1 for the last one of the model.
+ * plan: receives the plan, which the caller frees with burn_plan_free.
+ *
+ * Returns 0, or 1 if a number is out of range, if memory or threads are short, or if model or plan
+ * is NULL. */
 BURN_API int burn_plan_create(const burn_model *model, int height, int width, int threads,
                               int layer, burn_plan **plan);
+
+/* Frees a plan and ends its threads. NULL is allowed. */
 BURN_API void burn_plan_free(burn_plan *plan);
 
-/* Bytes that the plan holds. */
+/* Returns the size in bytes of the plan's memory; 0 if plan is NULL. */
 BURN_API size_t burn_plan_bytes(const burn_plan *plan);
 
-/* Run `count` images: red, green, blue for each pixel, row by row, image by image, as bytes or as
- * float on the scale 0 to 1. outputs: count × height × width × channels floats of the output, which
- * are not finite where a model's constants overflow. */
+/* Runs the model on images.
+ *
+ * plan: used by one run at a time. A process that was forked from the one that created the plan
+ *   cannot run it if it has several threads.
+ * images: count × height × width × 3 numbers: red, green and blue of each pixel, row by row, image
+ *   by image. They are not checked. May be NULL if count is 0.
+ * type: type of these numbers.
+ * count: number of images, 0 or more.
+ * outputs: memory of the caller for count × height × width × channels floats, with the shape that
+ *   burn_output_shape gives for the plan's layer. They are not finite where the model's constants
+ *   overflow. May be NULL if count is 0.
+ *
+ * Returns 0, or 1 if type is not a burn_pixels value, if a pointer is NULL that may not be, or if
+ * the process was forked. */
 BURN_API int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count,
                       float *outputs);
 

@@ -1,4 +1,4 @@
-// Memory for wide vectors.
+// Memory aligned for wide vectors.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,11 @@
 
 namespace burn {
 
-// Zeroed memory that begins at a multiple of 64 bytes.
+// Owns zeroed memory whose address is a multiple of 64 bytes.
 class Aligned {
   public:
     Aligned() = default;
+    // bytes: rounded up to a multiple of 64. Throws std::bad_alloc.
     explicit Aligned(size_t bytes) : bytes_((bytes + 63) / 64 * 64) {
         if (bytes_ == 0) return;
         data_ = std::aligned_alloc(64, bytes_);
@@ -30,7 +31,9 @@ class Aligned {
 
     size_t bytes() const { return bytes_; }
     template <class T>
-    T *as() const { return static_cast<T *>(data_); }
+    T *as() const {
+        return static_cast<T *>(data_);
+    }
 
   private:
     void *data_ = nullptr;

@@ -1,4 +1,4 @@
-// The Python module burn_engine._core, over the C interface.
+// The Python module burn_engine._core, built on the C interface.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -67,10 +67,12 @@ NB_MODULE(_core, m) {
         .def_prop_ro("shape",
                      [](const Plan &p) { return nb::make_tuple(p.height, p.width, p.channels); })
         .def_prop_ro("num_bytes", [](const Plan &p) { return burn_plan_bytes(p.plan.get()); })
-        .def("run", [](Plan &p, Images<uint8_t> i) { return run(p, i, BURN_UINT8); },
-             nb::arg("images").noconvert())
-        .def("run", [](Plan &p, Images<float> i) { return run(p, i, BURN_FLOAT32); },
-             nb::arg("images").noconvert());
+        .def(
+            "run", [](Plan &p, Images<uint8_t> i) { return run(p, i, BURN_UINT8); },
+            nb::arg("images").noconvert())
+        .def(
+            "run", [](Plan &p, Images<float> i) { return run(p, i, BURN_FLOAT32); },
+            nb::arg("images").noconvert());
 
     nb::class_<Model>(m, "Model")
         .def(

@@ -1,4 +1,4 @@
-// Weights as [group][tap][byte of 8 input channels][output channel of the group].
+// Lays weights out as [group][tap][byte of 8 input channels][output channel of the group].
 #pragma once
 
 #include "tier.h"
@@ -8,8 +8,8 @@ namespace {
 
 template <int group>
 size_t byte_weights_size(int out_channels, int kernel, int words) {
-    return static_cast<size_t>(out_channels) *
-           static_cast<size_t>(kernel * kernel) * static_cast<size_t>(words) * 4;
+    return static_cast<size_t>(out_channels) * static_cast<size_t>(kernel * kernel) *
+           static_cast<size_t>(words) * 4;
 }
 
 template <int group>

@@ -1,5 +1,4 @@
-// The C interface: every exception ends here and becomes a message.
-#include <cstring>
+// The C interface: every exception is caught here and becomes the message of burn_last_error.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -23,7 +22,7 @@ thread_local std::string last_error;
 void set_last_error(const char *reason) {
     try {
         last_error = reason;
-    } catch (...) {  // no memory for the message: it stays empty
+    } catch (...) {  // there is no memory for the message, which stays empty
     }
 }
 
@@ -159,11 +158,11 @@ int burn_plan_create(const burn_model *model, int height, int width, int threads
                      burn_plan **plan) {
     return guarded([&] {
         given(plan, "plan");
-        // More threads than processors wait for each other, ten times slower than one alone.
+        // More threads than processors wait for each other and are ten times slower than one.
         const int processors = static_cast<int>(std::thread::hardware_concurrency());
         if (threads <= burn::kMaxThreads && processors > 0) threads = std::min(threads, processors);
-        *plan = new burn_plan(given(model, "model"), height, width, threads,
-                              resolved(model, layer));
+        *plan =
+            new burn_plan(given(model, "model"), height, width, threads, resolved(model, layer));
     });
 }
 
@@ -174,7 +173,8 @@ size_t burn_plan_bytes(const burn_plan *plan) { return plan ? plan->num_bytes() 
 int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count, float *outputs) {
     return guarded([&] {
         given(plan, "plan");
-        unsigned number = 0;  // in C++ it is undefined to look at an enum that is none of its values
+        // Reading an enum that holds none of its values is undefined in C++.
+        unsigned number = 0;
         static_assert(sizeof number == sizeof type);
         std::memcpy(&number, &type, sizeof type);
         if (number != BURN_UINT8 && number != BURN_FLOAT32) {

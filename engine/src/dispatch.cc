@@ -1,4 +1,4 @@
-// Which instruction sets this library was built with.
+// The table of the instruction sets that this library was built with.
 #include "tier.h"
 
 namespace burn {
@@ -8,7 +8,9 @@ extern const Tier tier_avx512_vpopcnt, tier_avx512_bw, tier_avx2, tier_neon, tie
 const Tier *const *tiers(int *count) {
     static const Tier *const kTiers[] = {
 #if defined(__x86_64__)
-        &tier_avx512_vpopcnt, &tier_avx512_bw, &tier_avx2,
+        &tier_avx512_vpopcnt,
+        &tier_avx512_bw,
+        &tier_avx2,
 #elif defined(__aarch64__)
         &tier_neon,
 #endif

@@ -1,4 +1,4 @@
-// kLanes floats with AVX-512 (what Kernel::Floats has to offer: see rows.h).
+// A vector of kLanes floats with AVX-512, and the operations that rows.h requires of a kernel.
 #pragma once
 
 #include <immintrin.h>

@@ -56,9 +56,9 @@ std::string shape_text(const Shape &shape) {
 
 // ---- JSON objects with a known set of keys
 
-// An object from the file together with what to call it in a message.
+// A JSON object from the file, and the name by which messages call it.
 class Fields {
-public:
+  public:
     Fields(const Value &object, std::string where) : object_(object), where_(std::move(where)) {
         if (!object.is(Type::object)) fail("needs to be an object");
     }
@@ -79,8 +79,7 @@ public:
         const Value value = need(key, Type::number);
         const std::optional<uint64_t> number = value.unsigned_integer();
         if (!number || *number < least || *number > most) {
-            fail(key, value,
-                 "an integer from " + number_text(least) + " to " + number_text(most));
+            fail(key, value, "an integer from " + number_text(least) + " to " + number_text(most));
         }
         return *number;
     }
@@ -99,7 +98,7 @@ public:
         fail("'" + std::string(key) + "' is " + printable(found.source()) + ", needs " + needed);
     }
 
-private:
+  private:
     static const char *type_name(Type type) {
         switch (type) {
             case Type::null: return "null";
@@ -116,7 +115,7 @@ private:
     std::string where_;
 };
 
-// ---- The shell: header and tensors, as every safetensors file has them
+// ---- The shell: header and tensors, which every safetensors file has
 
 struct Tensor {
     bool is_float = false;
@@ -139,7 +138,7 @@ struct Shell {
 
 Shell open_shell(const uint8_t *bytes, size_t size) {
     if (size > max_file_size) {
-        fail("file", number_text(size) + " bytes long, may have 2^30 at most");
+        fail("file", number_text(size) + " bytes long, at most 2^30 are allowed");
     }
     if (size < length_size + 2) {
         fail("file", number_text(size) + " bytes long, too short for a header");
@@ -158,7 +157,7 @@ Shell open_shell(const uint8_t *bytes, size_t size) {
     return {std::string(text, text + length), text + length, behind - length};
 }
 
-// The number of bytes, or nothing where it is more than 64 bits can say. No size is 0.
+// Returns the number of bytes of a tensor, or nothing if 64 bits cannot hold it. No size is 0.
 std::optional<uint64_t> byte_count(const Tensor &tensor) {
     uint64_t count = tensor.is_float ? sizeof(float) : 1;
     for (const uint64_t length : tensor.shape) {
@@ -194,7 +193,8 @@ Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_si
     tensor.is_float = dtype == "F32";
     tensor.shape = read_integers(fields, "shape", 4);
     if (tensor.shape.empty() || std::count(tensor.shape.begin(), tensor.shape.end(), 0u) != 0) {
-        fields.fail("'shape' is " + shape_text(tensor.shape) + ", needs 1 to 4 sizes of at least 1");
+        fields.fail("'shape' is " + shape_text(tensor.shape) +
+                    ", needs 1 to 4 sizes of at least 1");
     }
     const Shape offsets = read_integers(fields, "data_offsets", 2);
     if (offsets.size() != 2) fields.fail("'data_offsets' needs two integers");
@@ -215,7 +215,7 @@ Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_si
     return tensor;
 }
 
-// Throws unless the tensors lie one behind the other from the first byte of data to the last.
+// Throws unless the tensors follow each other from the first byte of data to the last.
 void check_layout(const Tensors &tensors, uint64_t data_size, uint64_t data_position) {
     using Item = Tensors::value_type;
     std::vector<const Item *> order;
@@ -229,24 +229,24 @@ void check_layout(const Tensors &tensors, uint64_t data_size, uint64_t data_posi
         const auto &[name, tensor] = *item;
         if (tensor.begin != end) {
             fail(tensor_text(name), "begins at " + number_text(tensor.begin) +
-                                        (tensor.begin < end ? ", an overlap" : ", behind a gap") +
+                                        (tensor.begin < end ? ", an overlap" : ", after a gap") +
                                         ": the one before it ends at " + number_text(end));
         }
         const uint64_t position = data_position + tensor.begin;
         if (tensor.is_float && position % sizeof(float) != 0) {
-            fail(tensor_text(name), "F32 at byte " + number_text(position) +
-                                        " of the file, needs a multiple of 4");
+            fail(tensor_text(name),
+                 "F32 at byte " + number_text(position) + " of the file, needs a multiple of 4");
         }
         end = tensor.end;
     }
     if (end != data_size) {
-        fail("file", number_text(data_size - end) + " bytes of data behind the last tensor");
+        fail("file", number_text(data_size - end) + " bytes of data after the last tensor");
     }
 }
 
-// The tensors of the file, each to be taken once by the layer that has it.
+// The tensors of the file. Each must be taken exactly once, by the layer that it belongs to.
 class Data {
-public:
+  public:
     Data(const Shell &shell, const Value &header) : bytes_(shell.data) {
         for (const json::Member &member : header.members()) {
             if (member.key == "__metadata__") continue;
@@ -255,7 +255,7 @@ public:
         check_layout(tensors_, shell.data_size, length_size + shell.header.size());
     }
 
-    // The shape of a tensor whose sizes the program takes from it.
+    // Returns the shape of a tensor from which the layer takes its sizes.
     const Shape &shape(const Layer &layer, const char *field) const {
         return find(layer, field)->second.shape;
     }
@@ -288,7 +288,7 @@ public:
         refuse(layer, field, " has shape " + shape_text(shape) + ", needs " + needed);
     }
 
-private:
+  private:
     Tensors::const_iterator find(const Layer &layer, const char *field) const {
         const auto found = tensors_.find(layer.name + "." + field);
         if (found == tensors_.end()) refuse(layer, field, " is missing");
@@ -307,7 +307,7 @@ private:
         return tensor;
     }
 
-    // By the bits: std::isfinite is compiled away under -ffast-math.
+    // Checks the bits, because std::isfinite is compiled away under -ffast-math.
     static void check_finite(const std::vector<float> &values, const Layer &layer,
                              const char *field) {
         constexpr uint32_t exponent = 0x7F800000;
@@ -365,7 +365,7 @@ bool is_name(const std::string &name) {
 
 uint64_t unsigned_of(int number) { return static_cast<uint64_t>(number); }
 
-// Output channels and kernel from a weight of shape [out, k, k, depth].
+// Sets the output channels and the kernel from a weight of shape [out, k, k, depth].
 void read_kernel(Layer &layer, const Data &data, std::initializer_list<uint64_t> kernels,
                  uint64_t depth) {
     const Shape &shape = data.shape(layer, "weight");
@@ -398,21 +398,21 @@ void read_convolution(Layer &layer, const Fields &fields, Data &data) {
     layer.padding = data.floats(layer, "padding", {colours});
 }
 
-// A kernel sums whole bytes, so that bits behind the last channel would count.
+// A compute kernel sums whole bytes, so bits after the last channel would be counted.
 void check_spare_bits(const Layer &layer, uint64_t row_bytes) {
     const unsigned used = static_cast<unsigned>(layer.in_channels) % 8;
     if (used == 0) return;
     for (uint64_t last = row_bytes - 1; last < layer.weight_bits.size(); last += row_bytes) {
         if (layer.weight_bits[last] >> used == 0) continue;
-        Data::refuse(layer, "weight", " has bits set behind the last channel, in byte " +
-                                          number_text(last));
+        Data::refuse(layer, "weight",
+                     " has bits set after the last channel, in byte " + number_text(last));
     }
 }
 
 void check_shortcut(const Layer &layer, const Fields &fields) {
     if (!layer.shortcut || layer.out_channels % layer.in_channels == 0) return;
     fields.fail("has a shortcut, but its " + std::to_string(layer.out_channels) +
-                " outputs are no multiple of its " + std::to_string(layer.in_channels) +
+                " outputs are not a multiple of its " + std::to_string(layer.in_channels) +
                 " inputs");
 }
 
@@ -455,10 +455,10 @@ void read_linear(Layer &layer, const Fields &fields, Data &data) {
     layer.bias = data.floats(layer, "bias", {out});
 }
 
-// Its place in the chain behind the layers read so far.
+// Checks that the layer is the next one of the chain whose beginning is `layers`.
 void check_place(const Layer &layer, const std::vector<Layer> &layers, const Fields &fields) {
     for (const Layer &other : layers) {
-        if (other.name == layer.name) fields.fail("there is another layer of this name");
+        if (other.name == layer.name) fields.fail("there is another layer with this name");
     }
     const Layer *before = layers.empty() ? nullptr : &layers.back();
     const std::string input = fields.string("input");
@@ -526,16 +526,15 @@ std::vector<Layer> read_layers(const Fields &program, Data &data) {
 }
 
 bool has_control_character(std::string_view text) {
-    return std::any_of(text.begin(), text.end(), [](char c) {
-        return static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
-    });
+    return std::any_of(text.begin(), text.end(),
+                       [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
 }
 
 std::vector<std::string> read_classes(const Fields &program, const Layer &last) {
     if (!program.find("classes")) return {};
     const Value array = program.need("classes", Type::array);
     if (last.kind != Kind::linear) {
-        program.fail("has 'classes', but its last layer is no linear: " + quoted(last.name));
+        program.fail("has 'classes', but its last layer is not a linear: " + quoted(last.name));
     }
     if (array.count() != unsigned_of(last.out_channels)) {
         program.fail("has " + number_text(array.count()) + " classes, but the last layer " +
@@ -607,7 +606,7 @@ struct Descriptor {
     fail(path, std::generic_category().message(errno));
 }
 
-// Reads `size` bytes, and throws where the file turns out to have fewer.
+// Reads `size` bytes. Throws Error if the file turns out to have fewer.
 std::vector<uint8_t> read_bytes(int file, size_t size, const char *path) {
     std::vector<uint8_t> bytes(size);
     size_t have = 0;
@@ -640,7 +639,7 @@ Program parse_program(const void *bytes, size_t size) {
     const std::string text = read_metadata(header.root());
     const json::Document document(text, "program");
     const Fields fields(document.root(), "program");
-    check_format(fields);  // first: another format may have other keys, and other tensors too
+    check_format(fields);  // first, because another format may have other keys and tensors
     Data data(shell, header.root());
     Program program = read_program(fields, data);
     data.check_all_taken();
@@ -650,14 +649,14 @@ Program parse_program(const void *bytes, size_t size) {
 std::vector<uint8_t> read_file(const char *path) {
     // Without O_NONBLOCK, opening a FIFO would wait for a writer.
     const Descriptor file(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-    struct stat status {};
+    struct stat status{};
     if (file.number < 0 || fstat(file.number, &status) != 0) fail_with_errno(path);
     if (S_ISDIR(status.st_mode)) fail(path, std::generic_category().message(EISDIR));
     if (!S_ISREG(status.st_mode)) fail(path, "not a regular file");
     if (status.st_size <= 0) fail(path, "an empty file");
     const auto size = static_cast<uint64_t>(status.st_size);
     if (size > max_file_size) {
-        fail(path, number_text(size) + " bytes long, may have 2^30 at most");
+        fail(path, number_text(size) + " bytes long, at most 2^30 are allowed");
     }
     return read_bytes(file.number, static_cast<size_t>(size), path);
 }

@@ -16,8 +16,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 unsigned byte_at(std::string_view text, size_t i) { return static_cast<unsigned char>(text[i]); }
 
-// Length of the UTF-8 sequence that begins at text[i], 0 where it is not valid (RFC 3629: no
-// overlong forms, no surrogates, nothing above U+10FFFF).
+// Returns the length of the UTF-8 sequence that begins at text[i], or 0 if it is not valid
+// (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t utf8_length(std::string_view text, size_t i) {
     const unsigned first = byte_at(text, i);
     if (first < 0x80) return 1;
@@ -34,8 +34,8 @@ size_t utf8_length(std::string_view text, size_t i) {
     return length;
 }
 
-// Whether a number, of 100 characters at most, is finite as a double. Without a decimal point, so
-// that strtod does not ask the locale what one looks like.
+// Returns whether a number of at most 100 characters is finite as a double. The decimal point is
+// removed before strtod reads it, because the locale says which character that is.
 bool is_finite(std::string_view number) {
     const size_t e = number.find_first_of("eE");
     if (e == std::string_view::npos) return true;  // 100 digits: less than 1e100
@@ -76,7 +76,7 @@ void append_utf8(std::string &out, uint32_t code) {
 }  // namespace
 
 class Parser {
-public:
+  public:
     Parser(std::string_view text, const std::string &where, size_t at = 0)
         : text_(text), where_(where), at_(at) {}
 
@@ -89,7 +89,7 @@ public:
         if (at_ != text_.size()) fail("something follows the JSON value");
     }
 
-    // The string that begins at the current quote, unescaped.
+    // Parses the string that begins at the current quote, and returns it unescaped.
     std::string string() {
         std::string out;
         expect('"', "a string");
@@ -107,7 +107,7 @@ public:
         }
     }
 
-private:
+  private:
     [[noreturn]] void fail(const std::string &what) const {
         throw Error(where_ + ": not valid JSON: " + what + ", at byte " + std::to_string(at_));
     }
@@ -121,7 +121,7 @@ private:
         at_ = 0;
     }
 
-    // 0 at the end; a NUL in the text is no valid token either, wherever it stands.
+    // Returns NUL at the end of the text. A NUL in the text is not a valid token anywhere either.
     char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
     bool accept(char c) {
@@ -134,9 +134,7 @@ private:
         if (!accept(c)) fail(std::string("expected ") + what);
     }
 
-    void skip_space() {
-        at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size());
-    }
+    void skip_space() { at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size()); }
 
     size_t open_node(Type type) {
         nodes_->push_back({type, static_cast<uint32_t>(at_), 0, 0});
@@ -186,7 +184,7 @@ private:
     void check_distinct(std::vector<std::string> keys) const {
         std::sort(keys.begin(), keys.end());
         const auto twice = std::adjacent_find(keys.begin(), keys.end());
-        if (twice != keys.end()) fail("key '" + printable(*twice) + "' stands twice in an object");
+        if (twice != keys.end()) fail("key '" + printable(*twice) + "' appears twice in an object");
     }
 
     void array(int depth) {
@@ -314,7 +312,7 @@ std::string_view Value::source() const {
 bool Value::boolean() const { return source() == "true"; }
 
 std::string Value::string() const {
-    // It was parsed once already, so this cannot fail.
+    // This cannot fail, because the string has been parsed before.
     return Parser(document_->text_, {}, document_->nodes_[index_].begin).string();
 }
 
@@ -347,7 +345,7 @@ std::vector<Value> Value::elements() const {
     return found;
 }
 
-// A key is a string without children, so its value is the very next node.
+// A key is a string without children, so its value is the next node.
 std::vector<Member> Value::members() const {
     const std::vector<Document::Node> &nodes = document_->nodes_;
     std::vector<Member> found;

@@ -1,5 +1,5 @@
-// A small JSON reader for hostile input: strict RFC 8259, with depth, duplicates and numbers checked
-// as docs/pack-format.md has it.
+// A small JSON reader for hostile input. It accepts strict RFC 8259 and checks depth, duplicate
+// keys and numbers as docs/project/pack-format.md requires.
 //
 // It keeps the text and one 16-byte node for each value. A tree of std::string and std::vector
 // would turn a header of 10 MB into a gigabyte, and the engine runs on small computers.
@@ -22,29 +22,30 @@ constexpr size_t max_number = 100;  // characters
 class Document;
 struct Member;
 
-// One value of a document, which must outlive it.
+// A value of a document; the document must outlive it.
 class Value {
-public:
+  public:
     Value(const Document *document, uint32_t index) : document_(document), index_(index) {}
 
     Type type() const;
     bool is(Type wanted) const { return type() == wanted; }
 
-    // Each of these is for values of its own type only.
+    // Each of these may be called only for values of its own type.
     bool boolean() const;
     std::string string() const;  // unescaped, valid UTF-8
-    size_t count() const;        // of an array or object
+    size_t count() const;        // of elements or members
     std::vector<Value> elements() const;
     std::vector<Member> members() const;
     std::optional<Value> find(std::string_view key) const;
 
-    // The value of a number written as an integer (1, not 1.0 or 1e0) from 0 to 2^64 - 1.
+    // Returns the value of a number that is written as an integer (1, not 1.0 or 1e0) from 0 to
+    // 2^64 - 1; nothing for other numbers.
     std::optional<uint64_t> unsigned_integer() const;
 
-    // As it stands in the text, for messages.
+    // Returns the value as the text has it, for messages.
     std::string_view source() const;
 
-private:
+  private:
     const Document *document_;
     uint32_t index_;
 };
@@ -55,31 +56,32 @@ struct Member {
 };
 
 class Document {
-public:
-    // Throws burn::Error whose message begins with `where`.
+  public:
+    // Parses the text. Throws burn::Error if it is not valid JSON; the message begins with `where`.
     Document(std::string text, const std::string &where);
     Document(const Document &) = delete;  // values point to it
     Document &operator=(const Document &) = delete;
 
     Value root() const { return {this, 0}; }
 
-private:
+  private:
     friend class Value;
     friend class Parser;
 
-    // A container is followed by what it holds (an object's keys are nodes too).
+    // The node of a container is followed by those of its contents. Keys of objects are nodes too.
     struct Node {
         Type type;
         uint32_t begin;  // the first byte in the text
-        uint32_t end;    // the byte behind the last
-        uint32_t next;   // index of the node behind this one and all it holds
+        uint32_t end;    // one past the last byte
+        uint32_t next;   // index of the node after this one and its contents
     };
 
     std::string text_;
     std::vector<Node> nodes_;
 };
 
-// Text from a file, made fit to be printed: 100 characters at most, none of them unprintable.
+// Returns text of a file in a form that can be printed: at most 100 characters, and '?' for every
+// byte that is not printable ASCII.
 std::string printable(std::string_view text);
 
 }  // namespace burn::json

@@ -19,8 +19,8 @@ const Tier &choose_tier(const std::string &isa) {
         if (wanted.empty() || wanted == all[i]->name) return *all[i];
         names += (names.empty() ? "" : ", ") + std::string(all[i]->name);
     }
-    throw Error("there is no instruction set '" + wanted.substr(0, 100) +
-                "' on this processor, there are " + names);
+    throw Error("instruction set '" + wanted.substr(0, 100) +
+                "' is not available on this processor; choose from " + names);
 }
 
 Aligned padded(const std::vector<float> &values, int pitch, float fill = 0.0f) {
@@ -31,7 +31,7 @@ Aligned padded(const std::vector<float> &values, int pitch, float fill = 0.0f) {
     return copy;
 }
 
-// [out][k · k][⌈in / 8⌉] bytes -> [padded out][k · k][words].
+// Converts the bits [out][k · k][⌈in / 8⌉] to words [padded out][k · k][words].
 std::vector<uint32_t> words_from_bits(const Layer &layer, int out_pitch, int words) {
     const size_t taps = static_cast<size_t>(layer.kernel) * static_cast<size_t>(layer.kernel);
     const size_t bytes = (static_cast<size_t>(layer.in_channels) + 7) / 8;
@@ -43,15 +43,17 @@ std::vector<uint32_t> words_from_bits(const Layer &layer, int out_pitch, int wor
     return to;
 }
 
-// Where a kernel's tap at this place lies outside, by position class.
+// Returns whether the tap in this row and column of the kernel lies outside the map, for a pixel of
+// this position class.
 bool outside(int position_class, int kernel, int row, int column) {
     if (kernel == 1) return false;
     return (row == 0 && (position_class & kTop)) || (row == 2 && (position_class & kBottom)) ||
            (column == 0 && (position_class & kLeft)) || (column == 2 && (position_class & kRight));
 }
 
-// The kernels count the taps whose signs differ, those outside the map included, which read as -1:
-// with n taps inside and u(o) of the outside weights +1,
+// Returns the biases [position class][padded out] that follow from how the kernels count. They
+// count the taps whose signs differ, including those outside the map, where the signs read as -1.
+// With n taps inside, and u(o) of the weights outside equal to +1,
 //     d = in · n - 2 (count - u)   and so   m d + b = -2m · count + (b + m (in · n + 2u)).
 Aligned class_biases(const Layer &layer, const std::vector<uint32_t> &bits, int out_pitch,
                      int words) {
@@ -59,11 +61,12 @@ Aligned class_biases(const Layer &layer, const std::vector<uint32_t> &bits, int 
     const int classes = kernel == 1 ? 1 : kNumClasses;
     Aligned all(static_cast<size_t>(classes * out_pitch) * sizeof(float));
     for (int o = 0; o < layer.out_channels; ++o) {
-        std::vector<int> positive(static_cast<size_t>(taps));  // weights of +1 in each tap
+        std::vector<int> positive(static_cast<size_t>(taps));  // number of weights +1 in each tap
         for (int tap = 0; tap < taps; ++tap) {
             for (int word = 0; word < words; ++word) {
                 const size_t at = (static_cast<size_t>(o) * static_cast<size_t>(taps) +
-                                   static_cast<size_t>(tap)) * static_cast<size_t>(words) +
+                                   static_cast<size_t>(tap)) *
+                                      static_cast<size_t>(words) +
                                   static_cast<size_t>(word);
                 positive[static_cast<size_t>(tap)] += __builtin_popcount(bits[at]);
             }
@@ -78,8 +81,9 @@ Aligned class_biases(const Layer &layer, const std::vector<uint32_t> &bits, int 
                     ++inside;
                 }
             }
-            const double shift = layer.multiplier[channel] *
-                                 (static_cast<double>(layer.in_channels) * inside + 2.0 * ones_outside);
+            const double shift =
+                layer.multiplier[channel] *
+                (static_cast<double>(layer.in_channels) * inside + 2.0 * ones_outside);
             all.as<float>()[c * out_pitch + o] =
                 static_cast<float>(static_cast<double>(layer.bias[channel]) + shift);
         }
@@ -88,7 +92,9 @@ Aligned class_biases(const Layer &layer, const std::vector<uint32_t> &bits, int 
 }
 
 template <class T>
-void forget(std::vector<T> &values) { std::vector<T>().swap(values); }
+void forget(std::vector<T> &values) {
+    std::vector<T>().swap(values);
+}
 
 Model::Ready make_binary(const Tier &tier, Layer &layer) {
     Model::Ready ready;
@@ -97,8 +103,7 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
     const int words = words_of(tier, layer.in_channels);
     const auto bits = words_from_bits(layer, ready.out_pitch, words);
     ready.weights = Aligned(tier.weight_bytes(ready.out_pitch, layer.kernel, words));
-    tier.lay_out(bits.data(), ready.out_pitch, layer.kernel, words,
-                 ready.weights.as<void>());
+    tier.lay_out(bits.data(), ready.out_pitch, layer.kernel, words, ready.weights.as<void>());
     ready.bias = class_biases(layer, bits, ready.out_pitch, words);
     for (float &m : layer.multiplier) m *= -2.0f;
     ready.multiplier = padded(layer.multiplier, ready.out_pitch);
@@ -116,7 +121,7 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
     return ready;
 }
 
-// [out][taps] -> [group][taps][kLanes]
+// Lays the weights [out][taps] out as [group][taps][kLanes].
 Model::Ready make_convolution(const Tier &tier, const Layer &layer) {
     Model::Ready ready;
     ready.out_pitch = pitch_of(tier, layer.out_channels);
@@ -166,12 +171,12 @@ Shape Model::output_shape(int height, int width, int layer) const {
     if (height < 1 || width < 1 || height > kMaxSide || width > kMaxSide ||
         static_cast<int64_t>(height) * width > kMaxPixels) {
         throw Error("an image of " + std::to_string(height) + " × " + std::to_string(width) +
-                    " pixels: sides are 1 to " + std::to_string(kMaxSide) + " and together at most " +
-                    std::to_string(kMaxPixels) + " pixels");
+                    " pixels: height and width must be 1 to " + std::to_string(kMaxSide) +
+                    ", and their product at most " + std::to_string(kMaxPixels));
     }
     if (layer < 0 || layer >= num_layers()) {
         throw Error("there is no layer " + std::to_string(layer) + ": the model has " +
-                    std::to_string(num_layers()));
+                    std::to_string(num_layers()) + " layers");
     }
     Shape shape{height, width, 3};
     for (int i = 0; i <= layer; ++i) {

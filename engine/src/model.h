@@ -1,4 +1,4 @@
-// A packed network made ready for one instruction set.
+// A packed network, prepared for one instruction set.
 #pragma once
 
 #include <string>
@@ -10,39 +10,43 @@
 
 namespace burn {
 
+// Limits of an image in pixels: of each side, and of their product.
 constexpr int kMaxSide = 16384;
 constexpr int kMaxPixels = 1 << 26;
 
 inline size_t to_size(int n) { return static_cast<size_t>(n); }
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-// How a tier pads: channels to whole groups, words of signs to whole groups too, since a group's
-// are written at once.
+// A tier pads channels to whole groups. It pads words of signs to whole groups as well, because the
+// signs of a group are written at once.
 inline int pitch_of(const Tier &tier, int channels) { return round_up(channels, tier.group); }
 inline int words_of(const Tier &tier, int channels) {
     return round_up(pitch_of(tier, channels), 32) / 32;
 }
 
+// The size of a map in pixels and channels. Height and width of a vector are 1.
 struct Shape {
     int height = 1, width = 1, channels = 1;
 };
 
-// Read-only once made: threads share it.
+// Read-only after construction, so threads may share it.
 class Model {
   public:
-    // isa: a tier's name, or empty for BURN_ENGINE_ISA or the best. Throws Error.
+    // isa: name of a tier; empty for the environment variable BURN_ENGINE_ISA or, if that is unset
+    // or empty, the best tier. Throws Error if this processor does not support the tier.
     Model(Program program, const std::string &isa);
 
     const Program &program() const { return program_; }
     const Tier &tier() const { return *tier_; }
     int num_layers() const { return static_cast<int>(program_.layers.size()); }
 
-    // Of what `layer` gives for images of this size. Throws Error for sizes that are not allowed.
+    // Returns the shape of the output of `layer` for images of height × width pixels. Throws Error
+    // if the size is not allowed or there is no such layer.
     Shape output_shape(int height, int width, int layer) const;
 
-    // Constants of a layer in the tier's layout; channels padded.
+    // The constants of a layer in the tier's layout, with padded channels.
     struct Ready {
-        int in_pitch = 0, out_pitch = 0;  // channels, padded
+        int in_pitch = 0, out_pitch = 0;  // padded channels
         Aligned weights, multiplier, bias, slope, threshold;
         BinaryLayer binary;
     };

@@ -1,4 +1,5 @@
-// Operands of equal size a word of signs, with a border of `kernel / 2` pixels on each side.
+// Operands that have the same size for every word of signs, with a border of `kernel / 2` pixels on
+// each side.
 #pragma once
 
 #include <cstring>
@@ -18,7 +19,7 @@ size_t operand_row(int width, int kernel, int words) {
     return static_cast<size_t>(width + kernel / 2 * 2) * operand_pixel<bytes_a_word>(words);
 }
 
-// The signs themselves; bits outside the map are 0.
+// Writes the signs themselves as operands; bits outside the map are 0.
 inline void expand_plain(const uint32_t *signs, int width, int kernel, int words,
                          uint8_t *operands) {
     const size_t border = static_cast<size_t>(kernel / 2) * operand_pixel<4>(words);

@@ -6,18 +6,19 @@
 
 namespace burn {
 
-// What one step leaves for the next: values, and operands of the binary convolution that reads them.
-// A map inside a phase exists once for each thread, and of its values only the last few rows.
+// The output of one step, which the next one reads: values, and operands of the binary convolution
+// that reads them. A map inside a phase exists once per thread and keeps only the last few rows of
+// its values.
 struct Plan::Map {
     int height = 0, width = 0, pitch = 0;
-    int kept_rows = 0;  // row y stands at y mod kept_rows
-    int kernel = 0;     // of its reader; 0: none
+    int kept_rows = 0;  // row y is stored at y mod kept_rows
+    int kernel = 0;     // of the binary convolution that reads it; 0 if there is none
     int words = 0;
-    const float *threshold = nullptr;  // of its reader
+    const float *threshold = nullptr;  // of that convolution
     ptrdiff_t operand_pixel = 0, operand_row = 0;
     struct Memory {
         std::shared_ptr<Aligned> values;  // [kept_rows][width][pitch]
-        Aligned operands;                 // with kernel / 2 rows and pixels around
+        Aligned operands;                 // with a border of kernel / 2 rows and pixels
     };
     std::vector<Memory> memory;  // one, or one for each thread
 
@@ -34,43 +35,45 @@ struct Plan::Map {
 };
 
 // Layers that run together, block of rows by block of rows: the first convolution, or a binary one
-// with the 1 × 1 ones behind it, which need no neighbours. Step i writes map i and reads map i - 1.
+// with the 1 × 1 ones after it, which need no neighbours. Step i writes map i and reads map i - 1.
 struct Plan::Step {
-    int first = 0, last = 0;  // layers
-    int kernel = 1, stride = 1;  // of the first
+    int first = 0, last = 0;     // layers
+    int kernel = 1, stride = 1;  // of the first layer
     int rows_at_once = 1;
     std::vector<uint8_t> row_class, column_class;  // of the first layer's pixels
 
-    // The rows that output rows [begin, end) need: as many as the kernel and the shortcut see.
+    // The input rows that the kernel and the shortcut need for the output rows [begin, end).
     int first_needed(int begin) const { return std::max(0, begin * stride - kernel / 2); }
     int end_needed(int end, int height) const {
         return std::min(height, (end - 1) * stride + std::max(kernel / 2, stride - 1) + 1);
     }
 };
 
-// Steps between two meetings of the threads. A thread works on a band of the last step's rows and
-// has the steps before it make the rows it needs, a few at a time, so that they are still in its
-// cache when they are read; rows at the edge of two bands are made twice.
+// Steps between two barriers. A thread computes a band of the last step's rows. The steps before it
+// compute the rows that this needs, a few at a time, so that they are still in the thread's cache
+// when they are read. Rows at the edge of two bands are computed twice.
 struct Plan::Phase {
     size_t first = 0, last = 0;  // steps
 };
 
-// What one thread needs inside a step, for a block of rows.
+// The memory that one thread needs inside a step, for a block of rows.
 struct Plan::Scratch {
-    Aligned values[2];  // outputs of all layers but the last, in turn
+    Aligned values[2];  // outputs of all layers but the last, alternating
     Aligned operands;   // of the layer that reads them
     Aligned signs;
     Aligned shortcut;
-    Aligned image;          // rows of the image as floats
-    int next_image_row = 0;  // the first that is not there yet
+    Aligned image;              // rows of the image as floats
+    int next_image_row = 0;     // the first row that is not in `image` yet
     std::vector<int> next_row;  // of each step
 };
 
 namespace {
 
-// Above this a map's values leave the cache before they are read.
+// In bytes. The values of a larger map leave the cache before they are read.
 constexpr size_t kLargeMap = 256 * 1024;
 
+// Returns the position classes of the rows or columns of an output: `first` and `last` are the bits
+// of those where a 3 × 3 kernel reaches beyond the input.
 std::vector<uint8_t> classes(int size, int input_size, int kernel, int stride, Outside first,
                              Outside last) {
     std::vector<uint8_t> all(to_size(size));
@@ -82,18 +85,20 @@ std::vector<uint8_t> classes(int size, int input_size, int kernel, int stride, O
     return all;
 }
 
-// Whether o mod in can be read in place of a prepared shortcut.
+// Returns whether the shortcut can be read from the layer's input, channel o mod in, without being
+// prepared.
 bool shortcut_in_place(const Layer &layer) {
     return layer.stride == 1 &&
            (layer.in_channels == layer.out_channels || layer.in_channels % kLanes == 0);
 }
 
-// Channels of a shortcut's pixels, after which they begin again.
+// Returns the number of channels after which a shortcut that is read in place repeats.
 int in_place_channels(const Layer &layer, const Model::Ready &ready) {
     return layer.in_channels == layer.out_channels ? ready.in_pitch : layer.in_channels;
 }
 
-// Signs are written in groups of channels, which may leave half of a last word untouched.
+// Clears the signs where the kernels, which write whole groups of channels, may leave half of a
+// last word unwritten.
 void clear_padding(uint32_t *signs, int words, int pitch, int pixels) {
     if (signs && pitch % 32 != 0) {
         std::fill_n(signs, static_cast<ptrdiff_t>(pixels) * words, 0u);
@@ -151,7 +156,7 @@ void Plan::make_steps() {
                 classes(shape.height, before.height, first.kernel, first.stride, kTop, kBottom);
             step.column_class =
                 classes(shape.width, before.width, first.kernel, first.stride, kLeft, kRight);
-            // Enough pixels to use a group's weights several times while they are near.
+            // Enough pixels to use a group's weights several times while they are in the cache.
             step.rows_at_once = std::clamp(56 / shape.width, 1, shape.height);
         }
         Map map;
@@ -172,9 +177,9 @@ void Plan::make_phases() {
         const Layer &layer = model_.program().layers[to_size(reader.first)];
         const size_t bytes = to_size(between.height) * to_size(between.width) *
                              to_size(between.pitch) * sizeof(float);
-        // A shortcut that is read in place over several rows needs them side by side.
+        // A shortcut that is read in place over several rows needs them contiguous in memory.
         const bool rows_apart = reader.rows_at_once == 1 || !shortcut_in_place(layer);
-        // Every further 3 × 3 convolution adds rows at the edges of bands.
+        // Every further 3 × 3 convolution adds rows that are computed twice, at the edges of bands.
         if (bytes > kLargeMap && rows_apart && i - phase.first < 3) {
             phase.last = i;
         } else {
@@ -189,7 +194,7 @@ void Plan::make_maps() {
     const auto &layers = model_.program().layers;
     const Tier &tier = model_.tier();
     const int threads = workers_.size();
-    size_t whole[2] = {};  // values of the maps between phases, in turn
+    size_t whole[2] = {};  // values of the maps between phases, alternating
     for (size_t p = 0; p < phases_.size(); ++p) {
         for (size_t i = phases_[p].first; i <= phases_[p].last; ++i) {
             Map &map = maps_[i];
@@ -198,7 +203,7 @@ void Plan::make_maps() {
             map.kept_rows = map.height;
             if (inside) {
                 const Step &reader = steps_[i + 1];
-                // From the first row of the reader's shortcut to the last that its kernel sees.
+                // From the first row of the reader's shortcut to the last that its kernel reads.
                 const int needed = (reader.rows_at_once - 1) * reader.stride +
                                    std::max(reader.kernel / 2, reader.stride - 1) + 1;
                 map.kept_rows = std::min(map.height, needed);
@@ -225,9 +230,8 @@ void Plan::make_maps() {
             }
         }
     }
-    const std::shared_ptr<Aligned> turns[2] = {
-        std::make_shared<Aligned>(whole[0] * sizeof(float)),
-        std::make_shared<Aligned>(whole[1] * sizeof(float))};
+    const std::shared_ptr<Aligned> turns[2] = {std::make_shared<Aligned>(whole[0] * sizeof(float)),
+                                               std::make_shared<Aligned>(whole[1] * sizeof(float))};
     for (size_t p = 0; p < phases_.size(); ++p) {
         maps_[phases_[p].last].memory[0].values = turns[p % 2];
     }
@@ -333,12 +337,13 @@ void Plan::run_phase(const Phase &phase, const Input &image, int thread) {
     make_rows(phase, phase.last, end, image, thread);
 }
 
-// Rows of a step's output up to `end`, those of the steps before it as they are needed.
+// Computes the rows of a step's output up to `end`, and those of the steps before it as they are
+// needed.
 void Plan::make_rows(const Phase &phase, size_t step, int end, const Input &image, int thread) {
     int &next = scratch_[to_size(thread)].next_row[step];
     const int kept = maps_[step].kept_rows;
     while (next < end) {
-        // A block of rows lies side by side: it ends where the kept rows begin again.
+        // A block of rows is contiguous in memory, so it ends where the kept rows wrap around.
         const int rows = std::min({steps_[step].rows_at_once, end - next, kept - next % kept});
         if (step > phase.first) {
             const int needed = steps_[step].end_needed(next + rows, maps_[step - 1].height);
@@ -353,7 +358,7 @@ void Plan::make_rows(const Phase &phase, size_t step, int end, const Input &imag
     }
 }
 
-// One row of the first convolution.
+// Computes one row of the first convolution.
 void Plan::run_stem(const Input &image, int y, int thread) {
     const Layer &layer = model_.program().layers[0];
     const Model::Ready &ready = model_.ready(0);
@@ -366,7 +371,8 @@ void Plan::run_stem(const Input &image, int y, int thread) {
     auto fill = [&](float *to, ptrdiff_t pixels) {
         for (ptrdiff_t x = 0; x < pixels; ++x) std::copy_n(layer.padding.data(), 3, to + 3 * x);
     };
-    // The image's row stands in place row mod kernel; rows above it count from -border.
+    // A row of the image is stored at (row + border) mod kernel; the rows above the image count
+    // from -border.
     auto place = [&](int row) {
         return scratch.image.as<float>() + (row + border) % layer.kernel * pitch;
     };
@@ -415,8 +421,8 @@ void Plan::run_stem(const Input &image, int y, int thread) {
     }
 }
 
-// Rows of a layer's shortcut that cannot be read in place: means of 2 × 2, channels repeated.
-// row(y): values of the layer's input.
+// Prepares rows of a shortcut that cannot be read in place: means of 2 × 2 pixels at stride 2, and
+// repeated channels. row(y): the values of a row of the layer's input.
 template <class Row>
 void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in,
                             int begin, int width, const Row &row, BinaryRows &r,
@@ -434,7 +440,8 @@ void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const
             from = at;
         }
         if (!repeat) continue;
-        for (int x = width - 1; x >= 0; --x) {  // from the back: the means stand where it writes
+        // Backwards, because the means are stored where this loop writes.
+        for (int x = width - 1; x >= 0; --x) {
             float values[kLanes * 256];
             std::copy_n(from + static_cast<ptrdiff_t>(x) * ready.in_pitch, layer.in_channels,
                         values);
@@ -449,7 +456,7 @@ void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const
     r.shortcut_row = width * pitch;
 }
 
-// A block of rows of a step, layer by layer.
+// Computes a block of rows of a step, layer by layer.
 void Plan::run_binary(size_t index, int y, int rows, int thread) {
     const Step &step = steps_[index];
     const Map &in = maps_[index - 1], &out = maps_[index];
@@ -483,16 +490,18 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
             r.shortcut_pixel = ready.in_pitch;
             r.shortcut_channels = in_place_channels(layer, ready);
         } else if (layer.shortcut && at == step.first) {
-            prepare_shortcut(layer, ready, {in.height, in.width, 0}, y, out.width,
-                             [&](int row) { return in.row(thread, row); }, r, scratch);
+            prepare_shortcut(
+                layer, ready, {in.height, in.width, 0}, y, out.width,
+                [&](int row) { return in.row(thread, row); }, r, scratch);
         } else if (layer.shortcut) {
-            prepare_shortcut(layer, ready, {rows, out.width, 0}, 0, out.width,
-                             [&](int row) { return before + row * before_row; }, r, scratch);
+            prepare_shortcut(
+                layer, ready, {rows, out.width, 0}, 0, out.width,
+                [&](int row) { return before + row * before_row; }, r, scratch);
         }
         const bool last = at == step.last;
         r.out = last ? out.row(thread, y) : scratch.values[(at - step.first) % 2].as<float>();
         r.out_row = static_cast<ptrdiff_t>(out.width) * ready.out_pitch;
-        const int kernel = last ? out.kernel : 1;  // of the reader
+        const int kernel = last ? out.kernel : 1;  // of the layer that reads the output
         if (kernel) {
             r.next_threshold = last ? out.threshold : model_.ready(at + 1).threshold.as<float>();
             r.signs = scratch.signs.as<uint32_t>();
@@ -528,7 +537,7 @@ void Plan::finish(float *output) {
     float *vector = vectors_[0].as<float>(), *other = vectors_[1].as<float>();
     const Layer &mean = layers[to_size(++at)];
     std::fill_n(vector, channels, 0.0f);
-    for (int y = 0; y < map.height; ++y) {  // row by row: long sums of floats lose digits
+    for (int y = 0; y < map.height; ++y) {  // row by row, because long sums of floats lose digits
         std::fill_n(other, channels, 0.0f);
         for (int x = 0; x < map.width; ++x) {
             const float *pixel = map.row(0, y) + static_cast<ptrdiff_t>(x) * map.pitch;

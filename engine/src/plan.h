@@ -1,4 +1,4 @@
-// Memory, order and threads for running a model on images of one size.
+// The memory, the order and the threads in which a model runs on images of one size.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,19 @@ constexpr int kMaxThreads = 256;
 
 enum class Pixels { uint8, float32 };
 
-// Memory and threads for images of one size. One run at a time.
+// Runs a model on images of one size, one run at a time. The model must outlive the plan.
 class Plan {
   public:
-    // layer: the last one to run. Throws Error.
+    // height, width: size of the images in pixels. threads: 1 to kMaxThreads. layer: index of the
+    // last layer to run. Throws Error for values out of range.
     Plan(const Model &model, int height, int width, int threads, int layer);
     ~Plan();
 
     const Shape &shape() const { return shape_; }
     size_t num_bytes() const;
+
+    // images: count × height × width × 3 numbers, bytes or floats from 0 to 1. outputs: count times
+    // the floats of shape(). Throws Error in a process that was forked from the plan's.
     void run(const void *images, Pixels type, size_t count, float *outputs);
 
   private:
@@ -53,10 +57,10 @@ class Plan {
     int last_layer_;
     Shape input_, shape_;
     std::vector<Step> steps_;
-    std::vector<Map> maps_;  // what each step writes
+    std::vector<Map> maps_;  // the output of each step
     std::vector<Phase> phases_;
     std::vector<Scratch> scratch_;
-    std::vector<uint8_t> no_class_;  // position classes of kernels without a border
+    std::vector<uint8_t> no_class_;  // position classes of 1 × 1 kernels, which have no border
     Aligned vectors_[2];
     Workers workers_;
 };

@@ -1,5 +1,5 @@
-// The loops around a tier's kernel: tiles of pixels, then everything that follows the counts.
-// Everything here is in an anonymous namespace: each tier compiles its own copy.
+// The loops around a tier's kernel: counts for a tile of pixels, then everything computed from
+// them. All of it is in an anonymous namespace, because each tier compiles a copy of its own.
 #pragma once
 
 #include <cstring>
@@ -11,11 +11,11 @@
 namespace burn {
 namespace {
 
-// What stays the same for a tile's output channels, a vector of them each.
+// The constants of a tile's output channels, in vectors of kLanes channels.
 template <class Kernel, int kVectors>
 struct ChannelConstants {
     typename Kernel::Floats multiplier[kVectors], slope[kVectors], threshold[kVectors];
-    ptrdiff_t shortcut[kVectors];  // where these channels are in a pixel's shortcut
+    ptrdiff_t shortcut[kVectors];  // position of these channels in a pixel's shortcut
 
     ChannelConstants(const BinaryRows &r, int channel) {
         for (int v = 0; v < kVectors; ++v) {
@@ -28,18 +28,22 @@ struct ChannelConstants {
     }
 };
 
+// Computes a tile: P pixels of a row from column x, and G groups of output channels from `channel`.
+//
 // Kernel has:
-//   group: output channels whose weights lie together; groups: that it takes at once where there
-//     are so many; tile: pixels at once
-//   group_bytes(kernel, words): of the weights of one group
-//   count<P, G>(operands, pixel_step, row_step, weights, kernel, words, counts): for P pixels and
-//     G groups the number of taps whose signs differ, [P][G · group / kLanes] vectors
-//   Floats: kLanes of them, with load, store, all (of one value), add, multiply_add (a · b + c),
-//     leaky (y where it is at least 0, else slope · y), at_least (16 bits)
+//   group: number of output channels whose weights are stored together
+//   groups: number of groups that it computes at once, as long as so many are left
+//   tile: number of pixels that it computes at once; stem_tile: the same in the first convolution
+//   group_bytes(kernel, words): size in bytes of the weights of one group
+//   count<P, G>(operands, pixel_step, row_step, weights, kernel, words, counts): sets `counts`,
+//     vectors [P][G · group / kLanes], to the number of taps whose signs differ
+//   Floats: a vector of kLanes floats, with the functions load, store, all (one value everywhere),
+//     add, multiply_add (a · b + c), leaky (y where it is at least 0, else slope · y) and at_least
+//     (16 bits)
 template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
 BURN_INLINE void tile(const BinaryRows &r,
-                      const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants, int row,
-                      int x, int channel, const uint8_t *weights) {
+                      const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+                      int row, int x, int channel, const uint8_t *weights) {
     constexpr int kVectors = G * Kernel::group / kLanes;
     const BinaryLayer &layer = *r.layer;
     const ptrdiff_t out_channels = layer.out_channels;
@@ -49,7 +53,7 @@ BURN_INLINE void tile(const BinaryRows &r,
         r.operands + row * layer.stride * r.operand_row + x * layer.stride * r.operand_pixel,
         layer.stride * r.operand_pixel, r.operand_row, weights, layer.kernel, layer.in_words,
         counts);
-    // Copies: a store of floats could change what r points to, as far as the compiler knows.
+    // Local copies, because the compiler must assume that storing floats changes what r points to.
     const uint8_t *column_class = r.column_class + x;
     const float *bias = layer.bias + r.row_class[row] * out_channels + channel;
     const ptrdiff_t shortcut_pixel = r.shortcut_pixel;
@@ -82,9 +86,11 @@ BURN_INLINE void tile(const BinaryRows &r,
     }
 }
 
+// Computes the last tile of a row, of `pixels` pixels, at most P.
 template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
-void last_tile(const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-               int row, int x, int pixels, int channel, const uint8_t *weights) {
+void last_tile(const BinaryRows &r,
+               const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants, int row,
+               int x, int pixels, int channel, const uint8_t *weights) {
     if constexpr (P > 0) {
         if (pixels == P) {
             tile<Kernel, P, G, has_shortcut, has_signs>(r, constants, row, x, channel, weights);
@@ -95,7 +101,7 @@ void last_tile(const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::g
     }
 }
 
-// All pixels of G groups of channels from `channel` on.
+// Computes all pixels of G groups of output channels from `channel`.
 template <class Kernel, int G, bool has_shortcut, bool has_signs>
 void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     constexpr int P = Kernel::tile;
@@ -188,7 +194,8 @@ void mean_row(const float *top, const float *bottom, int width, int channels, fl
         const ptrdiff_t left = static_cast<ptrdiff_t>(x) * channels;
         const ptrdiff_t right = x + 1 < width ? left + channels : left;
         for (int c = 0; c < channels; c += kLanes) {
-            const auto above = Kernel::add(Kernel::load(top + left + c), Kernel::load(top + right + c));
+            const auto above =
+                Kernel::add(Kernel::load(top + left + c), Kernel::load(top + right + c));
             const auto below =
                 Kernel::add(Kernel::load(bottom + left + c), Kernel::load(bottom + right + c));
             Kernel::store(out + c, Kernel::multiply_add(Kernel::add(above, below), quarter, zero));
@@ -211,14 +218,16 @@ void linear(const float *weight, const float *bias, const float *x, int in, int 
 #pragma GCC unroll 4
             for (int s = 0; s < 4; ++s) {
                 const int at = i + s * kLanes;
-                sums[s] = Kernel::multiply_add(Kernel::load(row + at), Kernel::load(x + at), sums[s]);
+                sums[s] =
+                    Kernel::multiply_add(Kernel::load(row + at), Kernel::load(x + at), sums[s]);
             }
         }
         for (; i < in; i += kLanes) {
             sums[0] = Kernel::multiply_add(Kernel::load(row + i), Kernel::load(x + i), sums[0]);
         }
         float lanes[kLanes];
-        Kernel::store(lanes, Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3])));
+        Kernel::store(lanes,
+                      Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3])));
         float total = bias[o];
         for (const float lane : lanes) total += lane;
         y[o] = total;

@@ -1,6 +1,6 @@
-// Byte shuffles as a table of counts: for each four activations one of 16 tables, whose entry w is
-// the number of bits of w that differ from them; weights are the indices. A shuffle and an addition
-// count 4 input channels for as many output channels as a vector has bytes.
+// Counts differing bits with byte shuffles. Four activations choose one of 16 tables; its entry w
+// is the number of bits in which w differs from them, and four weights are the index. One shuffle
+// and one addition count 4 input channels for as many output channels as a vector has bytes.
 #pragma once
 
 #include <cstring>
@@ -26,7 +26,7 @@ struct Tables {
 };
 constexpr Tables kTables;
 
-// An operand is where four activations' table begins: two bytes for each eight channels.
+// Writes operands, each the offset of the table of four activations: two bytes for eight channels.
 void expand_to_tables(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
     const size_t border = static_cast<size_t>(kernel / 2) * operand_pixel<8>(words);
     const size_t num_bytes = static_cast<size_t>(width) * static_cast<size_t>(words) * 4;
@@ -40,9 +40,12 @@ void expand_to_tables(const uint32_t *signs, int width, int kernel, int words, u
     std::memset(operands + 2 * num_bytes, 0, border);
 }
 
-// Isa has Vector, group (its bytes), groups, tile, stem_tile, load_weights, table (16 bytes
-// everywhere), low and high nibbles, lookup, add_bytes, zero, widen_add (bytes onto uint16 [group]),
-// widen (kLanes of these to Floats), and Floats as rows.h describes them.
+// A kernel, as rows.h describes it, from an instruction set. Isa has Floats, groups, tile and
+// stem_tile as rows.h describes them, and
+//   Vector: a vector of `group` bytes
+//   zero, load_weights, low and high (nibbles of each byte), add_bytes
+//   table: 16 bytes, repeated through the vector; lookup: a table's entry for each byte
+//   widen_add: adds bytes to uint16_t [group]; widen: converts kLanes of these to Floats
 template <class Isa>
 struct TableKernel : Isa {
     using Vector = typename Isa::Vector;
@@ -52,12 +55,13 @@ struct TableKernel : Isa {
         return byte_weights_size<group>(group, kernel, words);
     }
 
-    // A table once loaded serves all G groups.
+    // Each table is loaded once for all G groups.
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
                                   const uint8_t *weights, int kernel, int words,
                                   typename Isa::Floats *counts) {
-        constexpr int kMost = 31;  // bytes of weights: 31 · 8 is the most that a sum can hold
+        // 31 bytes of weights: 31 · 8 fits the byte of a sum, 32 · 8 does not.
+        constexpr int kMost = 31;
         const size_t next_group = group_bytes(kernel, words);
         Vector sums[P * G];
         alignas(64) uint16_t wide[P * G * group] = {};
@@ -90,7 +94,7 @@ struct TableKernel : Isa {
 #pragma GCC unroll 4
                         for (int g = 0; g < G; ++g) {
                             const Vector both = Isa::add_bytes(Isa::lookup(first, low[g]),
-                                                         Isa::lookup(second, high[g]));
+                                                               Isa::lookup(second, high[g]));
                             sums[p * G + g] = Isa::add_bytes(sums[p * G + g], both);
                         }
                     }

@@ -1,4 +1,4 @@
-// AVX2: tables of counts by byte shuffles, 32 output channels × 4 input channels an instruction.
+// AVX2: tables of counts by byte shuffles, 32 output channels × 4 input channels per instruction.
 #include <immintrin.h>
 
 #include "table_kernel.h"
@@ -50,7 +50,7 @@ struct Avx2 {
     static Floats multiply_add(Floats a, Floats b, Floats c) {
         return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
     }
-    // A blend goes by the sign bit, in which -0 is negative: slope · -0 equals 0 as well.
+    // A blend selects by the sign bit, which -0 has too; slope · -0 still equals 0.
     static Floats leaky(Floats y, Floats slope) {
         return {_mm256_blendv_ps(y.low, _mm256_mul_ps(y.low, slope.low), y.low),
                 _mm256_blendv_ps(y.high, _mm256_mul_ps(y.high, slope.high), y.high)};
@@ -77,11 +77,22 @@ bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_suppor
 
 extern const Tier tier_avx2;
 const Tier tier_avx2 = {
-    "avx2",        supported, Kernel::group, byte_weights_size<Kernel::group>,
+    "avx2",
+    supported,
+    Kernel::group,
+    // Weights
+    byte_weights_size<Kernel::group>,
     lay_out_bytes<Kernel::group>,
-    operand_pixel<8>, operand_row<8>, expand_to_tables,
-    binary_rows<Kernel>, stem_row<Kernel>,
-    mean_row<Kernel>, to_unit, linear<Kernel>,
+    // Operands
+    operand_pixel<8>,
+    operand_row<8>,
+    expand_to_tables,
+    // Kernels
+    binary_rows<Kernel>,
+    stem_row<Kernel>,
+    mean_row<Kernel>,
+    to_unit,
+    linear<Kernel>,
 };
 
 }  // namespace burn

@@ -1,4 +1,4 @@
-// AVX-512 without a population count: tables of counts, 64 output channels × 4 input channels an
+// AVX-512 without a population count: tables of counts, 64 output channels × 4 input channels per
 // instruction.
 #include <immintrin.h>
 
@@ -45,11 +45,22 @@ bool supported() {
 
 extern const Tier tier_avx512_bw;
 const Tier tier_avx512_bw = {
-    "avx512-bw",   supported, Kernel::group, byte_weights_size<Kernel::group>,
+    "avx512-bw",
+    supported,
+    Kernel::group,
+    // Weights
+    byte_weights_size<Kernel::group>,
     lay_out_bytes<Kernel::group>,
-    operand_pixel<8>, operand_row<8>, expand_to_tables,
-    binary_rows<Kernel>, stem_row<Kernel>,
-    mean_row<Kernel>, to_unit, linear<Kernel>,
+    // Operands
+    operand_pixel<8>,
+    operand_row<8>,
+    expand_to_tables,
+    // Kernels
+    binary_rows<Kernel>,
+    stem_row<Kernel>,
+    mean_row<Kernel>,
+    to_unit,
+    linear<Kernel>,
 };
 
 }  // namespace burn

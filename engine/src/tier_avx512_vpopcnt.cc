@@ -1,10 +1,12 @@
-// AVX-512 with VPOPCNTDQ: 16 output channels × 32 input channels an instruction.
+// AVX-512 with VPOPCNTDQ: 16 output channels × 32 input channels per instruction.
 //
-// A plain loop costs three instructions a vector: xor, population count, add. Three vectors at a
-// time, x1 x2 x3, a full adder leaves two to count: s = x1 ^ x2 ^ x3 and c = majority, worth 2. With
-// p = x1 ^ x2 it is s = p ^ x3 and c = p ? x3 : x1 = p ? ~s : x1. Each x is a ^ w, activation and
-// weight, so p = (a1 ^ a2) ^ (w1 ^ w2): with those two xors made beforehand, x1 and p take one
-// instruction each, s and c one ternary logic each: 4 + 2 counts + 2 adds = 8 instead of 9.
+// A plain loop takes three instructions per vector: xor, population count, add. Of three vectors
+// x1, x2, x3 a full adder leaves two to count: s = x1 ^ x2 ^ x3, and c = majority, which counts
+// twice.
+// With p = x1 ^ x2 they are s = p ^ x3 and c = p ? x3 : x1 = p ? ~s : x1. Each x is a ^ w, of an
+// activation and a weight, so p = (a1 ^ a2) ^ (w1 ^ w2). With those two xors computed beforehand,
+// x1 and p take one instruction each, s and c one ternary logic each: 4 + 2 counts + 2 adds = 8
+// instructions instead of 9.
 #include <immintrin.h>
 
 #include "floats_avx512.h"
@@ -23,11 +25,12 @@ struct Vpopcnt : FloatsAvx512 {
         return static_cast<size_t>(kernel) * static_cast<size_t>(kernel * words) * 64;
     }
 
-    // P pixels `step` words apart; a triple's operands stand at 0, second and third.
+    // Counts a triple of words for P pixels, `step` words apart. The triple's operands are at `a`,
+    // a + second and a + third.
     template <int P>
-    static BURN_INLINE void add_triple(
-        const uint32_t *a, ptrdiff_t step, ptrdiff_t second, ptrdiff_t third, const __m512i *w,
-        __m512i *ones, __m512i *twos) {
+    static BURN_INLINE void add_triple(const uint32_t *a, ptrdiff_t step, ptrdiff_t second,
+                                       ptrdiff_t third, const __m512i *w, __m512i *ones,
+                                       __m512i *twos) {
         const __m512i w1 = w[0], w12 = w[1], w3 = w[2];
         for (int i = 0; i < 3; ++i) {
             _mm_prefetch(reinterpret_cast<const char *>(w + 24 + i), _MM_HINT_T0);
@@ -48,14 +51,14 @@ struct Vpopcnt : FloatsAvx512 {
 
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t pixel_step, ptrdiff_t row_step,
-                             const uint8_t *weights, int kernel, int words, Floats *counts) {
+                                  const uint8_t *weights, int kernel, int words, Floats *counts) {
         const ptrdiff_t step = pixel_step / 4;
         const __m512i *w = reinterpret_cast<const __m512i *>(weights);
         __m512i ones[P], twos[P];
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) ones[p] = twos[p] = _mm512_setzero_si512();
         if (kernel == 3) {
-            const ptrdiff_t differences = row_step / 8;  // they are the second half of a row
+            const ptrdiff_t differences = row_step / 8;  // the second half of a row
             for (int row = 0; row < 3; ++row) {
                 const uint32_t *a = reinterpret_cast<const uint32_t *>(operands + row * row_step);
                 for (int word = 0; word < words; ++word, w += 3) {
@@ -80,8 +83,8 @@ struct Vpopcnt : FloatsAvx512 {
         }
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) {
-            counts[p] = _mm512_cvtepi32_ps(
-                _mm512_add_epi32(ones[p], _mm512_add_epi32(twos[p], twos[p])));
+            counts[p] =
+                _mm512_cvtepi32_ps(_mm512_add_epi32(ones[p], _mm512_add_epi32(twos[p], twos[p])));
         }
     }
 };
@@ -96,8 +99,9 @@ size_t weight_bytes(int out_channels, int kernel, int words) {
     return static_cast<size_t>(out_channels / Vpopcnt::group) * Vpopcnt::group_bytes(kernel, words);
 }
 
-// [group][row of taps][word][3][16], a row's three taps as w1, w1 ^ w2, w3; a 1 × 1 kernel's words
-// in threes likewise, what is left over plain.
+// Lays weights out as [group][row of taps][word][3][16], with the three taps of a row as w1,
+// w1 ^ w2, w3. The words of a 1 × 1 kernel are taken in threes in the same way, and words that are
+// left over stay as they are.
 void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void *weights) {
     uint32_t *to = static_cast<uint32_t *>(weights);
     const ptrdiff_t taps = kernel * kernel;
@@ -130,8 +134,8 @@ size_t operand_row(int width, int kernel, int words) {
     return static_cast<size_t>(kernel == 3 ? 2 * (width + 2) : width) * operand_pixel(words);
 }
 
-// For a 3 × 3 kernel the row with its border, then its xor with itself one pixel further; for a
-// 1 × 1 kernel the second of three words is replaced by its xor with the first.
+// Writes, for a 3 × 3 kernel, the row with its border and then its xor with itself one pixel
+// further. For a 1 × 1 kernel the second of three words is replaced by its xor with the first.
 void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
     uint32_t *to = reinterpret_cast<uint32_t *>(operands);
     const ptrdiff_t size = static_cast<ptrdiff_t>(width) * words;
@@ -154,9 +158,22 @@ void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *op
 
 extern const Tier tier_avx512_vpopcnt;
 const Tier tier_avx512_vpopcnt = {
-    "avx512-vpopcnt", supported, Vpopcnt::group, weight_bytes, lay_out,
-    operand_pixel, operand_row, expand, binary_rows<Vpopcnt>, stem_row<Vpopcnt>,
-    mean_row<Vpopcnt>, to_unit, linear<Vpopcnt>,
+    "avx512-vpopcnt",
+    supported,
+    Vpopcnt::group,
+    // Weights
+    weight_bytes,
+    lay_out,
+    // Operands
+    operand_pixel,
+    operand_row,
+    expand,
+    // Kernels
+    binary_rows<Vpopcnt>,
+    stem_row<Vpopcnt>,
+    mean_row<Vpopcnt>,
+    to_unit,
+    linear<Vpopcnt>,
 };
 
 }  // namespace burn

@@ -1,4 +1,4 @@
-// NEON: 16 output channels × 8 input channels an instruction.
+// NEON: 16 output channels × 8 input channels per instruction.
 #include <arm_neon.h>
 
 #include "byte_weights.h"
@@ -57,8 +57,8 @@ struct Neon {
 
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                             const uint8_t *weights, int kernel, int words, Floats *counts) {
-        // 31 · 8 is the most that a byte can hold.
+                                  const uint8_t *weights, int kernel, int words, Floats *counts) {
+        // 31 bytes of weights: 31 · 8 fits the byte of a sum, 32 · 8 does not.
         constexpr int kMost = 31;
         uint8x16_t sums[P];
         uint16x8_t wide[P][2];
@@ -105,17 +105,28 @@ struct Neon {
     }
 };
 
-bool supported() { return true; }  // every aarch64 has it
+bool supported() { return true; }  // every aarch64 processor has NEON
 
 }  // namespace
 
 extern const Tier tier_neon;
 const Tier tier_neon = {
-    "neon",        supported, Neon::group, byte_weights_size<Neon::group>,
+    "neon",
+    supported,
+    Neon::group,
+    // Weights
+    byte_weights_size<Neon::group>,
     lay_out_bytes<Neon::group>,
-    operand_pixel<4>, operand_row<4>, expand_plain,
-    binary_rows<Neon>, stem_row<Neon>,
-    mean_row<Neon>, to_unit, linear<Neon>,
+    // Operands
+    operand_pixel<4>,
+    operand_row<4>,
+    expand_plain,
+    // Kernels
+    binary_rows<Neon>,
+    stem_row<Neon>,
+    mean_row<Neon>,
+    to_unit,
+    linear<Neon>,
 };
 
 }  // namespace burn

@@ -52,7 +52,7 @@ struct Portable {
 
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                             const uint8_t *weights, int kernel, int words, Floats *counts) {
+                                  const uint8_t *weights, int kernel, int words, Floats *counts) {
         const uint32_t *w = reinterpret_cast<const uint32_t *>(weights);
         const int row_words = kernel * words;
         for (int p = 0; p < P; ++p) {
@@ -87,10 +87,22 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 
 extern const Tier tier_portable;
 const Tier tier_portable = {
-    "portable",    supported, Portable::group, weight_bytes, lay_out,
-    operand_pixel<4>, operand_row<4>, expand_plain,
-    binary_rows<Portable>, stem_row<Portable>,
-    mean_row<Portable>, to_unit, linear<Portable>,
+    "portable",
+    supported,
+    Portable::group,
+    // Weights
+    weight_bytes,
+    lay_out,
+    // Operands
+    operand_pixel<4>,
+    operand_row<4>,
+    expand_plain,
+    // Kernels
+    binary_rows<Portable>,
+    stem_row<Portable>,
+    mean_row<Portable>,
+    to_unit,
+    linear<Portable>,
 };
 
 }  // namespace burn

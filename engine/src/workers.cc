@@ -25,8 +25,8 @@ void pause() {
 #endif
 }
 
-// Where a number of threads meet. They spin for some microseconds and then sleep: pure spinning
-// starves itself for milliseconds where a processor is taken away.
+// A barrier for a fixed number of threads. They spin for kSpin and then sleep: with spinning alone
+// they wait for milliseconds when the system takes a processor away from one of them.
 class Barrier {
   public:
     explicit Barrier(int threads) : threads_(threads) {}
@@ -107,7 +107,7 @@ Workers::Workers(int size) : size_(size), process_(getpid()) {
         for (int thread = 1; thread < size; ++thread) {
             state->threads.emplace_back([state, thread] { state->work(thread); });
         }
-    } catch (...) {  // the system has no more threads: end those there are
+    } catch (...) {  // the system allows no more threads: end those that have begun
         state->end();
         throw;
     }
@@ -118,8 +118,8 @@ Workers::~Workers() {
     if (getpid() == process_) {
         state_->end();
     } else {
-        // The threads stayed in the parent: nothing can be waited for, not even by the destructors
-        // of what they wait on.
+        // Only the parent process has the threads. They cannot be joined, and the destructors of
+        // what they wait on might wait for them, so the state is leaked.
         static_cast<void>(state_.release());
     }
 }
@@ -128,7 +128,7 @@ void Workers::run(const std::function<void(int)> &task) {
     if (state_) {
         if (getpid() != process_) {
             throw Error("this process was forked and has none of the model's threads: load the "
-                        "model anew");
+                        "model again");
         }
         {
             std::lock_guard<std::mutex> lock(state_->mutex);

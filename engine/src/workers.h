@@ -1,4 +1,4 @@
-// Threads that do one thing together and wait for each other.
+// Threads that run one task together and wait for each other.
 #pragma once
 
 #include <functional>
@@ -6,9 +6,10 @@
 
 namespace burn {
 
-// A caller and size - 1 threads of its own, asleep between two runs.
+// The calling thread and size - 1 threads of its own, which sleep between two runs.
 class Workers {
   public:
+    // Throws std::system_error if the system allows no more threads.
     explicit Workers(int size);
     ~Workers();
     Workers(const Workers &) = delete;
@@ -16,11 +17,11 @@ class Workers {
 
     int size() const { return size_; }
 
-    // task(thread) on every thread, 0 being the caller's; returns when all have done. The task
-    // does not throw. Throws Error in a process forked after the threads were made.
+    // Calls task(thread) on every thread, 0 being the caller, and returns when all have finished.
+    // The task must not throw. Throws Error in a process that was forked after the threads began.
     void run(const std::function<void(int)> &task);
 
-    // Inside a task: wait for the others.
+    // Waits, inside a task, until all threads have called this.
     void barrier();
 
   private:
@@ -28,7 +29,7 @@ class Workers {
 
     const int size_;
     const long process_;
-    std::unique_ptr<State> state_;  // null for a single thread
+    std::unique_ptr<State> state_;  // null if there is a single thread
 };
 
 }  // namespace burn

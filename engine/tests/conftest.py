@@ -14,7 +14,7 @@ def _no_choice_from_outside(monkeypatch):
 
 @pytest.fixture(params=["reference", "native"])
 def isa(request):
-    """isa argument of `load`, for each backend that there is."""
+    """The `isa` argument of `load` for each backend that is available."""
     if request.param == "reference":
         return "reference"
     core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
@@ -23,7 +23,7 @@ def isa(request):
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a packed file; returns its path."""
+    """A function that writes a packed file and returns its path."""
 
     def write(network="small", **settings):
         path = tmp_path / "model.bnn"

@@ -1,4 +1,4 @@
-"""Builds packed files for the tests: random valid ones, and broken ones of any kind."""
+"""Builds packed files for the tests: random valid ones, and malformed ones of every kind."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 @dataclass
 class Packed:
-    """The parts of a packed file, to be changed before `to_bytes`."""
+    """The parts of a packed file, which a test changes before `to_bytes`."""
 
     program: dict
     tensors: dict
 
     def header(self):
-        """The header, and the data; F32 tensors first, so that they are aligned."""
+        """Return the header and the data; F32 tensors come first, so that they are aligned."""
         header: dict[str, Any] = {"__metadata__": {"bnn": json.dumps(self.program)}}
         data = b""
         for name, array in sorted(self.tensors.items(), key=lambda item: item[1].dtype != "<f4"):
@@ -38,7 +38,13 @@ class Packed:
 
 
 def raw(header, data, length=None):
-    """Bytes of a file; header: text, bytes or what becomes JSON; length: what it says of itself."""
+    """Return the bytes of a file.
+
+    Args:
+        header: Text, bytes, or an object that is written as JSON.
+        data: The bytes after the header.
+        length: Length of the header that the file states; None for the true one.
+    """
     if isinstance(header, dict | list):
         header = json.dumps(header)
     if isinstance(header, str):
@@ -56,11 +62,15 @@ def random_network(
     num_classes=0,
     image=(20, 16),
 ):
-    """A random network.
+    """Return a random network.
 
-    first: channels, kernel and stride of the convolution.
-    blocks: channels, kernel, stride and shortcut of each binary_convolution.
-    linears: outputs of the linears, with relu, that make up the features.
+    Args:
+        seed: Random seed.
+        first: Channels, kernel and stride of the convolution.
+        blocks: Channels, kernel, stride and shortcut of each binary_convolution.
+        linears: Outputs of the linear layers, with ReLU, of which the last gives the features.
+        num_classes: Outputs of the classifier; 0 for none.
+        image: (resize, size) in pixels; None for none.
     """
     random = np.random.default_rng(seed)
     layers, tensors = [], {}

@@ -1,4 +1,4 @@
-"""The builds: CMake alone, for another processor, from the sdist, and without any compiler."""
+"""Tests of the builds: CMake alone, for another processor, the sdist, and without a compiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEIGHT, WIDTH = 18, 16
 
 
 def run(*command, **settings):
-    """Runs a command that must not fail -> what it printed."""
+    """Run a command that must not fail, and return what it printed."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False, **settings
     )
@@ -38,7 +38,7 @@ def need(*programs):
 
 
 def make(folder, *options):
-    """Configures and builds with the tests, optimised little -> folder."""
+    """Configure and build with the tests, at -O1; return the folder."""
     optimise = ("-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1")
     python = f"-DPython3_EXECUTABLE={sys.executable}"
     run("cmake", "-S", ENGINE, "-B", folder, "-DBURN_ENGINE_TESTS=ON", *optimise, python, *options)
@@ -61,7 +61,7 @@ def arm(tmp_path_factory):
 
 @pytest.fixture(params=["native", "arm"])
 def build(request):
-    """Folder of a build, and what runs its programs."""
+    """The folder of a build, and the command that runs its programs."""
     runner = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
     return request.getfixturevalue(request.param), runner if request.param == "arm" else []
 
@@ -107,7 +107,7 @@ def test_find_package_finds_what_was_installed(native, tmp_path, photo):
 
 @pytest.fixture
 def photo(write, tmp_path):
-    """Arguments of classify: model and image."""
+    """The arguments of classify: model, image, height and width."""
     image = tmp_path / "photo.rgb"
     image.write_bytes(packed.random_images(shape=(HEIGHT, WIDTH, 3)).tobytes())
     return [write(num_classes=7), image, HEIGHT, WIDTH]
@@ -120,7 +120,7 @@ def test_classify_prints_the_best_classes(build, photo):
     lines = run(*runner, folder / "classify", *photo).splitlines()
     best = np.argsort(-scores)[:5]
     assert [line[11:] for line in lines] == [model.classes[i] for i in best]
-    # four digits are printed; a sign turned by rounding would change far more
+    # Four digits are printed. A sign that rounding turned would change far more.
     np.testing.assert_allclose([float(line[:9]) for line in lines], scores[best], atol=1e-3)
 
 
@@ -131,7 +131,7 @@ def test_classify_prints_no_name_that_commands_the_terminal(native, photo):
     network.program["classes"] = names
     photo[0].write_bytes(network.to_bytes())
     printed = set()
-    for top in range(len(names)):  # five are printed: each has its turn to be the best
+    for top in range(len(names)):  # only five are printed, so each is the best once
         network.tensors["classifier.bias"][:] = -1e6
         network.tensors["classifier.bias"][top] = 1e6
         photo[0].write_bytes(network.to_bytes())
@@ -199,7 +199,7 @@ def need_backend():
 
 @pytest.fixture
 def source(tmp_path):
-    """A copy of the engine, without what was built in it."""
+    """A copy of the engine without its build products."""
     ignore = shutil.ignore_patterns("build", "__pycache__", ".*_cache")
     return shutil.copytree(ENGINE, tmp_path / "source", ignore=ignore)
 

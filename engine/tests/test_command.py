@@ -1,4 +1,4 @@
-"""The command: what it prints, and how it fails."""
+"""Tests of the command: its output and its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from burn_engine import cli, load
 
 @pytest.fixture(autouse=True)
 def _reference(monkeypatch):
-    """The reference, without a word about it."""
+    """Run the reference without its warning."""
     monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
 
 
@@ -33,7 +33,7 @@ def photo(tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """Runs a command line -> what it printed; it may not fail or warn."""
+    """A function that runs a command line, which must not fail or warn, and returns its output."""
 
     def run(*arguments):
         status = cli.main([str(argument) for argument in arguments])
@@ -47,7 +47,7 @@ def run(capsys):
 
 @pytest.fixture
 def fails(capsys):
-    """Runs a command line that fails -> its one line."""
+    """A function that runs a command line that fails, and returns its one line of error."""
 
     def fails(*arguments):
         assert cli.main([str(argument) for argument in arguments]) == 2
@@ -85,7 +85,7 @@ def test_run_writes_features(run, write, photo, tmp_path):
     model = write(num_classes=0)
     assert f"{photo}: 16 features, norm " in run("run", model, photo)
     assert "--features FILE.npy writes them" in run("run", model, photo)
-    out = tmp_path / "out"  # written under this very name
+    out = tmp_path / "out"  # written under this name, without a suffix
     assert "--features" not in run("run", model, photo, photo, "--features", out)
     features = np.load(out)
     assert features.shape == (2, 16)
@@ -134,7 +134,7 @@ def test_info(run, write):
 
 def test_bench(run, write):
     path = write()
-    assert "16 × 16 pixels" in run("bench", path, "--seconds", 0)  # what the model is made for
+    assert "16 × 16 pixels" in run("bench", path, "--seconds", 0)  # the size that the model expects
     text = run("bench", path, "--size", 8, "--seconds", 0)
     assert "ms per image (median of 3 runs; p10 " in text
     assert "8 × 8 pixels, batch 1, threads 1, NumPy reference" in text
@@ -194,14 +194,14 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         (["bench", "model.bnn", "--more"], "unrecognized arguments: --more"),
         (["info", "none.bnn"], "none.bnn: No such file or directory"),
         (["info", "."], ".: not a regular file"),
-        (["bench", "model.bnn", "--isa", "sse9"], "isa 'sse9' is not there; there are "),
+        (["bench", "model.bnn", "--isa", "sse9"], "isa 'sse9' is not available; choose from "),
         (["bench", "model.bnn", "--threads", "0"], "threads 0 is not an integer from 1 to 256"),
         (["bench", "model.bnn", "--size", "20000"], "images of 20000 × 20000 pixels; expected"),
         (["run", "model.bnn", "none.png"], "none.png: No such file or directory"),
         (["run", "model.bnn", "model.bnn"], "model.bnn: "),
         (["run", "model.bnn", "photo.ppm", "--features", "no/out.npy"], "there is no such folder"),
-        (["run", "model.bnn", "photo.ppm", "--features", "."], "'.' is no name of a file"),
-        (["run", "model.bnn", "photo.ppm", "--features", ""], "'' is no name of a file"),
+        (["run", "model.bnn", "photo.ppm", "--features", "."], "'.' is not a file name"),
+        (["run", "model.bnn", "photo.ppm", "--features", ""], "'' is not a file name"),
         (["run", "model.bnn", "photo.ppm", "--features", "pipe"], "pipe is not a regular file"),
         (["run", "model.bnn", "photo.ppm", "--features", "photo.ppm"], "photo.ppm is an input"),
         (["run", "model.bnn", "photo.ppm", "--features", "./model.bnn"], "model.bnn is an input"),
@@ -265,7 +265,7 @@ def test_infinite_scores(fails, write, photo, isa, monkeypatch, value):
 
 
 def command(*arguments):
-    # In the background of a script SIGINT is ignored, and that is inherited.
+    # SIGINT is ignored in the background of a script, and processes inherit that.
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     code = f"{heed}; import sys; from burn_engine.cli import main; sys.exit(main())"
     return [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]

@@ -1,4 +1,4 @@
-"""The two readers of a packed file, C++ and Python, accept and refuse the same files."""
+"""Tests that the C++ and the Python reader of packed files accept and refuse the same files."""
 
 import itertools
 import random
@@ -22,8 +22,8 @@ sys.path.insert(0, str(ATTACKS))
 
 import make  # noqa: E402
 
-# What a program's words are replaced by: numbers at the edges of every range, words that mean
-# something elsewhere, and what one JSON reader takes and another does not.
+# Replacements of a program's words: numbers at the edges of every range, words that have a meaning
+# elsewhere, and text that some JSON readers accept and others refuse.
 WORDS = [
     *("0", "1", "2", "3", "7", "40", "41", "4096", "4097", "-0", "-1", "1.0", "1e0", "1e999", "01"),
     *("18446744073709551616", "9" * 5000, "NaN", "Infinity", "true", "false", "null", "[]", "{}"),
@@ -38,7 +38,7 @@ LENGTHS = [0, 1, 2, 3, 4, 8, 9, 4096, 4097, 2**32, 2**62, 2**64 - 1, 2**64, -1, 
 
 
 def refusal(read: Callable[[bytes], object], error: type[Exception], data: bytes) -> str | None:
-    """The reader's message, or None where it takes the file. Any other exception is a failure."""
+    """Return the reader's message, or None if it accepts the file."""
     try:
         read(data)
     except error as refused:
@@ -47,7 +47,7 @@ def refusal(read: Callable[[bytes], object], error: type[Exception], data: bytes
 
 
 def check_agreement(data: bytes, what: str) -> bool:
-    """Whether both took the file."""
+    """Check that both readers agree, and return whether they accept the file."""
     cpp = refusal(lambda data: core.Model(data, None), ValueError, data)
     python = refusal(python_format.parse_program, burn_engine.ModelError, data)
     assert (cpp is None) == (python is None), f"{what}: C++: {cpp}; Python: {python}"
@@ -112,7 +112,7 @@ def test_malformed(path: Path):
 
 
 def test_what_the_fuzzer_made():
-    """The corpus of a ten-minute run, merged: every branch of the reader that it found."""
+    """The corpus of a ten-minute run, merged: it reaches every branch that the run found."""
     with zipfile.ZipFile(ATTACKS.with_name("fuzzed.zip")) as corpus:
         names = corpus.namelist()
         taken = sum(check_agreement(corpus.read(name), name) for name in names)

@@ -1,4 +1,4 @@
-"""Every rule of docs/pack-format.md refuses the file that breaks it, and says why."""
+"""Tests that a file which breaks a rule of docs/project/pack-format.md is refused with a reason."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_reads_what_was_written(network):
 
 
 def good():
-    """Header and data of a valid file with classes."""
+    """Return the header and the data of a valid file with classes."""
     return packed.random_network(first=(3, 3, 2), num_classes=4, blocks=[(6, 3, 1, True)]).header()
 
 
@@ -76,8 +76,8 @@ def good():
         (packed.raw('{"a": "\\ud800"}', b""), "lone surrogate"),
         (packed.raw('{"\\udc00": 1}', b""), "lone surrogate"),
         (packed.raw('{"a": ["\\udc00\\ud800"]}', b""), "lone surrogate"),
-        (packed.raw('{"a": 1, "\\u0061": 2}', b""), "key 'a' stands twice"),
-        (packed.raw('{"a": {"b": 1, "b": 1}}', b""), "key 'b' stands twice"),
+        (packed.raw('{"a": 1, "\\u0061": 2}', b""), "key 'a' appears twice"),
+        (packed.raw('{"a": {"b": 1, "b": 1}}', b""), "key 'b' appears twice"),
         (packed.raw('{"a": ' + "[" * 16 + "]" * 16 + "}", b""), "deeper than 16"),
         (packed.raw("[" * 5_000_000, b""), "deeper than 16"),
         (packed.raw('{"a":' * 100_000, b""), "deeper than 16"),
@@ -96,7 +96,7 @@ def test_refuses_headers(data, message):
 def test_brackets_in_strings_are_not_nesting_and_16_levels_are_read():
     network = packed.random_network()
     deep = 1
-    for _ in range(14):  # the program and origin are two more
+    for _ in range(14):  # the program and origin are two more levels
         deep = [deep]
     network.program["origin"] = {"a": '[[[[[[[[[[[[[[[[[[\\"[[[[', "b": deep}
     parse_program(network.to_bytes())
@@ -131,7 +131,7 @@ def test_other_metadata_and_the_order_of_the_header_do_not_matter():
 
 
 def entry(**changes):
-    """Changes of the first tensor's entry; None removes a key."""
+    """Return a change of the first tensor's entry; None removes a key."""
 
     def edit(header):
         header["stem.weight"].update(changes)
@@ -150,7 +150,7 @@ def whole(value):
 
 
 def shift(by, names=None):
-    """Moves tensors' offsets."""
+    """Return a change that moves the offsets of tensors."""
 
     def edit(header):
         for name in names or [name for name in header if name != "__metadata__"]:
@@ -221,7 +221,7 @@ NAMES = "1 to 100 of A-Z a-z 0-9 _ ."
 
 
 def layers(edit):
-    """A change of the program's list of layers."""
+    """Return a change of the program's list of layers."""
     return lambda network: edit(network.program["layers"])
 
 
@@ -247,7 +247,7 @@ def without(key):
 
 
 def tensor(name, value):
-    """A changed tensor; None removes it."""
+    """Return a change of a tensor; None removes it."""
 
     def edit(network):
         if value is None:
@@ -277,7 +277,7 @@ def rename(network):
     network.layer("block0")["input"] = "a\n"
 
 
-# stem (3 channels, k 3), block0 (12, k 3, shortcut), pool, linear0 (5), classifier (4)
+# Layers: stem (3 channels, k 3), block0 (12, k 3, shortcut), pool, linear0 (5), classifier (4).
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
@@ -350,7 +350,7 @@ def rename(network):
         (tensor("block0.weight", zeros(12, 5, 5, 1, dtype="u1")), "k in 1, 3"),
         (tensor("block0.weight", zeros(12, 1, 3, 1, dtype="u1")), "the kernel is not square"),
         (tensor("block0.weight", zeros(4_098, 1, 1, 1, dtype="u1")), "out in 1 … 4096"),
-        (tensor("block0.weight", one_number(0b1000)), "bits behind the last channel are not 0"),
+        (tensor("block0.weight", one_number(0b1000)), "bits after the last channel are not 0"),
         (tensor("block0.weight", zeros(13, 3, 3, 1, dtype="u1")), "from 3 to 13 channels"),
         (tensor("block0.weight", zeros(2, 3, 3, 1, dtype="u1")), "from 3 to 2 channels"),
         (tensor("block0.threshold", zeros(12)), "shape [12], expected [3]"),
@@ -410,14 +410,14 @@ KINDS = {"convolution": "c", "binary_convolution": "b", "global_mean": "g", "lin
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("bbg", "layer 0 (l0): binary_convolution behind image; there may follow convolution"),
-        ("cgl", "layer 1 (l1): global_mean behind convolution"),
-        ("ccbg", "layer 1 (l1): convolution behind convolution"),
-        ("cbcg", "layer 2 (l2): convolution behind binary_convolution"),
-        ("cblg", "layer 2 (l2): linear behind binary_convolution"),
-        ("cbgg", "layer 3 (l3): global_mean behind global_mean"),
-        ("cbglb", "layer 4 (l4): binary_convolution behind linear"),
-        ("cbb", "no global_mean behind the last binary_convolution"),
+        ("bbg", "layer 0 (l0): binary_convolution cannot follow image; expected convolution"),
+        ("cgl", "layer 1 (l1): global_mean cannot follow convolution"),
+        ("ccbg", "layer 1 (l1): convolution cannot follow convolution"),
+        ("cbcg", "layer 2 (l2): convolution cannot follow binary_convolution"),
+        ("cblg", "layer 2 (l2): linear cannot follow binary_convolution"),
+        ("cbgg", "layer 3 (l3): global_mean cannot follow global_mean"),
+        ("cbglb", "layer 4 (l4): binary_convolution cannot follow linear"),
+        ("cbb", "no global_mean after the last binary_convolution"),
     ],
 )
 def test_refuses_another_order_of_kinds(order, message):
@@ -453,7 +453,7 @@ def test_refuses_another_order_of_kinds(order, message):
 def test_refuses_a_program_that_is_no_object():
     refuses(packed.raw({"__metadata__": {"bnn": "[]"}}, b""), "program: not an object")
     refuses(packed.raw({"__metadata__": {"bnn": ""}}, b""), "program: not JSON")
-    refuses(packed.raw({"__metadata__": {"bnn": '{"a": 1, "a": 1}'}}, b""), "stands twice")
+    refuses(packed.raw({"__metadata__": {"bnn": '{"a": 1, "a": 1}'}}, b""), "appears twice")
 
 
 def test_refuses_classes_without_a_classifier():

@@ -1,4 +1,4 @@
-"""Image files: formats, sizes, and the way a photograph becomes an input."""
+"""Tests of image files: formats, sizes, and how a photograph becomes an input."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_netpbm(tmp_path):
         (b"P6 0 4 255\n", "4 × 0 pixels"),
         (b"P6 16385 4 255\n", "4 × 16385 pixels"),
         (b"P6 16384 16384 255\n", "16384 × 16384 pixels"),
-        (b"P6 6 4 0\n", "highest value 0"),
-        (b"P6 6 4 65536\n", "highest value 65536"),
+        (b"P6 6 4 0\n", "maximum value is 0, not 1 to 65535"),
+        (b"P6 6 4 65536\n", "maximum value is 65536, not 1 to 65535"),
         (b"P6 6 4 255\n12345", "cut off: 5 bytes of pixels, expected 72"),
     ],
 )
@@ -120,7 +120,7 @@ def test_other_things_than_files(tmp_path):
 
 
 def test_formats_that_start_programs_are_not_opened(tmp_path):
-    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    """Pillow passes PostScript to Ghostscript, whatever the suffix of the file."""
     pytest.importorskip("PIL")
     file = tmp_path / "photo.jpg"
     file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
@@ -143,7 +143,9 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path):
     image.new("RGB", (4000, 4000)).save(encoded, "JPEG")
     file = tmp_path / "photo.jpg"
     file.write_bytes(encoded.getvalue() + b"\xff\xda" * 1000)
-    with pytest.raises(ValueError, match="a JPEG of 1001 scans of 16000000 pixels"):
+    with pytest.raises(
+        ValueError, match="a JPEG of 1001 scans of 16000000 pixels takes too long to decode"
+    ):
         read_input(file, None)
 
 
@@ -190,7 +192,7 @@ def test_prepare_resizes_smoothly():
     pytest.importorskip("PIL")
     ramp = np.broadcast_to(np.arange(80, dtype=np.uint8)[:, None, None], (80, 80, 3)).copy()
     found = prepare(ramp, SIZE)[:, 5, 0].astype(float)
-    # Output pixel i stands for rows 4 (i + 2) to 4 (i + 2) + 3, whose mean is 4 (i + 2) + 1.5.
+    # Output pixel i covers rows 4 (i + 2) to 4 (i + 2) + 3, whose mean is 4 (i + 2) + 1.5.
     np.testing.assert_allclose(found, 4 * (np.arange(16) + 2) + 1.5, atol=1)
 
 

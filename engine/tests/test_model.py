@@ -1,4 +1,4 @@
-"""Model: what it takes, what it gives, and how it shares its plans between threads."""
+"""Tests of `Model`: its inputs, its outputs, and how threads share its plans."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_any_memory_order_and_dtype(write, isa):
     floats = images.astype(np.float32) / np.float32(255)
     np.testing.assert_array_equal(model(floats.astype(np.float64)), model(floats))
     np.testing.assert_array_equal(model(floats.astype(">f4")), model(floats))
-    # maps, because a byte may be divided by another rounding, and a sign behind it may turn
+    # Maps, because a byte may be divided with another rounding, which may turn a later sign.
     np.testing.assert_allclose(
         model.layer(floats, "stem"), model.layer(images, "stem"), rtol=1e-5, atol=1e-5
     )
@@ -118,7 +118,7 @@ def test_any_memory_order_and_dtype(write, isa):
         (np.zeros((8, 8, 3), np.int8), "images have dtype int8"),
         (b"photo.jpg", "images have dtype |S9; expected uint8 (0 to 255), float32 or float64"),
         (None, "images have dtype object"),
-        ([[1, 2], [3]], "images cannot be made one array"),
+        ([[1, 2], [3]], "images cannot be made into one array"),
         (
             [np.zeros((4, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)],
             "images[1] has size 4 × 5, images[0] 4 × 4: give images of one size",
@@ -161,7 +161,7 @@ def test_refuses_images(write, isa, images, message):
 
 @pytest.fixture
 def photos(tmp_path):
-    """Two photographs of different sizes as PNG, with a dot in their names as folders have."""
+    """Two photographs of different sizes as PNG, in a folder whose name has a dot."""
     image_module = pytest.importorskip("PIL.Image")
     paths = [tmp_path / "v1.0" / f"{i}.png" for i in range(2)]
     paths[0].parent.mkdir()
@@ -182,12 +182,19 @@ def test_photographs_are_prepared_as_the_model_says(write, isa, photos):
         np.testing.assert_array_equal(model(one), model(inputs[0]))
         np.testing.assert_array_equal(model.features(one), model.features(inputs[0]))
         np.testing.assert_array_equal(model.layer(one, "stem"), model.layer(inputs[0], "stem"))
-    for several in (photos, tuple(photos), opened, [photos[0], opened[1]], [inputs[0], photos[1]],
-                    inputs):  # fmt: skip
+    for several in (
+        photos,
+        tuple(photos),
+        opened,
+        [photos[0], opened[1]],
+        [inputs[0], photos[1]],
+        inputs,
+    ):
         np.testing.assert_array_equal(model(several), expected)
     assert model([photos[0]]).shape == (1, 4)
-    np.testing.assert_array_equal(model(opened[0].convert("L").convert("RGB")),
-                                  model(opened[0].convert("L")))  # fmt: skip
+    np.testing.assert_array_equal(
+        model(opened[0].convert("L").convert("RGB")), model(opened[0].convert("L"))
+    )
 
 
 def test_a_photograph_is_turned_upright(write, photos):
@@ -245,7 +252,9 @@ def test_one_bad_number_among_good_ones_is_found(write):
 
 def test_unknown_layer(write, isa):
     model = load(write(), isa=isa)
-    with pytest.raises(ValueError, match="no layer 'image', there are stem, block0, block1, pool"):
+    with pytest.raises(
+        ValueError, match="no layer 'image'; choose from stem, block0, block1, pool"
+    ):
         model.layer(packed.random_images(), "image")
 
 
@@ -270,13 +279,15 @@ def test_bad_files(write, tmp_path, isa):
 
 def test_unknown_isas_are_named(write, monkeypatch):
     path = write()
-    with pytest.raises(ValueError, match=r"isa 'sse9' is not there; there are .*reference") as e:
+    with pytest.raises(
+        ValueError, match=r"isa 'sse9' is not available; choose from .*reference"
+    ) as e:
         load(path, isa="sse9")
     assert not isinstance(e.value, ModelError)
-    with pytest.raises(ValueError, match="isa '' is not there"):
+    with pytest.raises(ValueError, match="isa '' is not available"):
         load(path, isa="")
     monkeypatch.setenv("BURN_ENGINE_ISA", "mmx")
-    with pytest.raises(ValueError, match="BURN_ENGINE_ISA 'mmx' is not there"):
+    with pytest.raises(ValueError, match="BURN_ENGINE_ISA 'mmx' is not available"):
         load(path)
     monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
     assert load(path).backend == "reference"
@@ -298,7 +309,7 @@ def test_without_a_core_the_reference_runs_and_says_so(write, monkeypatch):
     assert "\n" not in str(warned[0].message)
     assert warned[0].filename == __file__
     assert model_module.isas() == ["reference"]
-    with pytest.raises(ValueError, match="isa 'avx2' is not there; there are reference"):
+    with pytest.raises(ValueError, match="isa 'avx2' is not available; choose from reference"):
         load(path, isa="avx2")
     monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
     load(path)
@@ -319,7 +330,7 @@ def test_python_threads_share_a_model(write, isa):
 
 
 class FakePlan:
-    """A plan of the compiled core, by the reference; fails when two calls use it at once."""
+    """A plan of the compiled core, run by the reference; it fails if two calls use it at once."""
 
     made = 0
 
@@ -373,7 +384,7 @@ def test_the_core_is_chosen_by_argument_then_environment_then_best(write, monkey
     assert load(path, isa="best").isa == "best"
     monkeypatch.setenv("BURN_ENGINE_ISA", "")
     assert load(path).isa == "best"
-    with pytest.raises(ValueError, match="there are best, portable, reference"):
+    with pytest.raises(ValueError, match="choose from best, portable, reference"):
         load(path, isa="sse9")
     network = packed.random_network()
     network.program["origin"] = {"a": "native refuses"}

@@ -1,4 +1,4 @@
-"""The compiled core against the reference, layer by layer, for every instruction set."""
+"""Compares the compiled core with the reference, layer by layer, for every instruction set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDING = 2.0**-24  # of float32, relative
 
 
 def magnitude(layer, x):
-    """Sum of the sizes of what is added up to make each output, and how many those are."""
+    """Return the sum of the magnitudes of each output's summands, and the number of summands."""
     if isinstance(layer, BinaryConvolution):
         k = layer.weight.shape[1]
         product = np.abs(layer.multiplier) * k * k * x.shape[-1]  # d itself is exact
@@ -35,7 +35,7 @@ def magnitude(layer, x):
 
 
 def uncertain(layer, x):
-    """Pixels whose sum has a sign in it that rounding of x could turn."""
+    """Return a mask of the pixels with a sign in their sum that rounding of x could turn."""
     if not isinstance(layer, BinaryConvolution):
         return np.zeros(1, bool)
     scale = np.maximum(np.abs(x), np.abs(layer.threshold))
@@ -66,7 +66,7 @@ def test_every_layer(write, isa, network, size, dtype):
         largest, additions = magnitude(layer, x)
         wrong = np.abs(found - expected) > 2 * ROUNDING * additions * largest + 1e-37
         assert not (wrong & ~uncertain(layer, x)).any(), layer.name
-        x = found  # the core's own, so that no error is carried on
+        x = found  # the core's own output, so that errors do not accumulate
 
 
 @pytest.mark.parametrize("isa", _core.supported_isas())

@@ -1,4 +1,4 @@
-"""The NumPy reference against loops that follow docs/pack-format.md letter by letter."""
+"""Compares the NumPy reference with loops that follow docs/project/pack-format.md literally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, parse
 
 
 def naive_layer(layer, x):
-    """One image, float64."""
+    """Run a layer on one image, in float64."""
     if isinstance(layer, Convolution):
         return naive_convolution(layer, x)
     if isinstance(layer, BinaryConvolution):
@@ -71,7 +71,7 @@ def test_each_layer_is_the_loop(network, size):
         expected = np.array([naive_layer(layer, one) for one in x])
         x = reference.run_layer(layer, x)
         assert x.dtype == np.float32
-        # sums of at most 150 float32 of size 1 or so, each rounded by 6e-8
+        # Sums of at most 150 float32 of magnitude about 1, each rounded by at most 6e-8.
         np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -115,7 +115,8 @@ def test_run_stops_at_a_layer_and_splits_batches(monkeypatch):
         x = reference.run_layer(layer, x)
         np.testing.assert_array_equal(reference.run(program, images, index), x)
     monkeypatch.setattr(reference, "_PIXELS_AT_ONCE", 2 * 42)
-    # another batch may add in another order; then a map's value may cross a threshold: so only maps
+    # Another batch may add in another order, and a map's value may then cross a threshold: compare
+    # only maps before the first threshold.
     np.testing.assert_allclose(
         reference.run(program, images, 0),
         reference.run_layer(program.layers[0], images),

@@ -6,9 +6,9 @@
     results = burn.evaluate("linear", run.backbone, train="photos/train", test="photos/val")
     burn.pack(run.backbone, "student.bnn", head=results.classifier)
 
-`register_method`, `register_backbone`, `register_protocol` and `register_recipe` add parts of your
-own.
-Names are imported when they are first used: `import burn` alone takes no time.
+`register_method`, `register_backbone`, `register_protocol` and `register_recipe` add your own
+parts.
+Names are imported on first use, so that `import burn` itself is fast.
 """
 
 from __future__ import annotations

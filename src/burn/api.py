@@ -1,7 +1,7 @@
-"""What `import burn` offers: the commands' work, for a notebook or a program.
+"""The Python interface: the commands' work as functions, for a notebook or a program.
 
-Everything here gives plain values, prints nothing but a progress bar, and raises `UserError`, a
-`ValueError` of one line, for whatever the caller can fix.
+The functions return plain values, print nothing but a progress bar, and raise `UserError`, a
+`ValueError` with a message of one line, for every error that the caller can fix.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Run:
     """A finished pretraining run.
 
     Attributes:
-        out: Its folder.
-        stages: How each stage ended.
+        out: Folder of the run.
+        stages: A summary of each stage.
     """
 
     out: Path
@@ -85,17 +85,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Evaluation(Evaluated):
-    """The numbers of a protocol.
+    """The results of an evaluation protocol.
 
     Attributes:
-        results: One for each number, with all that it depends on.
-        notes: Remarks on the data, a line each.
+        results: One `Result` for each number, with everything that the number depends on.
+        notes: Remarks on the data, one line each.
         classifier: The linear classifier that protocol linear trained, for `burn.pack`, or None.
     """
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Metric to value, in percent."""
+        """The value of each metric, in percent."""
         return {result.metric: result.value for result in self.results}
 
     def __getitem__(self, metric: str) -> float:
@@ -108,24 +108,24 @@ class Evaluation(Evaluated):
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name; `dataclasses.replace` makes variants of it.
+    """Return the recipe of that name; `dataclasses.replace` makes variants of it.
 
     Raises:
-        UserError: There is none. The nearest name is suggested.
+        UserError: There is no such recipe. The message suggests the nearest name.
     """
     return find_recipe(name)
 
 
 def open_data(data: str | Path | Source | Any, split: str = "train") -> Source:
-    """Images from what `--data` takes, a PyTorch data set, or a source as it is.
+    """Open images that `--data` accepts, or a PyTorch data set; return a source unchanged.
 
     Args:
-        data: A spec as of `burn pretrain --data`, a map-style data set (`DatasetSource` says what
-            its items may be), or a source.
-        split: `train` or `test`, where a spec has both.
+        data: A value of `burn pretrain --data`, a map-style data set (`DatasetSource` says what its
+            items may be), or a source.
+        split: `train` or `test`, for data that has both.
 
     Raises:
-        UserError: Nothing usable is there.
+        UserError: The data cannot be used, or `split` is neither of the two.
     """
     if split not in ("train", "test"):
         raise UserError(f"split {split!r}: give train or test")
@@ -153,24 +153,25 @@ def pretrain(
     teacher_cache: str | Path | None = None,
     progress: bool = True,
 ) -> Run:
-    """Train a binary backbone without labels, as `burn pretrain`.
+    """Train a binary backbone without labels, like `burn pretrain`.
 
     Args:
         recipe: Name of a recipe, or a recipe.
-        data: Images, as `open_data` takes them.
+        data: Images, as `open_data` accepts them.
         out: Folder of the run.
-        teacher: A teacher as of `--teacher`, or a module that takes float images (batch, 3, height,
-            width) in [0, 1], of the size that the recipe's teacher sees, and gives features
-            (batch, dimension). Features that are kept and runs that are resumed know a module by
-            its type, its weights and what `repr` shows of it; what differs between two modules
-            only elsewhere, for example in an attribute that scales their input, goes unnoticed.
+        teacher: A value of `--teacher`, or a module that maps float images (batch, 3, height,
+            width) in [0, 1], of the size that the recipe's teacher sees, to features (batch,
+            dimension). Cached features and resumed runs recognize a module by its type, its weights
+            and its `repr`. Any other difference between two modules, for example in an attribute
+            that scales their input, goes unnoticed.
         seed: Random seed.
-        max_steps: Optimizer steps after which each stage ends.
-        resume: Go on where a run in `out` stopped, or begin it.
-        overwrite: Begin a run in `out` again.
+        max_steps: Optimizer steps after which each stage ends. None trains the recipe's epochs.
+        resume: Continue the run in `out` where it stopped, or start it.
+        overwrite: Restart a run that exists in `out`.
         device: auto, cpu or cuda.
-        workers: Data-loader workers.
-        monitor_every: Optimizer steps between two rows of metrics.
+        workers: Number of data-loader workers. None chooses it by the device.
+        monitor_every: Optimizer steps between two rows of metrics. None means a fiftieth of a
+            stage's steps, at most 20.
         save_every: Minutes between two resume files.
         compile: Run the student's training passes through `torch.compile`.
         teacher_cache: Folder that keeps the teacher's features of the views for later runs.
@@ -180,8 +181,9 @@ def pretrain(
         The run, whose `backbone` is the trained network.
 
     Raises:
-        UserError: For whatever the caller can fix.
-        Interrupted: After Ctrl-C. The run is saved: the same call with `resume=True` goes on.
+        UserError: An argument or the data cannot be used.
+        Interrupted: After Ctrl-C. The run is saved, and the same call with `resume=True` continues
+            it.
     """
     if resume and overwrite:
         raise UserError("resume and overwrite contradict each other: give one")
@@ -202,24 +204,31 @@ def pretrain(
         device, workers, monitor_every, save_every, compile=compile, teacher_cache=cache
     )
     summaries = train_plan(
-        plan, expand(str(out)), machine, _console(progress), resume=resume, overwrite=overwrite,
-        resume_command="the same call with resume=True", source=source, teacher=taught,
-    )  # fmt: skip
+        plan,
+        expand(str(out)),
+        machine,
+        _console(progress),
+        resume=resume,
+        overwrite=overwrite,
+        resume_command="the same call with resume=True",
+        source=source,
+        teacher=taught,
+    )
     return Run(expand(str(out)), tuple(summaries))
 
 
 def load(checkpoint: str | Path) -> Backbone:
-    """A trained network: a module from images to features, in eval mode.
+    """Load a trained network: a module from images to features, in eval mode.
 
-    It takes uint8 images (batch, 3, height, width), or float ones in [0, 1], and normalises them
-    itself. `forward_features` gives its last feature map; `trunk` and `top` cut it before the last
-    stage, for detection.
+    It takes uint8 images (batch, 3, height, width), or float images in [0, 1], and normalizes them
+    itself. `forward_features` returns its last feature map; `trunk` and `top` split it before the
+    last stage, for detection.
 
     Args:
-        checkpoint: A run's folder, a checkpoint, or a teacher as of `--teacher`.
+        checkpoint: A run's folder, a checkpoint, or a value of `--teacher`.
 
     Raises:
-        UserError: It cannot be read.
+        UserError: The checkpoint cannot be read.
     """
     if expand(str(checkpoint)).exists():
         held = load_checkpoint(find_checkpoint(expand(str(checkpoint))))
@@ -242,22 +251,23 @@ def evaluate(
     progress: bool = True,
     **settings: Any,
 ) -> Evaluation:
-    """Evaluate a network by one of the paper's protocols, as `burn evaluate`.
+    """Evaluate a network by one of the paper's protocols, like `burn evaluate`.
 
     Args:
-        protocol: knn, linear, semi, svm, transfer or detection, or one of a plugin.
-        model: A run's folder, a checkpoint, a teacher, or what `load` gave.
-        train: Images that the protocol learns from, as `open_data` takes them.
+        protocol: knn, linear, semi, svm, transfer, detection, or a protocol of a plugin.
+        model: A run's folder, a checkpoint, a teacher, or a network that `load` returned. Such a
+            network keeps its device and its mode.
+        train: Images that the protocol learns from, as `open_data` accepts them.
         test: Images that it is tested on.
-        out: Folder to which results and what belongs beside them are written, or None.
+        out: Folder for the results and the files that belong to them. None writes nothing.
         seed: Random seed.
         device: auto, cpu or cuda.
-        workers: Data-loader workers.
+        workers: Number of data-loader workers.
         progress: Show a progress bar on standard error.
-        settings: The protocol's own, by the names of its options: `k=20`, `epochs=30`.
+        settings: The protocol's settings, by the names of its options: `k=20`, `epochs=30`.
 
     Raises:
-        UserError: For whatever the caller can fix.
+        UserError: An argument or the data cannot be used.
     """
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOLS)}")
@@ -276,16 +286,26 @@ def evaluate(
         for data, source in zip((train, test), sources, strict=True)
     ]
     request = Request(
-        checkpoint=str(model) if given is None else given.name, train=names[0], test=names[1],
-        out=None if out is None else str(out), seed=seed, device=device, workers=workers,
-    )  # fmt: skip
+        checkpoint=str(model) if given is None else given.name,
+        train=names[0],
+        test=names[1],
+        out=None if out is None else str(out),
+        seed=seed,
+        device=device,
+        workers=workers,
+    )
     try:
         done = evaluate_checkpoint(
-            protocol, request, config, _console(progress), model=given, train=sources[0],
+            protocol,
+            request,
+            config,
+            _console(progress),
+            model=given,
+            train=sources[0],
             test=sources[1],
-        )  # fmt: skip
+        )
     finally:
-        if given is not None:  # the caller's stays as it was
+        if given is not None:  # leave the caller's network as it was
             given.backbone.to(was_on).train(was_training)
     return Evaluation(done.results, done.notes, done.classifier)
 
@@ -293,23 +313,24 @@ def evaluate(
 def pack(
     model: str | Path | Backbone, out: str | Path, head: str | Path | Classifier | None = None
 ) -> Packed:
-    """Write a binary network as one file of bits for burn-engine, as `burn pack`.
+    """Write a binary network as one packed file for burn-engine, like `burn pack`.
 
-    The file is run and compared with the network before it gets its name.
+    The file is run and compared with the network before it is renamed to `out`.
 
     Args:
-        model: A run's folder, a checkpoint, or what `load` gave, with the weights that it has now.
-        out: The file, .bnn, which is not there yet.
-        head: The `classifier` of a linear evaluation, or what `burn pack --head` takes.
+        model: A run's folder, a checkpoint, or a network that `load` returned, with its current
+            weights.
+        out: The file to write, .bnn. It must not exist.
+        head: The `classifier` of a linear evaluation, or a value of `burn pack --head`.
 
     Raises:
-        UserError: The network cannot be packed. Nothing is written then.
+        UserError: The network cannot be packed. Nothing is written.
     """
     backbone = model if isinstance(model, nn.Module) else load(model)
     held = getattr(backbone, "checkpoint", None)
     if held is None:
-        raise UserError("pack takes a network of a checkpoint of burn's: what burn.load gave")
-    network = copy.deepcopy(backbone).cpu().eval()  # the caller's stays where and as it is
+        raise UserError("pack takes a run's folder, a checkpoint, or what burn.load returned")
+    network = copy.deepcopy(backbone).cpu().eval()  # leave the caller's network as it is
     classifier = read_head(expand(str(head)), backbone) if isinstance(head, (str, Path)) else head
     return pack_network(network, held, expand(str(out)), classifier, {})
 
@@ -319,11 +340,11 @@ def _console(progress: bool) -> Console:
 
 
 def _model_of(backbone: nn.Module) -> Model:
-    """A network in memory, as the protocols take it."""
+    """Return a network in memory in the form that the protocols take, or raise UserError."""
     if not isinstance(backbone, Backbone):
         raise UserError(
             f"model is a {type(backbone).__name__}: give a run's folder, a checkpoint, or what "
-            "burn.load gave"
+            "burn.load returned"
         )
     if backbone.checkpoint is not None:
         return model_of(backbone.checkpoint, backbone.eval())
@@ -332,9 +353,9 @@ def _model_of(backbone: nn.Module) -> Model:
 
 
 def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:
-    """A module in memory as a teacher; it is known by its weights and by what `repr` shows."""
+    """Return a module in memory as a teacher, identified by its type, weights and `repr`."""
     if isinstance(module, Backbone):
-        backbone = copy.deepcopy(module)  # the caller's is not frozen
+        backbone = copy.deepcopy(module)  # the copy is frozen, not the caller's module
     else:
         backbone = ModuleBackbone(module, recipe.teacher_size or recipe.views.size)
     kind = f"{type(module).__module__}.{type(module).__qualname__}"
@@ -348,7 +369,7 @@ def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table for notebooks."""
+    """Return an HTML table for notebooks."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"

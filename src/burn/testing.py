@@ -5,7 +5,8 @@
     def test_mine():
         testing.check_method("mine")
 
-Each function raises AssertionError with what is wrong. They take some seconds on a CPU.
+Each function raises AssertionError with a message that says what is wrong. Each takes some seconds
+on a CPU.
 """
 
 from __future__ import annotations
@@ -52,23 +53,32 @@ _BATCH = 32
 
 
 def check_method(name: str, recipe: Recipe | None = None, *, steps: int = 10) -> None:
-    """A method lowers its loss, trains what it declares and nothing else, and can be resumed.
+    """Check that a method learns what it declares, and nothing else, and can be resumed.
+
+    The loss of one batch has to fall, the gradients have to match the method's parts, and a state
+    dict has to hold everything that training depends on.
 
     Args:
-        name: Of the method, registered.
-        recipe: Its settings and views; default: the demo's with the method's own defaults.
-            Network and batch are small ones in any case.
+        name: Name of a registered method.
+        recipe: Settings and views of the method. None takes the demo's with the method's default
+            settings. Network and batch are small in any case.
         steps: Optimizer steps in which the loss of one batch of the built-in digits has to fall.
 
     Raises:
-        AssertionError: It does not; the message says what is wrong.
+        AssertionError: The method breaks the contract; the message says how.
     """
     find_method(name)
     recipe = replace(
-        find_recipe("demo") if recipe is None else recipe, method=name, batch_size=_BATCH,
-        accumulate=1, stages=1, teacher_size=None, compute="float32", backbone=_STUDENT,
+        find_recipe("demo") if recipe is None else recipe,
+        method=name,
+        batch_size=_BATCH,
+        accumulate=1,
+        stages=1,
+        teacher_size=None,
+        compute="float32",
+        backbone=_STUDENT,
         optim=OptimConfig(name="adam", lr=3e-4, warmup_epochs=0),
-    )  # fmt: skip
+    )
     recipe.check()
     method = _method(recipe, 0)
     batches = list(itertools.islice(_batches(recipe, method), 4))
@@ -78,9 +88,10 @@ def check_method(name: str, recipe: Recipe | None = None, *, steps: int = 10) ->
 
 
 def _method(recipe: Recipe, seed: int) -> Method:
-    """A small method in training mode; the teacher has a projection head and a classifier.
+    """Build a small method in training mode; its teacher has a projection head and a classifier.
 
-    The backbone has float weights: with signs a few steps lower no loss for certain.
+    The backbone has float weights, because a few steps with binary weights do not reliably lower a
+    loss.
     """
     torch.manual_seed(100)
     network = build_backbone(replace(_STUDENT, width=0.25), Precision.FLOAT)
@@ -100,7 +111,7 @@ def _batches(recipe: Recipe, method: Method) -> Iterator[Batch]:
 
 
 def _train(recipe: Recipe, method: Method, batches: list[Batch], begin: int) -> list[float]:
-    """The loss of each step; the optimizer is a new one."""
+    """Train with a new optimizer and return the loss of each step."""
     optimizer = build_optimizer(method.parts(), recipe.optim)
     losses = []
     for step, batch in enumerate(batches[begin:], start=begin):
@@ -115,7 +126,7 @@ def _train(recipe: Recipe, method: Method, batches: list[Batch], begin: int) -> 
 
 
 def _check_fit(recipe: Recipe, batch: Batch, steps: int) -> None:
-    """The loss of one batch falls, while queues, averages and momentum networks stand still."""
+    """Check that the loss of one batch falls while queues, averages and momentum networks rest."""
     method = _method(recipe, 0)
     optimizer = build_optimizer(method.parts(), recipe.optim)
     buffers = {name: buffer.clone() for name, buffer in method.named_buffers()}
@@ -139,15 +150,15 @@ def _check_fit(recipe: Recipe, batch: Batch, steps: int) -> None:
 
 
 def _check_parts(method: Method, batch: Batch) -> None:
-    """Shapes, and gradients of what the method declares as trained."""
+    """Check the shapes of the output and the gradients of the parts that the method declares."""
     name = type(method).__name__
     output = method(batch, 0.5)
     count, width = len(batch.indices), method.backbone.num_features
-    assert output.loss.ndim == 0, f"{name}: the loss is no scalar but {tuple(output.loss.shape)}"
+    assert output.loss.ndim == 0, f"{name}: the loss is not a scalar but {tuple(output.loss.shape)}"
     assert bool(output.loss.isfinite()), f"{name}: the loss is {float(output.loss)}"
     assert "loss" in output.terms, f"{name}: terms lack the loss"
     for term, value in output.terms.items():
-        assert value.ndim == 0, f"{name}: term {term} is no scalar"
+        assert value.ndim == 0, f"{name}: term {term} is not a scalar"
         assert not value.requires_grad, f"{name}: detach term {term}"
     found = tuple(output.features.shape)
     assert found == (count, width), f"{name}: features are {found}, not {(count, width)}"
@@ -163,8 +174,8 @@ def _check_parts(method: Method, batch: Batch) -> None:
             assert all(g is None for g in gradients), f"{name}: {part.name} gets a gradient"
             continue
         assert all(g is not None for g in gradients), (
-            f"{name}: a parameter of {part.name} is not in the graph of the loss, which several "
-            "processes wait for"
+            f"{name}: a parameter of {part.name} is not in the graph of the loss, but several "
+            "processes wait for its gradient"
         )
         assert all(bool(g.isfinite().all()) for g in gradients if g is not None), (
             f"{name}: a gradient of {part.name} is not finite"
@@ -176,7 +187,7 @@ def _check_parts(method: Method, batch: Batch) -> None:
 
 
 def _check_state(recipe: Recipe, batches: list[Batch]) -> None:
-    """A method with other weights goes on from a state dict as the one that it is of."""
+    """Check that a method with other weights continues from a state dict like the original."""
     half = len(batches) // 2
     first, other = _method(recipe, 0), _method(recipe, 1)
     _train(recipe, first, batches[:half], 0)
@@ -201,17 +212,18 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def check_backbone(name: str, size: int = 32, config: BackboneConfig | None = None) -> None:
-    """A backbone gives the features that it declares, learns, and is the same when loaded again.
+    """Check that a backbone gives the features that it declares, learns, and survives saving.
 
-    A chain of binary layers is packed, too, and the file compared with the network.
+    If the backbone is a chain of binary layers, it is also packed, and the file is compared with
+    the network.
 
     Args:
-        name: Of the backbone, registered.
-        size: Side of the images in pixels.
-        config: Its settings; default: its own.
+        name: Name of a registered backbone.
+        size: Side of the square images in pixels.
+        config: Settings of the backbone. None takes its defaults.
 
     Raises:
-        AssertionError: It does not; the message says what is wrong.
+        AssertionError: The backbone breaks the contract; the message says how.
     """
     assert name in BACKBONES, f"no backbone {name} is registered"
     config = replace(config or BackboneConfig(), name=name)
@@ -226,7 +238,9 @@ def check_backbone(name: str, size: int = 32, config: BackboneConfig | None = No
         assert set(again.weights) == {f"backbone.{key}" for key in network.state_dict()}
         if binary and network.chain() is not None:
             packed = pack(file, Path(folder) / "network.bnn")
-            assert packed.cosine > 0.999, f"backbone {name}: packed, it is another network"
+            assert packed.cosine > 0.999, (
+                f"backbone {name}: the packed file gives other features than the network"
+            )
 
 
 def _network(config: BackboneConfig, precision: Precision) -> Backbone:
@@ -272,7 +286,7 @@ def _check_network(config: BackboneConfig, precision: Precision, size: int) -> N
         )
         try:
             trunk = network.trunk(images)
-        except UserError:  # it has no stages
+        except UserError:  # the backbone has no stages
             pass
         else:
             whole = network.forward_features(images)
@@ -281,7 +295,7 @@ def _check_network(config: BackboneConfig, precision: Precision, size: int) -> N
     other.load_state_dict(network.state_dict())
     with torch.inference_mode():
         assert torch.equal(other(images), features), (
-            f"{what}: with the same state dict it gives other features: keep all in buffers"
+            f"{what}: with the same state dict it gives other features: keep its state in buffers"
         )
 
 
@@ -289,26 +303,31 @@ def _save(
     network: Backbone, config: BackboneConfig, precision: Precision, size: int, file: Path
 ) -> None:
     meta: dict[str, Any] = {
-        "backbone": asdict(config), "precision": precision.value, "stage": 1, "steps": 0,
-        "views": asdict(ViewConfig(size=size)), "recipe": {"name": "contract"},
-    }  # fmt: skip
+        "backbone": asdict(config),
+        "precision": precision.value,
+        "stage": 1,
+        "steps": 0,
+        "views": asdict(ViewConfig(size=size)),
+        "recipe": {"name": "contract"},
+    }
     save_checkpoint(file, {f"backbone.{k}": v for k, v in network.state_dict().items()}, meta)
 
 
 def check_protocol(name: str, config: Any = None, *, images: int = 120) -> list[Result]:
-    """A protocol gives finite numbers, the same ones again, and leaves the network as it is.
+    """Check that a protocol gives finite, reproducible numbers and leaves the network unchanged.
 
     Args:
-        name: Of a protocol on labelled images, registered.
-        config: Its settings; default: its own.
-        images: Built-in digits that it learns from; it is tested on as many others.
+        name: Name of a registered protocol on labelled images.
+        config: Settings of the protocol. None takes its defaults.
+        images: Number of built-in digits that it learns from; it is tested on as many others.
 
     Returns:
-        Its results.
+        The protocol's results.
 
     Raises:
-        AssertionError: It does not; the message says what is wrong.
+        AssertionError: The protocol breaks the contract; the message says how.
     """
+    assert name in PROTOCOLS, f"no protocol {name} is registered"
     entry = PROTOCOLS[name]
     config = entry.config() if config is None else config
     digits = open_source("digits")
@@ -321,9 +340,14 @@ def check_protocol(name: str, config: Any = None, *, images: int = 120) -> list[
             request = Request("contract", train="digits", test="digits", out=out)
             model = Model("contract", network, ViewConfig(size=32))
             done = evaluate_checkpoint(
-                name, request, config, Console(quiet=True), model=model, train=parts[0],
+                name,
+                request,
+                config,
+                Console(quiet=True),
+                model=model,
+                train=parts[0],
                 test=parts[1],
-            )  # fmt: skip
+            )
         runs.append(done.results)
     assert runs[0], f"protocol {name} gives no result"
     for result in runs[0]:

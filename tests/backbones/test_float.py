@@ -134,7 +134,7 @@ def test_every_parameter_gets_a_gradient():
     ("name", "settings", "words"),
     [
         ("resnet81", {}, "resnet81.*resnet18"),
-        ("resnet50.a9_in1k", {}, "a9_in1k of resnet50.*near: resnet50.ra_in1k"),
+        ("resnet50.a9_in1k", {}, "a9_in1k of resnet50.*similar names: resnet50.ra_in1k"),
         ("reactnet", {}, "reactnet_a"),
         ("test_vit", {"width": 0.5}, "test_vit.*width"),
         ("test_vit", {"stem_stride": 1}, "test_vit.*stem"),
@@ -144,7 +144,7 @@ def test_every_parameter_gets_a_gradient():
         ("resnet18", {"resnet_strides": (1, 1, 2, 3)}, "resnet_strides.*each must be 1 or 2"),
         ("resnet18", {"resnet_strides": (2, 1, 2, 2)}, "stage 1 of resnet18 has the stride 1"),
         ("resnet10t", {"resnet_strides": (1, 1, 2, 2)}, "stage 2 of resnet10t has the stride 2"),
-        ("test_vit", {"resnet_strides": (1, 1, 2, 2)}, "test_vit is no ResNet"),
+        ("test_vit", {"resnet_strides": (1, 1, 2, 2)}, "test_vit is not a ResNet"),
         ("reactnet_a", {"resnet_strides": (1, 1, 2, 2)}, "reactnet_a has stage_strides"),
     ],
 )

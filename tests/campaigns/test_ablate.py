@@ -180,7 +180,7 @@ def test_a_collapse_is_counted_in_the_table():
 @pytest.mark.parametrize(
     ("groups", "settings", "words"),
     [
-        ("compnents", {}, "--groups: unknown 'compnents'; there are all, stages"),
+        ("compnents", {}, "--groups: unknown 'compnents'; give all, or some of stages"),
         ("sign,sign", {}, "--groups: sign is given twice"),
         ("teacher", {}, "group teacher needs --labelled-teacher"),
         ("sign", {"recipe": "byol_small"}, "--recipe byol_small is not of method burn"),

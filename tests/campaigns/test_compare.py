@@ -160,7 +160,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
         return training_step(self, batch, batch_idx)
 
     monkeypatch.setattr(PretrainModule, "training_step", stopping)
-    with pytest.raises(Interrupted, match="step 2 of 4 in stage 1; go on with: the same command"):
+    with pytest.raises(Interrupted, match="step 2 of 4 in stage 1; resume with: the same command"):
         run(out, ["mocov2", "byol"])
     assert not (out / "byol-seed0").exists()
     results, _ = run(out, ["mocov2"])
@@ -225,7 +225,7 @@ def test_a_teacher_is_not_exchanged(teacher: Path, tmp_path: Path):
     shutil.copytree(teacher, mine)
     run(tmp_path / "compared", ["supervised", "s2bnn"], teacher=str(mine))
     tiny.train(tiny.teacher_recipe(), mine, max_steps=1, overwrite=True)
-    with pytest.raises(UserError, match="is not what it was when"):
+    with pytest.raises(UserError, match="has changed since"):
         run(tmp_path / "compared", ["burn"], teacher=str(mine))
 
 
@@ -331,7 +331,7 @@ def test_few_shots_are_evaluated_for_teachers_too(compared: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (More("semi5"), "--more: unknown 'semi5'; there are semi1, semi10, svm, transfer"),
+        (More("semi5"), "--more: unknown 'semi5'; give some of semi1, semi10, svm, transfer"),
         (More("svm, svm"), "--more: svm is given twice"),
         (More("transfer"), "--more transfer needs --transfer-train"),
         (More("transfer", "digits"), "--more transfer needs --transfer-test"),
@@ -415,8 +415,8 @@ def test_methods_of_one_teacher_share_its_features(teacher: Path, tmp_path: Path
     results, said = run(
         tmp_path / "out", ["burn", "feature_only"], teacher=str(teacher), teacher_size=40
     )
-    assert said.count("none there") == 1
-    assert said.count(" % there") == 1  # of an epoch, of which four batches are trained on
+    assert said.count("none cached") == 1
+    assert said.count(" % cached") == 1  # of an epoch, of which four batches are trained on
     cached = {
         r.model: r.settings["pretraining"]["teacher_cached"]
         for r in results

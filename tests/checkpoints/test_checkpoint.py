@@ -123,9 +123,9 @@ def test_a_truncated_checkpoint_is_refused(tmp_path: Path):
 def test_safetensors_of_others_are_refused(tmp_path: Path):
     file = tmp_path / "others.safetensors"
     save_file({"conv1.weight": torch.zeros(1)}, file)
-    fails_with(file, "no checkpoint of burn's")
+    fails_with(file, "not a checkpoint of burn's")
     save_file({"conv1.weight": torch.zeros(1)}, file, metadata={"format": "pt"})
-    fails_with(file, "no checkpoint of burn's")
+    fails_with(file, "not a checkpoint of burn's")
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", "3", "null", '"format"'])

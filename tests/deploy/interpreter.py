@@ -1,4 +1,4 @@
-"""docs/pack-format.md in NumPy, written for plainness: the twin that folded layers are held to."""
+"""The formulas of docs/project/pack-format.md in plain NumPy, the slow twin of folded layers."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_where_an_export_may_not_go(tmp_path: Path):
     (tmp_path / "there.onnx").touch()
     refused("already exists: remove it", file, tmp_path / "there.onnx")
     refused("there is no folder", file, tmp_path / "nowhere" / "n.onnx")
-    refused(r"ends in \.onnx", file, tmp_path / "n.pb")
+    refused(r"must end in \.onnx", file, tmp_path / "n.pb")
     refused(r"--image-size 7 is not in 8", file, tmp_path / "n.onnx", image_size=7)
     refused("no checkpoint at", tmp_path / "none", tmp_path / "n.onnx")
 

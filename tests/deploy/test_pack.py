@@ -239,7 +239,7 @@ def refused(words: str, checkpoint: Path, out: Path, head: Path | None = None) -
         (lambda: network(Precision.FLOAT), "its precision is float"),
         (
             lambda: build_backbone(BackboneConfig("test_resnet"), Precision.FLOAT),
-            "a test_resnet, which is no chain of binary layers",
+            "a test_resnet, which is not a chain of binary layers",
         ),
     ],
     ids=["stage 1", "float", "resnet"],
@@ -284,7 +284,7 @@ def test_where_a_packed_file_may_not_go(tmp_path: Path):
     (tmp_path / "there.bnn").touch()
     refused("already exists: remove it", file, tmp_path / "there.bnn")
     refused("there is no folder", file, tmp_path / "nowhere" / "n.bnn")
-    refused(r"ends in \.bnn", file, tmp_path / "n.bin")
+    refused(r"must end in \.bnn", file, tmp_path / "n.bin")
     refused("no checkpoint at", tmp_path / "none", tmp_path / "n.bnn")
 
 
@@ -452,7 +452,7 @@ def test_an_instruction_set_that_is_not_there_is_one_line(
     monkeypatch.setenv("BURN_ENGINE_ISA", isa)
     assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == 2
     message = capsys.readouterr().err
-    assert message.startswith(f"burn: BURN_ENGINE_ISA '{isa}' is not there; there are ")
+    assert message.startswith(f"burn: BURN_ENGINE_ISA '{isa}' is not available; choose from ")
     assert message.endswith(", reference: unset it, or give one of these\n")
     assert message.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before

@@ -286,7 +286,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
         run_detection(context, TINY, CONSOLE)
     assert stopped.value.number == number
     assert (context.out / "detection-resume.pt").is_file()
-    with pytest.raises(UserError, match="of another training: remove it"):
+    with pytest.raises(UserError, match="from another training: remove it"):
         run_detection(context, replace(TINY, lr=0.02), CONSOLE)
     assert [r.value for r in run_detection(context, TINY, CONSOLE)] == expected
     assert len(calls) == 2 + 2 + 2, "two iterations and precise BN"
@@ -303,7 +303,7 @@ def test_a_trained_detector_is_tested_again_without_training(
     again = run_detection(context, TINY, CONSOLE)
     assert [r.value for r in again] == [r.value for r in first]
     assert again[0].seconds > 0.5 * first[0].seconds, "the training's time is counted"
-    with pytest.raises(UserError, match="of another training: give another --out"):
+    with pytest.raises(UserError, match="from another training: give another --out"):
         run_detection(replace(context, seed=1), TINY, CONSOLE)
     assert context.out is not None
     path = context.out / "detector.safetensors"

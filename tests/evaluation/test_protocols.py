@@ -142,7 +142,7 @@ def test_classes_that_do_not_match_are_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("train", "test", "words"),
     [
-        (("0", "1", "2"), ("0", "2"), "classes named 0, 2: they are not the other's numbers"),
+        (("0", "1", "2"), ("0", "2"), "classes named 0, 2, which do not match the numbers"),
         (("1", "x", "z"), ("1", "z"), "lacks classes of"),
         (("1", "2"), ("3", "4"), r"has classes that .* lacks: 3, 4"),
     ],

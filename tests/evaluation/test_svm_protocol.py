@@ -151,7 +151,7 @@ def test_classes_without_a_positive_are_left_out_and_named(context: EvaluationCo
     assert [r.value for r in results] == [
         r.value for r in run_svm(context, replace(SMALL, shots=()), CONSOLE)
     ]
-    assert "left out, no positive training image: emu" in more.notes
+    assert "left out classes with no positive training image: emu" in more.notes
 
 
 class Counted:
@@ -203,8 +203,10 @@ def test_a_class_that_every_image_has_or_none_is_left_out(
     assert [r.value for r in results] == expected
     assert set(results[0].settings["classes"]) == {"odd"}
     assert many.notes == [
-        "left out, no positive training image: a", "left out, no negative training image: b",
-        "left out, no positive test image: c", "left out, no negative test image: d",
+        "left out classes with no positive training image: a",
+        "left out classes with no negative training image: b",
+        "left out classes with no positive test image: c",
+        "left out classes with no negative test image: d",
     ]  # fmt: skip
 
 

@@ -253,7 +253,7 @@ def test_what_is_not_of_the_analysis_is_not_replaced(tmp_path: Path, capsys):
         file = tmp_path / name
         file.write_text(text)
         assert main(command) == 2
-        assert f"{file} is not of burn analyze schedules" in capsys.readouterr().err
+        assert f"{file} was not written by burn analyze schedules" in capsys.readouterr().err
         assert file.read_text() == text
         file.unlink()
     assert list(tmp_path.iterdir()) == []

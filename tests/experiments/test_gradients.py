@@ -15,9 +15,9 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.thresholds import TARGET_ALARM
 from burn.data.open import open_source
 from burn.experiments.gradients.compute import SETTINGS, SPLIT_EVERY, FirstSteps, Setting
+from burn.experiments.gradients.measure import _read_part, measure_gradients
 from burn.experiments.options import GradientOptions
 from burn.experiments.rows import from_csv, to_csv
-from burn.experiments.run import _read_part, measure_gradients
 from burn.methods.burn import feature_similarity, kl_divergence
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe

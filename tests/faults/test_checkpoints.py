@@ -88,7 +88,7 @@ def test_the_one_before_a_damaged_resume_file_is_used_and_said(
     text = io.StringIO()
     console = Console(file=text, width=1000)
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
-    assert "resume.ckpt is damaged: going on from the one before it" in text.getvalue()
+    assert "resume.ckpt is damaged, and is now resume.damaged.ckpt: resuming" in text.getvalue()
     tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
     ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
@@ -114,7 +114,7 @@ def test_a_resume_file_of_another_run_or_stage_is_refused(
     monkeypatch.undo()
     mine, other = (ResumeFiles(run / "stage1", owner="") for run in (cut, tmp_path / "b"))
     other.newest.replace(mine.newest)
-    with pytest.raises(UserError, match=r"resume\.ckpt is not of this stage of this run: remove"):
+    with pytest.raises(UserError, match=r"resume\.ckpt is from another stage or run: remove"):
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 
@@ -126,7 +126,8 @@ def test_an_emptied_part_is_damage(part: str, cut: Path, teacher: Path):
     text = io.StringIO()
     console = Console(file=text, width=1000)
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
-    assert "is damaged: going on from the one before it" in text.getvalue()
+    said = "is damaged, and is now resume.damaged.ckpt: resuming from the previous file"
+    assert said in text.getvalue()
 
 
 def test_a_resume_file_with_code_is_not_run(cut: Path, teacher: Path, tmp_path: Path):
@@ -173,9 +174,8 @@ def test_a_full_disk_is_said_and_the_run_goes_on(
     assert summary.steps == 8
     assert saved == [1, 2, 7, 8]
     assert "step 3 could not be saved" in text.getvalue()
-    assert "No space left on device; going on, the last good file is kept (that of step 2)" in (
-        text.getvalue()
-    )
+    said = "No space left on device; training continues, the last good file is kept (that of step 2"
+    assert f"{said})" in text.getvalue()
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_disk_that_is_really_full(small_disk: Path, teacher: Path):
     tiny.train(one_stage(), small_disk / "probe", teacher, max_steps=1)
     size = sum(f.stat().st_size for f in (small_disk / "probe").glob("**/*") if f.is_file())
     ballast.write_bytes(bytes(24 * 2**20 - size - 200_000))
-    with pytest.raises(UserError, match=r"stage1\.safetensors cannot be written: .*go on with"):
+    with pytest.raises(UserError, match=r"stage1\.safetensors cannot be written: .*resume with"):
         tiny.train(one_stage(), out, teacher, max_steps=6, machine=EVERY_STEP, console=console)
     assert "step 1 could not be saved" in text.getvalue()
     assert "No space left on device" in text.getvalue()
@@ -259,14 +259,14 @@ def test_so_many_steps_may_be_left_out_and_no_more(
 
     monkeypatch.setattr(Burn, "after_step", remember)
     spoil(monkeypatch, {0, 3})
-    machine = replace(EVERY_STEP, skip_nonfinite=2)
+    machine = replace(EVERY_STEP, on_nonfinite="skip:2")
     text = io.StringIO()
     (summary,) = tiny.train(
         one_stage(), tmp_path / "run", teacher, max_steps=8, machine=machine,
         console=Console(file=text, width=1000),
     )  # fmt: skip
     assert summary.steps == 8
-    assert "step 4 is left out (2 of 2): kl is inf" in text.getvalue()
+    assert "step 4 is skipped (2 of 2): kl is inf" in text.getvalue()
     assert torch.equal(weights[2], weights[3])
     assert not torch.equal(weights[3], weights[4])
     monkeypatch.undo()
@@ -279,6 +279,6 @@ def test_a_step_that_spoilt_the_statistics_is_not_left_out(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     spoil(monkeypatch, {3}, statistics=True)
-    machine = replace(EVERY_STEP, skip_nonfinite=2)
+    machine = replace(EVERY_STEP, on_nonfinite="skip:2")
     with pytest.raises(UserError, match="it has reached BN's statistics"):
         tiny.train(one_stage(), tmp_path / "run", teacher, max_steps=8, machine=machine)

@@ -31,9 +31,9 @@ def photos(folder: Path, count: int, bad: range) -> Path:
 def test_more_bad_images_than_allowed_stop_the_run(teacher: Path, tmp_path: Path):
     data = photos(tmp_path / "photos", 40, range(10, 13))
     recipe = replace(tiny.student_recipe(), stages=1, epochs=2, batch_size=8)
-    allowed = Machine(device="cpu", workers=0, monitor_every=2, max_bad=0.08)
+    allowed = Machine(device="cpu", workers=0, monitor_every=2, max_bad="8%")
     tiny.train(recipe, tmp_path / "run", teacher, data=str(data), max_steps=10, machine=allowed)
-    strict = replace(allowed, max_bad=0.05)
+    strict = replace(allowed, max_bad="0.05")
     with pytest.raises(
         UserError,
         match=r"stopped: unreadable images, left out: 3: .*10\.png, .*12\.png; .* 5 % of 40",

@@ -47,7 +47,7 @@ def test_sigterm_saves_and_exits_with_its_code(
     assert seconds < 30
     assert output.count("stopped and saved at step") == 1
     assert "Traceback" not in output
-    assert "go on with: burn pretrain --resume --out" in output
+    assert "resume with: burn pretrain --resume --out" in output
     assert (out / "stage1" / "resume.ckpt").is_file()
 
 
@@ -62,7 +62,7 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
     assert output.count("finishing this step and saving; press Ctrl-C again to stop now\n") == 1
     last = output.strip().splitlines()[-1]
     assert last.startswith("burn: stopped and saved at step")
-    words = shlex.split(last.partition("go on with: ")[2])
+    words = shlex.split(last.partition("resume with: ")[2])
     assert words[:5] == ["burn", "pretrain", "--resume", "--out", str(out)]
     # What belongs to the machine is typed again; the recipe is known.
     assert words[5:] == ["--device=cpu", "--workers=1", "--monitor-every=1"]

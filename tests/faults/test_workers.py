@@ -44,7 +44,7 @@ def in_one_line(process: subprocess.Popen[str]) -> None:
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 2, output
     assert "Traceback" not in output, output
-    assert "burn: an image-loading process was ended" in output.strip().splitlines()[-1], output
+    assert "burn: a data-loader worker died" in output.strip().splitlines()[-1], output
 
 
 def test_a_worker_that_dies_in_training_is_one_line(teacher: Path, tmp_path: Path):

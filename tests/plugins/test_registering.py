@@ -58,11 +58,11 @@ def method(folder: Path, name: str = "mine", loss: str = "features.square().mean
         ("plugin_b.py", "import burn\n\nx = y", "line 3: NameError: name 'y' is not defined"),
         ("plugin_c.py", "def f(:", "SyntaxError: invalid syntax"),
         ("plugin_d.py", "import no_such_module", "line 1: ModuleNotFoundError"),
-        ("random.py", "x = 1", "random is another module's name, of .*rename the file"),
-        ("my-method.py", "x = 1", "letters, digits and _ only"),
-        ("plugin.txt", "x = 1", "is no Python file"),
+        ("random.py", "x = 1", "random is also the name of another module, in .*rename the file"),
+        ("my-method.py", "x = 1", "only letters, digits and _"),
+        ("plugin.txt", "x = 1", "is not a Python file"),
         ("plugin_e.py", METHOD.format(name="burn", loss=0), "burn is one of burn's own"),
-        ("plugin_f.py", METHOD.format(name="My Method", loss=0), "a name is lower-case"),
+        ("plugin_f.py", METHOD.format(name="My Method", loss=0), "use lower-case letters"),
     ],
 )
 def test_a_file_that_is_no_plugin(tmp_path: Path, name: str, text: str, said: str):
@@ -75,7 +75,7 @@ def test_a_file_that_is_no_plugin(tmp_path: Path, name: str, text: str, said: st
     ("name", "said"),
     [
         ("no/such.py", "there is no such file"),
-        ("", "names nothing"),
+        ("", "--import is empty"),
         ("no_such_module", "Python finds no module of that name"),
         ("x y", "give a Python file or a module's name"),
         (".", "give a Python file or a module's name"),
@@ -143,9 +143,12 @@ class Plain(burn.Method):
     [
         ({"config": Thawed}, "write @dataclass.frozen=True. above Thawed"),
         ({"config": Bare}, "field x of its config has no default"),
-        ({"config": 3}, "config is a dataclass, got 3"),
-        ({"needs": ["labels", "photos"]}, "needs is a list of labels, teacher, head, classifier"),
-        ({"needs": "labels"}, "needs is a list of"),
+        ({"config": 3}, "config must be a dataclass, got 3"),
+        (
+            {"needs": ["labels", "photos"]},
+            "needs must be a list of labels, teacher, head, classifier",
+        ),
+        ({"needs": "labels"}, "needs must be a list of"),
     ],
 )
 def test_what_cannot_be_declared(settings: dict[str, Any], said: str):
@@ -154,7 +157,7 @@ def test_what_cannot_be_declared(settings: dict[str, Any], said: str):
 
 
 def test_what_is_no_method():
-    with pytest.raises(burn.UserError, match=r"Linear is no burn\.Method"):
+    with pytest.raises(burn.UserError, match=r"Linear is not a burn\.Method"):
         burn.register_method("mine")(nn.Linear)
 
 
@@ -178,7 +181,7 @@ def test_a_method_that_does_not_keep_the_contract():
     for cls, settings, said in (
         (Blind, {}, "set num_views"),
         (Empty, {}, "lacks the backbone"),
-        (Seeing, {}, "num_taught is at most num_views, 1"),
+        (Seeing, {}, "num_taught must be in 0 … 1, its num_views"),
         (Plain, {"needs": ["teacher"]}, "hold the teacher as one burn.FrozenTarget"),
         (Plain, {"needs": ["head"]}, "needs a teacher with its projection head"),
         (Plain, {"needs": ["classifier"]}, "needs a teacher with its classifier"),
@@ -200,16 +203,16 @@ def test_a_method_may_be_registered_again_but_not_burns_own():
 
 def test_backbones_and_protocols_that_cannot_be_registered():
     for settings in (["depth"], "width"):
-        with pytest.raises(burn.UserError, match="settings is a list of"):
+        with pytest.raises(burn.UserError, match="settings must be a list of"):
             burn.register_backbone("mine", settings=settings)
     for config, said in (
-        (int, "config is a dataclass"),
+        (int, "config must be a dataclass"),
         (Thawed, "write @dataclass"),
         (Bare, "field x of its config has no default"),
     ):
         with pytest.raises(burn.UserError, match=said):
             burn.register_protocol("mine", config=config)
-    with pytest.raises(burn.UserError, match="images is one of"):
+    with pytest.raises(burn.UserError, match="images must be one of"):
         burn.register_protocol("mine", config=Whole, images="photos")  # type: ignore[arg-type]
 
     def burn_small() -> burn.Recipe:
@@ -221,7 +224,7 @@ def test_backbones_and_protocols_that_cannot_be_registered():
 
 def test_what_builds_no_backbone():
     burn.register_backbone("mine")(lambda config, precision: nn.Linear(1, 1))  # type: ignore[arg-type, return-value]
-    with pytest.raises(burn.UserError, match=r"a Linear is no burn\.Backbone"):
+    with pytest.raises(burn.UserError, match=r"a Linear is not a burn\.Backbone"):
         build_backbone(burn.BackboneConfig("mine"), burn.Precision.BINARY)
 
 
@@ -284,7 +287,7 @@ def test_a_fault_in_a_plugin_names_its_line(
 def test_options_of_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     name = method(tmp_path)
     for words, said in (
-        (["pretrain", "--import"], "names nothing"),
+        (["pretrain", "--import"], "--import is empty"),
         (["pretrain", "--import", "--recipe", "demo"], "--import lacks its value"),
         (["evaluate", f"--import={tmp_path / 'none.py'}", "knn"], "there is no such file"),
         (["pretrain", "--recipe", "demo", "--method", "mine"], "unknown method mine"),
@@ -294,7 +297,7 @@ def test_options_of_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert said in capsys.readouterr().err
     config = write(tmp_path, "options.yaml", f"import: {name}\n")
     assert main(["pretrain", "--config", config]) == 2
-    assert "no part of a configuration" in capsys.readouterr().err
+    assert "not part of a configuration" in capsys.readouterr().err
     assert "mine" not in METHODS
     words = ["pretrain", "--import", name, "--recipe", "demo", "--method", "mine"]
     assert main([*words, "--print-config"]) == 0

@@ -2,7 +2,7 @@
 
 On the built-in digits and within 88 steps. Distillation, labels and SimCLR do that with the binary
 student, in one stage, the harder way. Methods that follow a moving target need longer there
-(docs/log.md), and are shown to learn with a float network.
+(docs/project/log.md), and are shown to learn with a float network.
 """
 
 from __future__ import annotations

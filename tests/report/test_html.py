@@ -443,7 +443,7 @@ def bomb(folder: Path) -> None:
         (make_huge, "has 16384 MB"),
         (make_pipe, "is not a plain file"),
         (damage_confusion, r"confusion\.json is damaged"),
-        (damage_picture, r"network\.jpg is no whole PNG or JPEG"),
+        (damage_picture, r"network\.jpg is not a complete PNG or JPEG"),
         (small_picture, "names more images than its picture holds"),
         (picture_elsewhere, r"network\.json is damaged"),
         (bomb, "more pixels than a report shows"),
@@ -503,7 +503,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("name", ["results.jsonl", "run.json"])
 def test_no_file_but_a_page_is_replaced(name: str, tmp_path: Path):
     (tmp_path / name).write_text('{"a": 1}\n')
-    with pytest.raises(UserError, match="is there and is no page"):
+    with pytest.raises(UserError, match="exists and is not a page"):
         write_report([tmp_path], tmp_path / name)
     assert (tmp_path / name).read_text() == '{"a": 1}\n'
 

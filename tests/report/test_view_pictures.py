@@ -28,5 +28,5 @@ def test_the_page_shows_the_views_of_a_run(tmp_path: Path):
 def test_a_damaged_picture_of_views_is_named(tmp_path: Path):
     folder = samples.run(tmp_path / "student")
     (folder / "views.jpg").write_bytes(b"<svg onload=alert(1)>")
-    with pytest.raises(UserError, match=r"views\.jpg is no whole PNG or JPEG"):
+    with pytest.raises(UserError, match=r"views\.jpg is not a complete PNG or JPEG"):
         build_page(gather([folder]))

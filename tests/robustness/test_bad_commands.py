@@ -90,16 +90,16 @@ MISTYPED = [
 ]  # fmt: skip
 SWITCHES = [
     Case(f"{name}: {text} in a configuration", f"{BEGUN} --config c.yaml",
-         [name, "no part of a configuration"], prepare=finished_run(f"{name}: {text}\n"),
+         [name, "not part of a configuration"], prepare=finished_run(f"{name}: {text}\n"),
          check=run_is_kept)
     for name in ("overwrite", "resume", "json", "profile", "compile", "print_config")
     for text in ("n", "true")
 ] + [
-    Case(f"overwrite: {text!r}", f"{BEGUN} --config c.yaml", ["no part of a configuration"],
+    Case(f"overwrite: {text!r}", f"{BEGUN} --config c.yaml", ["not part of a configuration"],
          prepare=finished_run(f"overwrite: {text}\n"), check=run_is_kept)
     for text in ('"false"', "'0'", "false", "0", "null", "[]", "yes")
 ] + [
-    Case("another configuration in one", "pretrain --config c.yaml", ["config: it is no part"],
+    Case("another configuration in one", "pretrain --config c.yaml", ["config: it is not part"],
          prepare=config("config: d.yaml\n")),
     Case("a boolean in quotes", "pretrain --config c.yaml", ["feature_layer", "true or false"],
          prepare=config('recipe: demo\nbackbone:\n  feature_layer: "false"\n')),
@@ -120,7 +120,7 @@ YAML = [
         ("minutes and seconds", "max_steps: 12:30\n", ["max_steps 12:30", "without colons"]),
         ("a tag", "epochs: !!int ''\n", ["line 1", "tags"]),
         ("a tag of Python", "a: !!python/object/apply:os.system [ls]\n", ["line 1", "tags"]),
-        ("a switch that shows help", "help_fields: true\n", ["no part of a configuration"]),
+        ("a switch that shows help", "help_fields: true\n", ["not part of a configuration"]),
         ("anchors that nest", laughs(), ["line 2", "aliases"]),
         ("a merge key", "x: &x {lam: cosine}\nburn:\n  <<: *x\n", ["aliases"]),
         ("deep brackets", "epochs: " + "[" * 100_000, ["nests too deeply"]),

@@ -123,7 +123,7 @@ CASES = [
     ),
     Case(
         "evaluate under torchrun", f"evaluate knn {{student}} {PHOTOS} --out out",
-        ["not for torchrun"],
+        ["cannot run under torchrun"],
         environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "29511"},
     ),
 ]  # fmt: skip

@@ -128,7 +128,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 
     out = tmp_path / "cut"
     stop_at(monkeypatch, 11 * accumulate)
-    with pytest.raises(Interrupted, match=r"step 11 of 14 in stage 1; go on with: burn pretrain"):
+    with pytest.raises(Interrupted, match=r"step 11 of 14 in stage 1; resume with: burn pretrain"):
         tiny.train(recipe, out, teacher, max_steps=steps)
     monkeypatch.undo()
     assert not (out / "stage1.safetensors").exists()

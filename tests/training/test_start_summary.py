@@ -105,8 +105,8 @@ def test_a_learning_rate_for_another_batch_size_is_called_so():
     meant = find_recipe("burn_imagenet")
     caution = start.learning_rate_caution
     assert caution(replace(meant, batch_size=8), meant, "burn_imagenet", 8) == (
-        "learning rate 0.3 is burn_imagenet's for batches of 2048, and these have 8 images: linear "
-        "scaling gives --optim.lr 0.0012"
+        "learning rate 0.3 of burn_imagenet is meant for batches of 2048, but these have 8 images: "
+        "linear scaling gives --optim.lr 0.0012"
     )
     assert caution(meant, meant, "burn_imagenet", 2048) == ""
     assert caution(meant, meant, "burn_imagenet", 1024) == ""
@@ -127,7 +127,7 @@ def test_a_run_with_a_changed_batch_warns(teacher: Path, tmp_path: Path):
         run, tmp_path / "run", machine, Console(file=text, width=1000), resume=False,
         overwrite=False, named=replace(recipe, batch_size=4096),
     )  # fmt: skip
-    assert "learning rate 0.002 is big's for batches of 4096, and these have 64" in text.getvalue()
+    assert "0.002 of big is meant for batches of 4096, but these have 64" in text.getvalue()
 
 
 def test_a_long_run_on_a_cpu_tells_its_time_and_changes_no_bit(
@@ -150,7 +150,7 @@ def test_a_run_of_days_on_a_cpu_is_called_one_for_a_gpu():
     line = start.time_line(5 * 86_400, steps, recipe)
     assert line == (
         "time     about 5 days for all stages on this CPU, 2.1 s/image; "
-        "a GPU is meant for a run of this size"
+        "a run of this size is meant for a GPU"
     )
     assert "GPU" not in start.time_line(3600, steps, recipe)
 

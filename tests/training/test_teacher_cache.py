@@ -71,7 +71,7 @@ def test_the_same_bits_without_a_cache_filling_it_and_from_it(
     cache = tmp_path / "cache"
     run(recipe, tmp_path / "without", given, None, max_steps=3)
     said = run(recipe, tmp_path / "filling", given, cache, max_steps=3)
-    assert "none there" in said
+    assert "none cached" in said
     request.getfixturevalue("no_teacher")
     run(recipe, tmp_path / "from", given, cache, max_steps=3)
     assert same(tmp_path / "without", tmp_path / "filling")
@@ -87,7 +87,7 @@ def test_the_same_bits_in_bfloat16(
     said = run(
         recipe_of("burn", 48), tmp_path / "float32", teacher, tmp_path / "cache", max_steps=1
     )
-    assert "none there" in said  # of other arithmetic
+    assert "none cached" in said  # of other arithmetic
     request.getfixturevalue("no_teacher")
     run(recipe, tmp_path / "c", teacher, tmp_path / "cache", max_steps=3)
     assert same(tmp_path / "a", tmp_path / "b")
@@ -140,7 +140,7 @@ def test_other_features_are_not_taken_for_it(
     else:
         teacher = labelled_teacher
     said = run(recipe, tmp_path / "b", teacher, tmp_path / "cache", **options)
-    assert "none there" in said
+    assert "none cached" in said
     run(recipe, tmp_path / "c", teacher, None, **options)
     assert same(tmp_path / "b", tmp_path / "c")
 
@@ -149,7 +149,7 @@ def test_views_that_repeat_are_shown_to_the_teacher_once(teacher: Path, tmp_path
     recipe = recipe_of("burn", epochs=2, batch_size=256, view_epochs=1)
     run(recipe, tmp_path / "without", teacher, None, max_steps=None)
     said = run(recipe, tmp_path / "filling", teacher, tmp_path / "cache", max_steps=None)
-    assert "none there; 1 MB when complete" in said
+    assert "none cached; 1 MB when complete" in said
     assert len(list((tmp_path / "cache").rglob("epoch*.f16"))) == 1
     summary = json.loads((tmp_path / "filling/stage1.json").read_text())
     assert 0.4 < summary["monitor"]["teacher_cached"] < 0.5  # an epoch leaves an incomplete batch
@@ -186,7 +186,7 @@ def test_a_full_disk_ends_the_keeping_and_not_the_run(
 
     monkeypatch.setattr(FeatureCache, "write", full)
     said = run(recipe, tmp_path / "b", teacher, tmp_path / "cache", max_steps=3)
-    assert said.count("not kept from here on") == 1
+    assert said.count("features are no longer cached") == 1
     assert "No space left on device" in said
     assert "epoch00000.f16 cannot be written" in said
     assert len(calls) == 1

@@ -1,4 +1,4 @@
-"""Runs packed binary networks: `load("model.bnn")(images)`. Needs NumPy alone."""
+"""Run packed binary networks: `load("model.bnn")(images)`. It needs only NumPy."""
 
 from __future__ import annotations
 

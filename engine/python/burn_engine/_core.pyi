@@ -6,25 +6,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 class Model:
-    """A packed file, checked. Read-only: threads may share it."""
+    """A packed network, ready to run on one instruction set.
 
-    def __init__(self, data: bytes, isa: str | None) -> None:
-        """Raises ValueError for a file that breaks a rule, and for an unknown isa."""
+    It is read-only, so threads may share it.
+
+    Args:
+        data: The bytes of a packed file.
+        isa: One of `supported_isas()`; None for the environment variable BURN_ENGINE_ISA or, where
+            it is unset or empty, the best.
+
+    Raises:
+        ValueError: The bytes break a rule of the format, or the instruction set is not available.
+    """
+
+    def __init__(self, data: bytes, isa: str | None) -> None: ...
     @property
-    def isa(self) -> str: ...
+    def isa(self) -> str:
+        """Name of the instruction set."""
     def plan(self, height: int, width: int, threads: int, layer: int) -> Plan:
-        """layer: index of the last layer to run. Raises ValueError for values out of range."""
+        """Create the memory and the threads for images of one size.
+
+        Args:
+            height: Height of the images in pixels, 1 to 16,384.
+            width: Width of the images in pixels, 1 to 16,384; height · width is at most 2²⁶.
+            threads: Threads of one run, 1 to 256.
+            layer: Index of the last layer to run, or -1 for the last one of the model.
+
+        Raises:
+            ValueError: A value is out of range.
+        """
 
 class Plan:
-    """Memory and threads for images of one size; for one call at a time."""
+    """The memory and the threads for images of one size, for one run at a time."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width, channels of the output; (1, 1, channels) for vectors."""
+        """Height, width and channels of the output; (1, 1, channels) for vectors."""
     @property
-    def num_bytes(self) -> int: ...
+    def num_bytes(self) -> int:
+        """Size of the memory in bytes."""
     def run(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """C-contiguous uint8 or float32 (n, h, w, 3) -> (n, *shape); releases the GIL."""
+        """Run the model on images, without the GIL.
+
+        Args:
+            images: C-contiguous (n, height, width, 3), uint8, or float32 from 0 to 1.
+
+        Returns:
+            float32 (n, *shape).
+
+        Raises:
+            ValueError: The images do not have the plan's size, or this process was forked from the
+                one that created the plan.
+        """
 
 def supported_isas() -> list[str]:
-    """Instruction sets that this processor can run, best first."""
+    """Return the instruction sets that this processor can run, best first."""

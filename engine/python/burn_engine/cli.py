@@ -26,9 +26,16 @@ from burn_engine.model import Model, isas, load, load_bytes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run a command line.
+
+    Args:
+        arguments: The arguments after the command's name; None for those of the process.
+
+    Returns:
+        The exit status: 0, or 2 after an error, which is printed in one line.
+    """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - kept open until exit
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -40,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except SystemExit as leaving:  # argparse, after --help or --version
         return int(leaving.code or 0)
-    except BrokenPipeError:  # the reader of our output left
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -56,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def printable(text: str) -> str:
-    """One line without what would command the terminal: names come from strangers."""
+    """Return text as one line without characters that a terminal obeys.
+
+    Names in a packed file may come from anyone.
+    """
     line = " ".join(text.split())
     line = line if len(line) <= 2000 else line[:2000] + " …"
     return "".join(c for c in line if c.isprintable())
@@ -87,8 +97,8 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="print the classes of images, or write their features",
         description="Print each image's most probable classes, or write features. Photographs are "
-        "resized and cropped as the model says; an array (.npy, height × width × 3) goes in as it "
-        "is.",
+        "resized and cropped as the model says; an array (.npy, height × width × 3) is used "
+        "unchanged.",
     )
     run.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
     run.add_argument("images", metavar="IMAGE", nargs="+", help="image file")
@@ -102,8 +112,9 @@ def _parser() -> argparse.ArgumentParser:
 
     info = commands.add_parser(
         "info",
-        help="print what a model consists of",
-        description="Print a model's layers, sizes, classes and origin, and what will run it here.",
+        help="print the layers, sizes and classes of a model",
+        description="Print a model's layers, sizes, classes and origin, and the instruction set "
+        "that runs it on this machine.",
     )
     info.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -111,20 +122,22 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser(
         "bench",
-        help="measure the time of an image",
+        help="measure the time per image",
         description="Print the median, 10th and 90th percentile of milliseconds per image.",
     )
     bench.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
     bench.add_argument(
         "--size",
         type=_at_least_1,
-        help="side of the images in pixels (default: what the model is made for, or 224)",
+        help="side of the images in pixels (default: the size the model expects, or 224)",
     )
     bench.add_argument(
         "--batch", type=_at_least_1, default=1, help="images in one call (default: 1)"
     )
     bench.add_argument("--threads", type=int, default=1, help="1 to 256 (default: 1)")
-    bench.add_argument("--isa", help="instruction set, see `burn-engine info` (default: the best)")
+    bench.add_argument(
+        "--isa", help="instruction set, one that `burn-engine info` prints (default: the best)"
+    )
     bench.add_argument(
         "--seconds", type=_seconds, default=3.0, help="time to measure for (default: 3)"
     )
@@ -148,7 +161,7 @@ def _seconds(text: str) -> float:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print warnings as this command prints errors."""
+    """Print the warnings from inside in the form in which this command prints errors."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -184,10 +197,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _check_output(file: str, inputs: Sequence[str]) -> None:
-    """Raise ValueError for a file that cannot be written, or that is read as well."""
+    """Raise ValueError if a file cannot be written, or is one of the inputs."""
     path = Path(file)
     if not path.name:
-        raise ValueError(f"--features {file!r} is no name of a file")
+        raise ValueError(f"--features {file!r} is not a file name")
     if not path.parent.is_dir():
         raise ValueError(f"--features {file}: there is no such folder")
     if path.exists() and not path.is_file():
@@ -198,7 +211,7 @@ def _check_output(file: str, inputs: Sequence[str]) -> None:
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    """Write an array whole or not at all."""
+    """Write an array completely or not at all."""
     beside = path.with_name(f".writing.{path.name}")
     try:
         with open(beside, "wb") as file:
@@ -297,7 +310,7 @@ def _bench(options: argparse.Namespace) -> None:
     random = np.random.default_rng(0)
     shape = (options.batch, size, size, 3)
     images = random.integers(0, 256, shape, dtype=np.uint8)
-    model(images)  # takes the memory, and warms the caches
+    model(images)  # allocates the memory and warms the caches
     milliseconds: list[float] = []
     end = time.perf_counter() + options.seconds
     while len(milliseconds) < 3 or time.perf_counter() < end:

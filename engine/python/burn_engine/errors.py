@@ -1,4 +1,4 @@
-"""The error of a packed file that cannot be used."""
+"""The error that is raised for a packed file that cannot be used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ModelError(ValueError):
 
 @contextlib.contextmanager
 def in_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let the ModelErrors from inside name the file."""
+    """Prefix the message of every ModelError that is raised inside with the file's path."""
     try:
         yield
     except ModelError as error:

@@ -1,4 +1,4 @@
-"""What a packed file consists of, as JSON values: for `burn-engine info` and `burn info`."""
+"""Describes a packed file as JSON values, for `burn-engine info` and `burn info`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from burn_engine.format import BinaryConvolution, Layer, Program
 
 
 def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
-    """Sizes, layers, classes, image and origin of a packed file of `num_bytes` bytes.
+    """Describe a packed file: its sizes, layers, classes, image size and origin.
 
-    bits: binary weights; floats: all other constants. Texts are the file's own: make them printable
-    before they reach a terminal.
+    Args:
+        program: The packed file.
+        num_bytes: Size of the file in bytes.
+
+    Returns:
+        JSON values by name, among them `bits`, the number of binary weights, and `floats`, the
+        number of all other constants. Texts come from the file unchanged: make them printable
+        before they reach a terminal.
     """
     layers = [_describe(layer) for layer in program.layers]
     return {
@@ -30,7 +36,7 @@ def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
 
 def _describe(layer: Layer) -> dict[str, Any]:
     tensors = layer.tensors().values()
-    # of the shape [out, k, k, ⌈in / 8⌉] only the bits in front of the padding count
+    # The shape is [out, k, k, ⌈in / 8⌉]; padding bits do not count.
     bits = (
         layer.weight[..., 0].size * len(layer.threshold)
         if isinstance(layer, BinaryConvolution)

@@ -1,4 +1,4 @@
-"""Reads a packed file and checks every rule of docs/pack-format.md."""
+"""Reads a packed file and checks every rule of docs/project/pack-format.md."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Layer:
-    """What all kinds share. The formulas stand in docs/pack-format.md.
+    """A layer of any kind. docs/project/pack-format.md has the formulas.
 
     Attributes:
-        name: unique in its program.
-        bias: (channels,).
+        name: name, unique in its program.
+        bias: float32 (channels,).
     """
 
     kind: ClassVar[str]
@@ -46,19 +46,19 @@ class Layer:
         return len(self.bias)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its constants by name."""
+        """Return the layer's constants by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Convolution(Layer):
-    """Float convolution of the image.
+    """Float convolution of the image, the first layer.
 
     Attributes:
         stride: 1 or 2.
-        weight: (channels, k, k, 3).
-        padding: (3,), what stands outside the image.
+        weight: float32 (channels, k, k, 3), k in 1, 3, 5, 7.
+        padding: float32 (3,), the colour outside the image.
     """
 
     kind: ClassVar[str] = "convolution"
@@ -69,15 +69,16 @@ class Convolution(Layer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BinaryConvolution(Layer):
-    """Threshold, binary convolution, multiplier and bias, shortcut, slope of the negative part.
+    """Binary convolution with a threshold before and multiplier, bias, shortcut, PReLU after it.
 
     Attributes:
         stride: 1 or 2.
-        shortcut: whether the input is added to the output.
-        weight: uint8 (channels, k, k, ⌈inputs / 8⌉), least significant bit first.
-        threshold: (inputs,).
-        multiplier: (channels,).
-        slope: (channels,).
+        shortcut: whether the input is added to the output before the slope.
+        weight: uint8 (channels, k, k, ⌈inputs / 8⌉), k in 1, 3; a bit 1 means +1, a bit 0 means
+            -1, and the least significant bit is the first input.
+        threshold: float32 (inputs,); the sign of an input is +1 where it is at least this.
+        multiplier: float32 (channels,), by which the binary sum is multiplied.
+        slope: float32 (channels,), by which negative outputs are multiplied.
     """
 
     kind: ClassVar[str] = "binary_convolution"
@@ -91,18 +92,18 @@ class BinaryConvolution(Layer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GlobalMean(Layer):
-    """Mean over all pixels, and a bias."""
+    """Mean over all pixels, plus a bias."""
 
     kind: ClassVar[str] = "global_mean"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Linear(Layer):
-    """Matrix product, and a bias.
+    """Linear layer: a matrix product, plus a bias.
 
     Attributes:
         relu: whether negative outputs become 0.
-        weight: (channels, inputs).
+        weight: float32 (channels, inputs).
     """
 
     kind: ClassVar[str] = "linear"
@@ -111,7 +112,12 @@ class Linear(Layer):
 
 
 class ImageSize(NamedTuple):
-    """How a photograph becomes an input: short side resized, centre square cut out; in pixels."""
+    """The size to which a photograph is resized, and that of the square then cut out of its centre.
+
+    Attributes:
+        resize: length of the short side after resizing, in pixels.
+        size: side of the square, in pixels.
+    """
 
     resize: int
     size: int
@@ -119,14 +125,14 @@ class ImageSize(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A packed file.
+    """The content of a packed file.
 
     Attributes:
-        layers: in the order they run.
+        layers: layers in the order in which they run.
         features: index of the layer whose output is the features.
-        classes: names of the last layer's outputs; empty where it is no classifier.
-        image: how a photograph becomes an input, where the file says.
-        origin: what was packed, for people; as the file has it.
+        classes: names of the last layer's outputs; empty if it is not a classifier.
+        image: how a photograph becomes an input; None if the file does not say.
+        origin: description, for people, of what was packed; None if the file does not say.
     """
 
     layers: tuple[Layer, ...]
@@ -139,14 +145,21 @@ class Program:
 def read_program(path: str | os.PathLike[str]) -> Program:
     """Read and check a packed file.
 
-    Raises ModelError for a file that breaks any rule, OSError for one that cannot be read.
+    Raises:
+        ModelError: The file breaks a rule of the format.
+        OSError: The file cannot be read.
     """
     with in_file(path):
         return parse_program(read_bytes(path))
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """All of a file, once. Raises ModelError for what is too long, or a pipe or a folder."""
+    """Read a whole file, once.
+
+    Raises:
+        ModelError: The file is too long, or is not a regular file but a pipe or a folder.
+        OSError: The file cannot be read.
+    """
     if not stat.S_ISREG(Path(path).stat().st_mode):  # before opening: a pipe would block
         raise ModelError("not a regular file")
     with open(path, "rb") as file:
@@ -160,28 +173,32 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def parse_program(data: bytes) -> Program:
-    """Check the bytes of a packed file; the arrays of the program are read-only views of them.
+    """Check the bytes of a packed file.
 
-    Raises ModelError for bytes that break any rule.
+    Returns:
+        The program, whose arrays are read-only views of the bytes.
+
+    Raises:
+        ModelError: The bytes break a rule of the format.
     """
     if len(data) > MAX_FILE_BYTES:
         raise ModelError(f"{len(data)} bytes long; a packed file has at most {MAX_FILE_BYTES}")
     header, start = _read_header(data)
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict):
-        raise ModelError("header: there is no __metadata__ object, so this is no packed network")
+        raise ModelError("header: there is no __metadata__ object, so this is not a packed network")
     for key, value in metadata.items():
         if not isinstance(value, str):
             raise ModelError(f"header: __metadata__ {short(key)} is {short(value)}, not a string")
     if "bnn" not in metadata:
-        raise ModelError("header: __metadata__ has no 'bnn', so this is no packed network")
+        raise ModelError("header: __metadata__ has no 'bnn', so this is not a packed network")
     program = parse_json(metadata["bnn"], "program")
-    _check_format(program)  # first: another format may have other keys, and other tensors too
+    _check_format(program)  # first, because another format may have other keys and tensors
     return _parse_program(program, _Tensors(data, start, header))
 
 
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
-    """The header and the position of the first byte of data."""
+    """Return the header and the position of the first byte of data."""
     if len(data) < 8:
         raise ModelError(f"{len(data)} bytes long: too short for the header's length")
     length = int.from_bytes(data[:8], "little")
@@ -209,7 +226,7 @@ class _Entry(NamedTuple):
 
 
 class _Tensors:
-    """The tensors that the header lists; every one must be taken, once."""
+    """The tensors that the header lists; each must be taken exactly once."""
 
     def __init__(self, data: bytes, start: int, header: dict[str, Any]) -> None:
         self._data = data
@@ -237,7 +254,18 @@ class _Tensors:
     def take(
         self, name: str, dtype: str, sizes: tuple[Container[int], ...], expected: str
     ) -> NDArray[Any]:
-        """A tensor as an array; sizes: the sizes that each axis may have, `expected` in words."""
+        """Return a tensor as an array.
+
+        Args:
+            name: Name of the tensor.
+            dtype: "F32" or "U8".
+            sizes: The sizes that each axis may have.
+            expected: The same in words, for the error message.
+
+        Raises:
+            ModelError: The tensor is missing, has another dtype or shape, or holds a number that
+                is not finite.
+        """
         entry = self._entries.pop(name, None)
         if entry is None:
             raise ModelError(f"tensor {name!r} is missing")
@@ -257,7 +285,7 @@ class _Tensors:
         return array.reshape(entry.shape)
 
     def floats(self, name: str, length: int) -> Floats:
-        """A vector of F32."""
+        """Return a vector of F32."""
         return self.take(name, "F32", ((length,),), f"[{length}]")
 
     def check_all_taken(self) -> None:
@@ -271,7 +299,7 @@ def _parse_entry(name: str, value: Any) -> _Entry:
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if dtype not in ("F32", "U8"):
         raise ModelError(f"{where}: dtype {short(dtype)} is neither 'F32' nor 'U8'")
-    # No axis of any tensor can be longer than the file, so that the product below stays small.
+    # No axis can be longer than the file, so the product below stays small.
     if (
         not isinstance(shape, list)
         or not 1 <= len(shape) <= 4
@@ -319,7 +347,7 @@ def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
         names.add(layer.name)
         layers.append(layer)
     if not isinstance(layers[-1], GlobalMean | Linear):
-        raise ModelError("program: there is no global_mean behind the last binary_convolution")
+        raise ModelError("program: there is no global_mean after the last binary_convolution")
     tensors.check_all_taken()
 
     classes = _parse_classes(program["classes"], layers) if "classes" in program else ()
@@ -339,7 +367,7 @@ def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
 
 def _parse_classes(classes: Any, layers: list[Layer]) -> tuple[str, ...]:
     if not isinstance(layers[-1], Linear):
-        raise ModelError("program: classes without a classifier: the last layer is no linear")
+        raise ModelError("program: classes without a classifier: the last layer is not a linear")
     if not isinstance(classes, list):
         raise ModelError(f"program: classes {short(classes)} is not an array")
     for name in classes:
@@ -407,7 +435,7 @@ def _parse_layer(
         )
     if kind not in _FOLLOWS[kind_before]:
         raise ModelError(
-            f"{where}: {kind} behind {kind_before}; there may follow "
+            f"{where}: {kind} cannot follow {kind_before}; expected "
             f"{' or '.join(_FOLLOWS[kind_before])}"
         )
     if "stride" in value and not _is_int(value["stride"], 1, 2):
@@ -457,10 +485,11 @@ def _binary_convolution(
     _check_square(f"{name}.weight", weight)
     outputs = len(weight)
     if inputs % 8 and (weight[..., -1] >> (inputs % 8)).any():
-        raise ModelError(f"tensor '{name}.weight': bits behind the last channel are not 0")
+        raise ModelError(f"tensor '{name}.weight': bits after the last channel are not 0")
     if shortcut and outputs % inputs:
         raise ModelError(
-            f"layer {name!r}: a shortcut from {inputs} to {outputs} channels, no multiple"
+            f"layer {name!r}: a shortcut from {inputs} to {outputs} channels, "
+            "which is not a multiple"
         )
     return BinaryConvolution(
         name=name,
@@ -505,5 +534,5 @@ def _check_keys(
 
 
 def _is_int(value: Any, least: int, most: int) -> bool:
-    """An integer as JSON has it: true is none, nor is 1.0."""
+    """Return whether a value is a JSON integer from `least` to `most`; true and 1.0 are not."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

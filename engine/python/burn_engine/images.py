@@ -1,6 +1,6 @@
-"""What a model takes as images: arrays, image files and PIL images.
+"""Reads the images that a model accepts: arrays, image files and PIL images.
 
-Arrays (.npy) and binary PPM and PGM need NumPy alone; other formats, and resizing, need Pillow.
+Arrays (.npy) and binary PPM and PGM need only NumPy; other formats, and resizing, need Pillow.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 16_384
 MAX_PIXELS = 2**26
-_MOST_BYTES = 2**28  # of an image file that Pillow reads
-# Pillow's other formats are never opened: one of them, EPS, would start Ghostscript.
+_MOST_BYTES = 2**28  # size of an image file that Pillow reads
+# Pillow's other formats are never opened, because one of them, EPS, starts Ghostscript.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
-# A JPEG has as many scans as its file says, each a pass of a nanosecond a pixel over all pixels.
+# The file of a JPEG sets its number of scans. Each passes over all pixels, a nanosecond per pixel.
 _MOST_SCANNED = 10**10  # scans times pixels
 
-# A single image, and all that `read_images` takes.
+# A single image, and everything that `read_images` accepts.
 ImageLike: TypeAlias = "ArrayLike | str | os.PathLike[str] | Image"
 ImagesLike: TypeAlias = "ImageLike | Sequence[ImageLike]"
 
@@ -40,11 +40,20 @@ _HOW_TO_GET_PILLOW = "pip install 'burn-engine[images]'"
 
 
 def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any], bool]:
-    """All that `Model` takes -> C-contiguous uint8 or float32 (n, h, w, 3).
+    """Read images of any kind that `Model` accepts.
 
-    Also whether it was one image without batch axis. Photographs (paths and PIL images) are
-    prepared as `size` says; arrays go in as they are. Raises ValueError for other images, OSError
-    for a file that cannot be read.
+    Args:
+        images: The images. Photographs (paths and PIL images) are prepared for `size`; arrays are
+            used unchanged.
+        size: How photographs are resized and cropped; None to use them unchanged.
+
+    Returns:
+        The images, C-contiguous uint8 or float32 (n, h, w, 3), and whether `images` was a single
+        image without a batch axis.
+
+    Raises:
+        ValueError: The images are of another kind, shape, dtype or size.
+        OSError: A file cannot be read.
     """
     if _is_photo(images):
         return check_images(read_image(cast("ImageLike", images), size))[0], True
@@ -53,8 +62,9 @@ def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any
     inputs = [read_image(one, size, f"images[{i}]: ") for i, one in enumerate(images)]
     for i, one in enumerate(inputs):
         for what, found, first in (
-            ("size", one.shape[:2], inputs[0].shape[:2]), ("dtype", one.dtype, inputs[0].dtype)
-        ):  # fmt: skip
+            ("size", one.shape[:2], inputs[0].shape[:2]),
+            ("dtype", one.dtype, inputs[0].dtype),
+        ):
             if found != first:
                 raise ValueError(
                     f"images[{i}] has {what} {_size_text(found)}, images[0] {_size_text(first)}: "
@@ -64,7 +74,7 @@ def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any
 
 
 def _is_photo(value: object) -> bool:
-    """Whether it is a path or a PIL image; Pillow is not imported to find out."""
+    """Return whether a value is a path or a PIL image, without importing Pillow."""
     if isinstance(value, str | os.PathLike):
         return True
     pillow = sys.modules.get("PIL.Image")
@@ -72,14 +82,24 @@ def _is_photo(value: object) -> bool:
 
 
 def _needs_reading(value: object) -> bool:
-    """Whether a list with this in it is a list of single images, not an array in lists."""
+    """Return whether a list with this value is a list of single images, not an array as lists."""
     return _is_photo(value) or (isinstance(value, np.ndarray) and value.ndim == 3)
 
 
 def read_image(image: ImageLike, size: ImageSize | None, where: str = "") -> NDArray[Any]:
-    """One image of any kind that `Model` takes -> one input (height, width, 3).
+    """Read one image of any kind that `Model` accepts.
 
-    where: what errors begin with, where they name no file.
+    Args:
+        image: The image.
+        size: How a photograph is resized and cropped; None to use it unchanged.
+        where: Prefix of errors that do not name a file.
+
+    Returns:
+        The input, uint8 or float32 (height, width, 3).
+
+    Raises:
+        ValueError: The image is of another kind, shape, dtype or size.
+        OSError: The file cannot be read.
     """
     if isinstance(image, str | os.PathLike):
         return read_input(os.fsdecode(image), size)
@@ -99,16 +119,24 @@ def _size_text(found: object) -> str:
 
 
 def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
-    """Images as `Model` takes them -> C-contiguous uint8 or float32 (n, h, w, 3).
+    """Check an array of images.
 
-    Also whether they were one image without batch axis. Raises ValueError for other images.
+    Args:
+        images: (n, h, w, 3), or (h, w, 3) for one image; uint8, or float32 or float64 from 0 to 1.
+
+    Returns:
+        The images, C-contiguous uint8 or float32 (n, h, w, 3), and whether `images` was a single
+        image without a batch axis.
+
+    Raises:
+        ValueError: The shape, the dtype, the size or a value is not allowed.
     """
     try:
         array = np.asarray(images)
-    except ValueError:  # NumPy's own words for lists of different lengths are hard to read
+    except ValueError:  # NumPy's own message for lists of different lengths is hard to read
         raise ValueError(
-            "images cannot be made one array: give (n, height, width, 3), or a list of images of "
-            "one size and dtype"
+            "images cannot be made into one array: give (n, height, width, 3), or a list of images "
+            "of one size and dtype"
         ) from None
     floats = array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)
     if array.dtype != np.uint8 and not floats:
@@ -124,7 +152,7 @@ def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
     height, width = array.shape[-3:-1]
     check_size(height, width)
     if floats and array.size:
-        with np.errstate(invalid="ignore"):  # NaN passes on, to the comparison below
+        with np.errstate(invalid="ignore"):  # the comparison below refuses NaN
             low, high = float(array.min()), float(array.max())
         if not (low >= 0 and high <= 1):
             raise ValueError(
@@ -136,7 +164,7 @@ def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
 
 
 def check_size(height: int, width: int) -> None:
-    """Raise ValueError for images that are empty or larger than the format allows."""
+    """Raise ValueError if images are empty or larger than the format allows; sides in pixels."""
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
         raise ValueError(
             f"images of {height} × {width} pixels; expected 1 to {MAX_SIDE} in height and width, "
@@ -145,12 +173,19 @@ def check_size(height: int, width: int) -> None:
 
 
 def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
-    """An image file -> one input of a model, (height, width, 3).
+    """Read an image file as one input of a model.
 
-    A photograph is prepared as `size` says. An array (.npy) is an input already, uint8 or float on
-    the scale 0 to 1, and goes in as it is.
+    Args:
+        path: A photograph, which is prepared for `size`, or an array (.npy), uint8, or float from 0
+            to 1, which is used unchanged.
+        size: How a photograph is resized and cropped; None to use it unchanged.
 
-    Raises ValueError for what is no image or needs Pillow, OSError for what cannot be read.
+    Returns:
+        The input, uint8 or float32 (height, width, 3).
+
+    Raises:
+        ValueError: The file is not an image, or needs Pillow, which is missing.
+        OSError: The file cannot be read.
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
@@ -164,7 +199,7 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
 
 
 def read_photo(path: Path) -> NDArray[np.uint8]:
-    """An image file -> uint8 (height, width, 3), upright."""
+    """Read an image file as uint8 (height, width, 3), upright."""
     with open(path, "rb") as file:
         magic = file.read(2)
     if magic in (b"P5", b"P6"):
@@ -173,14 +208,23 @@ def read_photo(path: Path) -> NDArray[np.uint8]:
 
 
 def prepare(photo: NDArray[np.uint8], size: ImageSize | None) -> NDArray[np.uint8]:
-    """uint8 (h, w, 3) -> (size, size, 3): short side resized (bicubic, antialiased), then cropped.
+    """Resize the short side of a photograph (bicubic, antialiased), then cut out its centre.
 
-    A photo more than 4 times as long as it is wide loses its ends first. Without `size` the photo
-    stays as it is. Raises ValueError where Pillow is needed and missing.
+    A photograph that is more than 4 times as long as wide loses its ends first.
+
+    Args:
+        photo: uint8 (h, w, 3).
+        size: Lengths in pixels; None to return the photograph unchanged.
+
+    Returns:
+        uint8 (size.size, size.size, 3).
+
+    Raises:
+        ValueError: Pillow is needed and missing.
     """
     if size is None:
         return photo
-    most = 4 * min(photo.shape[:2])  # a very long image is not blown up only to be cropped
+    most = 4 * min(photo.shape[:2])  # do not enlarge a very long image only to crop it
     photo = _centre(photo, min(photo.shape[0], most), min(photo.shape[1], most))
     height, width = photo.shape[:2]
     if min(height, width) != size.resize:
@@ -191,7 +235,7 @@ def prepare(photo: NDArray[np.uint8], size: ImageSize | None) -> NDArray[np.uint
 
 
 def _centre(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    top = round((photo.shape[0] - height) / 2)  # to even, as torchvision's center_crop has it
+    top = round((photo.shape[0] - height) / 2)  # half to even, as torchvision's center_crop rounds
     left = round((photo.shape[1] - width) / 2)
     return photo[top : top + height, left : left + width]
 
@@ -210,9 +254,10 @@ def _resize(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
 
 def _read_npy(path: Path) -> NDArray[Any]:
     try:
-        # Mapped: the header's shape is compared with the file's length before memory is taken.
+        # Mapped, so that the header's shape is checked against the file's length before memory is
+        # allocated.
         with np.errstate(over="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of absurd sizes, refused below
+            warnings.simplefilter("ignore", RuntimeWarning)  # absurd sizes, refused below
             array = np.lib.format.open_memmap(path, mode="r")
         batch, single = check_images(array)
     except (ValueError, TypeError, OverflowError) as error:
@@ -226,7 +271,7 @@ _NETPBM_HEADER = re.compile(rb"P([56])" + 3 * rb"(?:\s|#[^\n]*+\n)++(\d{1,9})" +
 
 
 def _read_netpbm(path: Path) -> NDArray[np.uint8]:
-    """Binary PPM or PGM; 16-bit values are rounded to 8 bits."""
+    """Read a binary PPM or PGM file; 16-bit values are rounded to 8 bits."""
     with open(path, "rb") as file:
         header = _NETPBM_HEADER.match(file.read(4096))
         if header is None:
@@ -235,7 +280,9 @@ def _read_netpbm(path: Path) -> NDArray[np.uint8]:
         width, height, highest = (int(header[index]) for index in (2, 3, 4))
         check_size(height, width)
         if not 1 <= highest <= 65535:
-            raise ValueError(f"not a PPM or PGM image: highest value {highest}")
+            raise ValueError(
+                f"not a PPM or PGM image: its maximum value is {highest}, not 1 to 65535"
+            )
         dtype = np.dtype(np.uint8 if highest < 256 else ">u2")
         num_bytes = height * width * channels * dtype.itemsize
         file.seek(header.end())
@@ -267,12 +314,12 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
             raise ValueError(f"not an image in one of the formats {known}") from None
     scans, pixels = encoded.count(b"\xff\xda"), image.width * image.height
     if image.format in ("JPEG", "MPO") and scans * pixels > _MOST_SCANNED:
-        raise ValueError(f"a JPEG of {scans} scans of {pixels} pixels")
+        raise ValueError(f"a JPEG of {scans} scans of {pixels} pixels takes too long to decode")
     return _from_pillow(image)
 
 
 def _from_pillow(image: Image) -> NDArray[np.uint8]:
-    """A PIL image -> uint8 (height, width, 3), upright."""
+    """Convert a PIL image to uint8 (height, width, 3), upright."""
     from PIL import ImageOps
 
     check_size(image.height, image.width)  # before its pixels are decoded
@@ -285,12 +332,12 @@ def _from_pillow(image: Image) -> NDArray[np.uint8]:
 
 @contextlib.contextmanager
 def _decoding() -> Iterator[None]:
-    """Make whatever a decoder raises a ValueError of one line, and silence its remarks."""
+    """Turn every exception of a decoder into a ValueError of one line, and silence its warnings."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd but readable files
             yield
-    except Exception as error:  # decoders raise of every kind on damaged files
+    except Exception as error:  # on damaged files decoders raise exceptions of every kind
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(reason) from None
 

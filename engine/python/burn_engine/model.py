@@ -1,4 +1,4 @@
-"""Loads a packed file and runs it, with the compiled core or the NumPy reference."""
+"""Loads a packed file and runs it with the compiled core or the NumPy reference."""
 
 from __future__ import annotations
 
@@ -38,23 +38,27 @@ _KEPT_BYTES = 2**29
 def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None) -> Model:
     """Load a packed file, written by `burn pack`.
 
-    Args:
-        path: the file.
-        threads: threads of one call, 1 to 256, at most as many as there are processors. The
-            reference leaves them to NumPy.
-        isa: instruction set, one of `isas()`; "reference" is the NumPy reference. Default: the
-            environment variable BURN_ENGINE_ISA, else the best that this processor has.
+    It warns (RuntimeWarning) if the compiled core is missing and the slow reference runs instead.
 
-    Raises ModelError for a file that breaks any rule of its format, OSError for one that cannot be
-    read, ValueError for other arguments. Warns (RuntimeWarning) where the compiled core is missing
-    and the reference runs in its place.
+    Args:
+        path: The file.
+        threads: Number of threads of one call, 1 to 256; no more are used than there are
+            processors. The reference leaves its threads to NumPy.
+        isa: Instruction set, one of `isas()`; "reference" is the NumPy reference. None for the
+            environment variable BURN_ENGINE_ISA or, if it is unset or empty, the best that this
+            processor supports.
+
+    Raises:
+        ModelError: The file breaks a rule of its format.
+        OSError: The file cannot be read.
+        ValueError: `threads` is out of range, or the instruction set is not available.
     """
     with in_file(path):
         return load_bytes(read_bytes(path), threads, isa)
 
 
 def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
-    """The same from the bytes of a packed file."""
+    """Load a packed network from the bytes of its file; see `load`."""
     if not (type(threads) is int and 1 <= threads <= MAX_THREADS):
         raise ValueError(f"threads {threads!r} is not an integer from 1 to {MAX_THREADS}")
     core, name = _choose(isa)
@@ -69,23 +73,23 @@ def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
 
 
 def isas() -> list[str]:
-    """What `load` takes as isa on this machine, best first."""
+    """Return the values of `isa` that `load` accepts on this machine, best first."""
     core, _ = _find_core()
     return [*(core.supported_isas() if core is not None else ()), "reference"]
 
 
 class Model:
-    """A packed network. Made by `load`; several threads may use it at the same time.
+    """A packed network, created by `load`. Several threads may use it at the same time.
 
     Attributes:
-        classes: names of the outputs; empty where the network has no classifier.
+        classes: names of the outputs; empty if the network has no classifier.
         num_features: number of features.
-        layers: names of the layers, in the order they run.
-        image: (resize, size) in pixels, how a photograph becomes an input: its short side is
-            resized, then the centre square cut out. None where the file does not say.
-        origin: what was packed, for people. None where the file does not say.
+        layers: names of the layers, in the order in which they run.
+        image: (resize, size) in pixels: the short side of a photograph is resized to the first,
+            and a square of the second cut out of its centre. None if the file does not say.
+        origin: description, for people, of what was packed. None if the file does not say.
         backend: "native" or "reference".
-        isa: the instruction set that runs; "" for the reference.
+        isa: name of the instruction set that runs; "" for the reference.
     """
 
     def __init__(self, program: Program, backend: _Backend) -> None:
@@ -107,43 +111,58 @@ class Model:
         )
 
     def __call__(self, images: ImagesLike) -> Floats:
-        """Class scores of images, or their features where the network has no classes.
+        """Compute the class scores of images, or their features if the network has no classes.
 
         Args:
-            images: one of
+            images: One of
 
-                - an array (n, h, w, 3), red, green, blue, as uint8 or as float32 or float64 on the
-                  scale 0 to 1, in any order in memory; h and w in 1 … 16,384, h · w ≤ 2²⁶. Arrays
-                  are inputs already and are neither resized nor cropped;
-                - the path (str or Path) of a photograph, or a PIL image, which are turned upright,
+                - an array (n, h, w, 3), red, green, blue, as uint8, or as float32 or float64 from
+                  0 to 1, in any order in memory; h and w in 1 … 16,384, h · w ≤ 2²⁶. Arrays are
+                  used unchanged: they are neither resized nor cropped;
+                - the path (str or Path) of a photograph, or a PIL image, which is turned upright,
                   resized and cropped as `image` says. A .npy file holds one array (h, w, 3). PPM
-                  and PGM of the right size need NumPy alone, everything else Pillow;
+                  and PGM files of the right size need only NumPy, all others Pillow;
                 - one array (h, w, 3);
-                - a list or tuple of the last two, whose inputs must come out at one size.
-
-                A single image gives a result without a batch axis, a list always one with it.
+                - a list or tuple of the last two, which must give inputs of one size.
 
         Returns:
-            float32 (n, classes) or (n, num_features).
+            float32 (n, classes) or (n, num_features), without the batch axis for a single image. A
+            list always gives a batch.
 
         Raises:
-            ValueError: for other images, for a file that is no image, and where Pillow is missing.
-            OSError: for a file that cannot be read.
+            ValueError: The images are of another kind, a file is not an image, or Pillow is needed
+                and missing.
+            OSError: A file cannot be read.
         """
         return self._run(images, len(self.layers) - 1)
 
     def features(self, images: ImagesLike) -> Floats:
-        """Features of images (as `__call__` takes them): float32 (n, num_features)."""
+        """Compute the features of images.
+
+        Args:
+            images: As in `__call__`, with the same errors.
+
+        Returns:
+            float32 (n, num_features), without the batch axis for a single image.
+        """
         return self._run(images, self._features)
 
     def layer(self, images: ImagesLike, name: str) -> Floats:
-        """Output of the layer `name`, one of `layers`, for images (as `__call__` takes them).
+        """Compute the output of a layer.
 
-        Returns float32 (n, h', w', channels) for convolutions, else (n, channels). Raises
-        ValueError for an unknown name.
+        Args:
+            images: As in `__call__`, with the same errors.
+            name: One of `layers`.
+
+        Returns:
+            float32 (n, h', w', channels) for a convolution, otherwise (n, channels); without the
+            batch axis for a single image.
+
+        Raises:
+            ValueError: The network has no layer of this name.
         """
         if name not in self.layers:
-            raise ValueError(f"there is no layer {name!r}, there are {', '.join(self.layers)}")
+            raise ValueError(f"there is no layer {name!r}; choose from {', '.join(self.layers)}")
         return self._run(images, self.layers.index(name))
 
     def _run(self, images: ImagesLike, layer: int) -> Floats:
@@ -157,7 +176,15 @@ class _Backend(Protocol):
     isa: str
 
     def run(self, images: NDArray[Any], layer: int) -> Floats:
-        """C-contiguous uint8 or float32 (n, h, w, 3) -> the output of a layer, by index."""
+        """Compute the output of a layer.
+
+        Args:
+            images: C-contiguous (n, h, w, 3), uint8 or float32.
+            layer: Index of the layer.
+
+        Returns:
+            float32 (n, h', w', channels) or (n, channels).
+        """
         ...
 
 
@@ -173,7 +200,7 @@ class _Reference:
 
 
 class _Native:
-    """The compiled core. A plan serves one call at a time, so each call borrows one."""
+    """The compiled core. A plan serves one call at a time, so each call borrows a plan."""
 
     name = "native"
 
@@ -187,12 +214,12 @@ class _Native:
     def _forget_plans(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._free: list[tuple[tuple[int, int, int], _core.Plan]] = []  # last used first
+        self._free: list[tuple[tuple[int, int, int], _core.Plan]] = []  # most recently used first
 
     def run(self, images: NDArray[Any], layer: int) -> Floats:
         count, height, width, _ = images.shape
         key = (height, width, layer)
-        if os.getpid() != self._process:  # forked: the plans' threads stayed behind
+        if os.getpid() != self._process:  # forked: only the parent has the plans' threads
             self._forget_plans()
         plan = self._take(key)
         if plan is None:
@@ -218,7 +245,7 @@ class _Native:
 
 
 def _find_core() -> tuple[ModuleType | None, str]:
-    """The compiled core, or None and why it is not there."""
+    """Return the compiled core, or None and the reason why it is missing."""
     try:
         return importlib.import_module("burn_engine._core"), ""
     except ImportError as error:
@@ -226,7 +253,7 @@ def _find_core() -> tuple[ModuleType | None, str]:
 
 
 def _choose(isa: str | None) -> tuple[Any, str]:
-    """The compiled core and its instruction set, or (None, "reference")."""
+    """Return the compiled core and its instruction set, or (None, "reference")."""
     source = "isa"
     if isa is None:
         isa = os.environ.get("BURN_ENGINE_ISA") or None
@@ -235,15 +262,15 @@ def _choose(isa: str | None) -> tuple[Any, str]:
     if isa is None and core is None:
         warnings.warn(
             "burn-engine runs its NumPy reference, which is slow, because the compiled core is "
-            f"missing ({reason}). Install a C++ compiler and install burn-engine anew, with "
-            "pip's --force-reinstall --no-cache-dir --no-binary burn-engine",
+            f"missing ({reason}). Install a C++ compiler and reinstall burn-engine, with pip's "
+            "options --force-reinstall --no-cache-dir --no-binary burn-engine",
             RuntimeWarning,
             stacklevel=4,
         )
         return None, "reference"
     there_are = isas()
     if isa is not None and isa not in there_are:
-        raise ValueError(f"{source} {isa!r} is not there; there are {', '.join(there_are)}")
+        raise ValueError(f"{source} {isa!r} is not available; choose from {', '.join(there_are)}")
     if isa == "reference":
         return None, "reference"
     return core, isa or there_are[0]

@@ -1,4 +1,4 @@
-"""NumPy interpreter of docs/pack-format.md: the oracle of the tests, and the slow fallback."""
+"""NumPy interpreter of docs/project/pack-format.md: the tests' reference, and the slow fallback."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def run(program: Program, images: NDArray[Any], layer: int | None = None) -> Flo
     """Run a program.
 
     Args:
-        program: the packed file.
-        images: (n, h, w, 3), uint8 or float32 on the scale 0 to 1.
-        layer: index of the last layer to run; default: the last.
+        program: The packed file.
+        images: (n, h, w, 3), uint8, or float32 from 0 to 1.
+        layer: Index of the last layer to run; None for the last one of the program.
 
     Returns:
-        (n, h', w', channels) of a layer that gives maps, else (n, channels).
+        Maps (n, h', w', channels) for a convolution, otherwise vectors (n, channels).
     """
     layers = program.layers[: len(program.layers) if layer is None else layer + 1]
     step = max(1, _PIXELS_AT_ONCE // (images.shape[1] * images.shape[2]))
@@ -44,17 +44,17 @@ def run(program: Program, images: NDArray[Any], layer: int | None = None) -> Flo
 
 
 def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
-    """Run one layer on the output of the one before.
+    """Run one layer on the output of the layer before it.
 
     Args:
-        layer: any of the program's.
-        x: maps (n, h, w, inputs), or vectors (n, inputs) for `Linear`; images for `Convolution`:
-            (n, h, w, 3), uint8 or float32 on the scale 0 to 1.
+        layer: The layer.
+        x: Images (n, h, w, 3), uint8, or float32 from 0 to 1, for `Convolution`; vectors
+            (n, inputs) for `Linear`; otherwise maps (n, h, w, inputs).
 
     Returns:
-        Maps (n, h', w', channels) or vectors (n, channels).
+        Maps (n, h', w', channels) for a convolution, otherwise vectors (n, channels).
     """
-    # Finite constants may still give infinite products; they are passed on, as a CPU does.
+    # Finite constants may have infinite products, which are passed on, as a CPU does.
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if isinstance(layer, Convolution):
             return _convolution(layer, x)
@@ -79,7 +79,7 @@ def _binary_convolution(layer: BinaryConvolution, x: Floats) -> Floats:
     bits = np.unpackbits(layer.weight, axis=-1, count=x.shape[-1], bitorder="little")
     weight = bits.astype(np.float32) * np.float32(2) - np.float32(1)
     padded = _pad(sign, weight.shape[1] // 2, np.zeros(1, np.float32))
-    # Exact: |d| ≤ 9 · 4,096 and so is every partial sum, far below 2²⁴, to where float32 counts.
+    # Exact: |d| and every partial sum are ≤ 9 · 4,096; float32 represents integers up to 2²⁴.
     d = _sum_over_taps(padded, weight, layer.stride)
     y = layer.multiplier * d + layer.bias
     if layer.shortcut:
@@ -89,7 +89,7 @@ def _binary_convolution(layer: BinaryConvolution, x: Floats) -> Floats:
 
 
 def _global_mean(layer: GlobalMean, x: Floats) -> Floats:
-    # Summed in float64: NumPy adds along these axes one by one, which large maps would suffer from.
+    # Summed in float64, because NumPy adds along these axes one by one and would lose precision.
     return layer.bias + np.asarray(x.mean(axis=(1, 2), dtype=np.float64), np.float32)
 
 
@@ -107,7 +107,7 @@ def _pad(x: Floats, width: int, value: Floats) -> Floats:
 
 
 def _sum_over_taps(padded: Floats, weight: Floats, stride: int) -> Floats:
-    """Σ weight[o, a, b, c] · padded[i · stride + a, j · stride + b, c] over a, b, c."""
+    """Return Σ weight[o, a, b, c] · padded[i · stride + a, j · stride + b, c] over a, b, c."""
     total = np.float32(0)
     for a, b, under_tap in _taps(padded, weight.shape[1], stride):
         total = total + under_tap @ np.ascontiguousarray(weight[:, a, b].T)
@@ -126,7 +126,7 @@ def _taps(padded: Floats, kernel: int, stride: int) -> Iterator[tuple[int, int, 
 
 
 def _mean_of_2x2(x: Floats) -> Floats:
-    """Mean over rows 2i and 2i + 1 and columns 2j and 2j + 1, of those pixels that exist."""
+    """Return the mean of the pixels in rows 2i, 2i + 1 and columns 2j, 2j + 1 that exist."""
     n, h, w, channels = x.shape
     rows, columns = (h + 1) // 2, (w + 1) // 2
     total = np.zeros((n, rows, columns, channels), np.float32)

@@ -1,4 +1,4 @@
-"""JSON as docs/pack-format.md wants it read: what is ambiguous or hostile is refused."""
+"""Parses JSON as docs/project/pack-format.md requires: ambiguous or hostile text is refused."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 def parse_json(text: str, what: str) -> Any:
-    """Parse JSON text; `what` names it in errors.
+    """Parse JSON text.
 
-    Raises ModelError for what is not JSON, nested deeper than 16 levels, a key that stands twice in
-    an object, numbers that are not finite as float64 or have more than 100 characters, and strings
-    that are not Unicode text (lone surrogates).
+    Args:
+        text: The text.
+        what: Name of the text in error messages.
+
+    Raises:
+        ModelError: The text is not JSON or is nested deeper than 16 levels; a key appears twice in
+            an object; a number is not finite as float64 or has more than 100 characters; or a
+            string has a lone surrogate, so that it is not Unicode text.
     """
     try:
         _check_depth(text)  # before the parser recurses
@@ -44,7 +49,7 @@ def parse_json(text: str, what: str) -> Any:
 
 
 def short(value: Any) -> str:
-    """A value for an error message: printable, on one line, and cut where it is long."""
+    """Return a value as text for an error message: printable, on one line, shortened if long."""
     return _short.repr(value)
 
 
@@ -69,7 +74,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ModelError(f"the key {short(key)} stands twice in an object")
+            raise ModelError(f"the key {short(key)} appears twice in an object")
         found[key] = value
     return found
 

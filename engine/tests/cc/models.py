@@ -1,4 +1,4 @@
-"""Writes a packed file of each of the tests' networks, for the tests in C.
+"""Write a packed file of each of the tests' networks, for the tests in C.
 
 python engine/tests/cc/models.py FOLDER
 """

@@ -1,6 +1,6 @@
-/* The C interface as a C program sees it.
+/* Tests the C interface from a C program.
  *
- *     test_capi WITH_CLASSES.bnn WITHOUT.bnn       tests/cc/models.py writes both: odd and wide
+ *     test_capi WITH_CLASSES.bnn WITHOUT.bnn       odd.bnn and wide.bnn of tests/cc/models.py
  */
 #define _POSIX_C_SOURCE 200112L
 
@@ -23,7 +23,7 @@ static void check(int holds, const char *what, int line) {
 
 #define CHECK(condition) check(condition, #condition, __LINE__)
 
-/* The call fails, and says something with `message` in it. */
+/* Checks that a call failed and that its error contains `message`. */
 static void check_fails(int status, const char *message, const char *what, int line) {
     check(status != 0 && strstr(burn_last_error(), message) != NULL, what, line);
 }
@@ -149,7 +149,7 @@ static void test_plans(const burn_model *model, const unsigned char *images) {
     CHECK(burn_run(plan, images, BURN_UINT8, COUNT, last) == 0);
     burn_plan_free(plan);
 
-    /* The last layer by its index, two threads, one image at a time: the same to the bit. */
+    /* The last layer by its index, with two threads and one image at a time: the same bits. */
     CHECK(burn_plan_create(model, HEIGHT, WIDTH, 2, 7, &plan) == 0);
     for (size_t i = 0; i < COUNT; ++i) {
         CHECK(burn_run(plan, images + i * PIXELS, BURN_UINT8, 1, named + i * CLASSES) == 0);
@@ -170,7 +170,7 @@ static void test_floats(const burn_model *model) {
     burn_plan_free(plan);
 }
 
-/* The whole file in memory, freed before the model is used. */
+/* Loads a file from memory that is freed before the model is used. */
 static burn_model *load_from_memory(const char *path) {
     burn_model *model = NULL;
     FILE *file = fopen(path, "rb");
@@ -195,7 +195,7 @@ static void *run_work(void *argument) {
     work *own = argument;
     burn_plan *plan = NULL;
     burn_model *none = NULL;
-    own->good = strcmp(burn_last_error(), "") == 0; /* not the other thread's */
+    own->good = strcmp(burn_last_error(), "") == 0; /* the main thread's error is not this one's */
     own->good &= burn_plan_create(own->model, HEIGHT, WIDTH, 1, -1, &plan) == 0;
     for (int i = 0; own->good && i < RUNS; ++i) {
         own->good &= burn_run(plan, own->images, BURN_UINT8, COUNT, own->scores) == 0;
@@ -205,7 +205,7 @@ static void *run_work(void *argument) {
     return NULL;
 }
 
-/* Two threads with a plan each on one model, each with its own last error. */
+/* Two threads use one model, each with its own plan and its own last error. */
 static void test_threads(const burn_model *model, const unsigned char *images) {
     work works[2];
     pthread_t threads[2];
@@ -229,7 +229,7 @@ static void test_threads(const burn_model *model, const unsigned char *images) {
     burn_plan_free(plan);
 }
 
-/* Models and plans come and go without leaving anything behind. */
+/* Models and plans can be created and freed again and again. */
 static void test_again(const char *path) {
     for (int i = 0; i < 20; ++i) {
         burn_model *model = NULL;

@@ -1,4 +1,5 @@
-// The packed file's reader: what it accepts, and every rule of docs/pack-format.md broken once.
+// Tests the reader of packed files: valid files, and files that break each rule of
+// docs/project/pack-format.md once.
 //
 //   test_format [FOLDER]     FOLDER: malformed .bnn files (tests/attacks/packed), all to be refused
 #include <sys/stat.h>
@@ -27,7 +28,7 @@ void check(bool holds, const std::string &what) {
     std::printf("FAILED: %s\n", what.c_str());
 }
 
-// ---- A small valid file, to be changed before it is written
+// ---- A small valid file, which tests change before it is written
 
 struct Tensor {
     std::string name;
@@ -65,7 +66,7 @@ Tensor float_tensor(const std::string &name, const std::vector<uint64_t> &shape)
     return {name, "F32", shape, floats(values)};
 }
 
-// convolution 3 -> 3, binary 3 -> 6, binary 6 -> 6, mean, linear 6 -> 4, classifier 4 -> 2
+// Layers: convolution 3 -> 3, binary 3 -> 6, binary 6 -> 6, mean, linear 6 -> 4, classifier 4 -> 2.
 File small_file() {
     File file;
     file.program =
@@ -79,14 +80,22 @@ File small_file() {
         R"("features":"fc","classes":["cat","dög"],)"
         R"("image":{"resize":8,"size":7},"origin":{"from":[1.5,null,"x"]}})";
     file.tensors = {
-        float_tensor("stem.weight", {3, 3, 3, 3}), float_tensor("stem.bias", {3}),
-        float_tensor("stem.padding", {3}),         float_tensor("b.1.threshold", {3}),
-        float_tensor("b.1.multiplier", {6}),       float_tensor("b.1.bias", {6}),
-        float_tensor("b.1.slope", {6}),            float_tensor("b.2.threshold", {6}),
-        float_tensor("b.2.multiplier", {6}),       float_tensor("b.2.bias", {6}),
-        float_tensor("b.2.slope", {6}),            float_tensor("mean.bias", {6}),
-        float_tensor("fc.weight", {4, 6}),         float_tensor("fc.bias", {4}),
-        float_tensor("top.weight", {2, 4}),        float_tensor("top.bias", {2}),
+        float_tensor("stem.weight", {3, 3, 3, 3}),
+        float_tensor("stem.bias", {3}),
+        float_tensor("stem.padding", {3}),
+        float_tensor("b.1.threshold", {3}),
+        float_tensor("b.1.multiplier", {6}),
+        float_tensor("b.1.bias", {6}),
+        float_tensor("b.1.slope", {6}),
+        float_tensor("b.2.threshold", {6}),
+        float_tensor("b.2.multiplier", {6}),
+        float_tensor("b.2.bias", {6}),
+        float_tensor("b.2.slope", {6}),
+        float_tensor("mean.bias", {6}),
+        float_tensor("fc.weight", {4, 6}),
+        float_tensor("fc.bias", {4}),
+        float_tensor("top.weight", {2, 4}),
+        float_tensor("top.bias", {2}),
         {"b.1.weight", "U8", {6, 3, 3, 1}, std::string(54, '\x05')},
         {"b.2.weight", "U8", {6, 1, 1, 1}, std::string(6, '\x3f')},
     };
@@ -112,7 +121,7 @@ std::string escaped(const std::string &text) {
     return out;
 }
 
-// Length field, header, data.
+// Returns the file: length field, header, data.
 std::string assemble(const std::string &header, const std::string &data) {
     const uint64_t length = header.size();
     std::string bytes(sizeof length, '\0');
@@ -148,7 +157,7 @@ std::string data_of(const File &file) {
 
 std::string written(const File &file) { return assemble(header_of(file), data_of(file)); }
 
-// A copy without slack, so that the sanitizer sees every byte read beyond the end.
+// Parses a copy without spare capacity, so that the sanitizer sees every read beyond the end.
 burn::Program parse(const std::string &bytes) {
     const std::vector<char> exact(bytes.begin(), bytes.end());
     return burn::parse_program(exact.data(), exact.size());
@@ -234,7 +243,7 @@ void test_valid() {
     check(!program.layers[5].relu && program.layers[5].out_channels == 2, "top");
 }
 
-// Without classes, linears or optional keys.
+// A file without classes, linear layers or optional keys.
 File smallest_file() {
     File file = small_file();
     file.program =
@@ -256,7 +265,7 @@ void test_other_valid() {
         replace(file.program, R"("classes":["cat","dög"],)", "");
         replace(file.program, R"("features":"fc")", R"("features":"top")");
     });
-    accepted_file("classifier right behind the mean", [](File &file) {
+    accepted_file("classifier right after the mean", [](File &file) {
         replace(file.program, R"({"kind":"linear","name":"fc","input":"mean","relu":true},)", "");
         replace(file.program, R"("input":"fc")", R"("input":"mean")");
         replace(file.program, R"("features":"fc")", R"("features":"mean")");
@@ -279,9 +288,8 @@ void test_other_valid() {
     accepted_file("depth 16", [](File &file) {
         replace(file.program, R"(null)", std::string(13, '[') + std::string(13, ']'));
     });
-    accepted_file("tensors in another order", [](File &file) {
-        std::swap(file.tensors[0], file.tensors[7]);
-    });
+    accepted_file("tensors in another order",
+                  [](File &file) { std::swap(file.tensors[0], file.tensors[7]); });
     accepted_file("white space", [](File &file) {
         replace(file.program, R"({"format":1,)", R"( { "format" : 1 ,)");
         replace(file.program, R"("features":)", "\t\r\n\"features\"\n:\t");
@@ -299,7 +307,7 @@ void test_shell() {
         refused_bytes("truncated to " + std::to_string(size), "", bytes.substr(0, size));
     }
     refused_bytes("truncated by one", "reach beyond", bytes.substr(0, bytes.size() - 1));
-    refused_bytes("one more byte", "1 bytes of data behind the last tensor", bytes + "x");
+    refused_bytes("one more byte", "1 bytes of data after the last tensor", bytes + "x");
     const auto with_length = [&bytes](uint64_t length) {
         std::string changed = bytes;
         std::memcpy(changed.data(), &length, sizeof length);
@@ -365,7 +373,7 @@ void test_tensors() {
     offsets("hold 16 bytes", "[324,340]");
     offsets("an overlap", "[320,332]");
     offsets("an overlap", "[0,12]");
-    offsets("behind a gap", "[325,337]");
+    offsets("after a gap", "[325,337]");
     refused("unaligned", "needs a multiple of 4", [](File &file) {
         file.tensors.insert(file.tensors.begin(), {"extra", "U8", {1}, "x"});
     });
@@ -375,13 +383,11 @@ void test_tensors() {
     });
     refused("missing", "layer 'fc': tensor fc.bias is missing",
             [](File &file) { drop_tensor(file, "fc.bias"); });
-    refused("extra", "tensor 'zzz': belongs to no layer", [](File &file) {
-        file.tensors.push_back({"zzz", "U8", {1}, "x"});
-    });
-    refused("extra and empty", "'shape' is [7, 0], needs 1 to 4 sizes", [](File &file) {
-        file.tensors.push_back({"zzz", "F32", {7, 0}, ""});
-    });
-    refused("twice", "key 'stem.bias' stands twice",
+    refused("extra", "tensor 'zzz': belongs to no layer",
+            [](File &file) { file.tensors.push_back({"zzz", "U8", {1}, "x"}); });
+    refused("extra and empty", "'shape' is [7, 0], needs 1 to 4 sizes",
+            [](File &file) { file.tensors.push_back({"zzz", "F32", {7, 0}, ""}); });
+    refused("twice", "key 'stem.bias' appears twice",
             [](File &file) { file.tensors.push_back(file.tensors[1]); });
 }
 
@@ -389,7 +395,7 @@ void test_metadata() {
     const std::string other = "'other' needs to be a string";
     refused("a number", other, [](File &file) { file.more_metadata = R"(,"other":1)"; });
     refused("an object", other, [](File &file) { file.more_metadata = R"(,"other":{})"; });
-    refused("bnn twice", "stands twice", [](File &file) { file.more_metadata = R"(,"bnn":"")"; });
+    refused("bnn twice", "appears twice", [](File &file) { file.more_metadata = R"(,"bnn":"")"; });
     refused_header("has no 'bnn'", R"("bnn")", R"("bnm")");
     refused_header("has no '__metadata__'", "__metadata__", "_metadata_");
     refused_header("needs an object", R"("__metadata__":{)", R"("__metadata__":1,"x":{)");
@@ -461,7 +467,7 @@ void test_chain() {
     refused_program(bad_name, name, R"("name":"b.é")");
     refused_program(bad_name, name, R"("name":"image")");
     refused_program(bad_name, name, "\"name\":\"" + std::string(101, 'b') + "\"");
-    refused_program("layer 'b.1': there is another layer", name, R"("name":"b.1")");
+    refused_program("layer 'b.1': there is another layer with this name", name, R"("name":"b.1")");
     refused_program("layers[2]: 'name' is 2, needs a string", name, R"("name":2)");
     refused_program("layers[2]: has no 'name'", name + ",", "");
     refused_program("has no 'kind'", R"("kind":"global_mean",)", "");
@@ -493,13 +499,12 @@ void test_ends_and_counts() {
         const size_t end = file.program.find("],\"features\"");
         file.program.erase(begin, end - begin);
     });
-    refused("classes behind a mean", "its last layer is no linear: 'mean'", [](File &file) {
+    refused("classes after a mean", "its last layer is not a linear: 'mean'", [](File &file) {
         file = smallest_file();
         replace(file.program, R"("features")", R"("classes":["a"],"features")");
     });
-    refused("two layers", "has 2 layers, needs 3 to 1000", [](File &file) {
-        file.program = R"({"format":1,"layers":[{},{}]})";
-    });
+    refused("two layers", "has 2 layers, needs 3 to 1000",
+            [](File &file) { file.program = R"({"format":1,"layers":[{},{}]})"; });
     refused("1,001 layers", "has 1001 layers, needs 3 to 1000", [](File &file) {
         std::string layers = "0";
         for (int i = 0; i < 1000; ++i) layers += ",0";
@@ -545,11 +550,10 @@ void test_shapes() {
             tensor.data = bits ? std::string(other.data.size() / 4, '\0') : other.data;
         });
     };
-    reshaped("b.1.threshold", {2},
-             "layer 'b.1': tensor b.1.threshold has shape [2], needs [3]");
+    reshaped("b.1.threshold", {2}, "layer 'b.1': tensor b.1.threshold has shape [2], needs [3]");
     reshaped("b.1.threshold", {3, 1}, "has shape [3, 1], needs [3]");
-    reshaped("stem.weight", {3, 2, 2, 3}, "needs [out, k, k, 3] with out in 1 to 4096 and k in "
-                                          "1, 3, 5, 7");
+    reshaped("stem.weight", {3, 2, 2, 3},
+             "needs [out, k, k, 3] with out in 1 to 4096 and k in 1, 3, 5, 7");
     reshaped("stem.weight", {3, 3, 1, 3}, "has shape [3, 3, 1, 3]");
     reshaped("stem.weight", {3, 3, 3, 4}, "has shape [3, 3, 3, 4]");
     reshaped("stem.weight", {3, 9}, "has shape [3, 9]");
@@ -561,8 +565,8 @@ void test_shapes() {
     reshaped("b.1.weight", {6, 5, 5, 1},
              "needs [out, k, k, 1] with out in 1 to 4096 and k in 1, 3");
     reshaped("b.1.weight", {6, 3, 3, 2}, "has shape [6, 3, 3, 2]");
-    reshaped("b.1.weight", {7, 3, 3, 1}, "has a shortcut, but its 7 outputs are no multiple of "
-                                         "its 3 inputs");
+    reshaped("b.1.weight", {7, 3, 3, 1},
+             "has a shortcut, but its 7 outputs are not a multiple of its 3 inputs");
     reshaped("b.1.weight", {9, 3, 3, 1}, "b.1.multiplier has shape [6], needs [9]");
     reshaped("b.1.weight", {4098, 1, 1, 1}, "has shape [4098, 1, 1, 1]");
     reshaped("b.2.multiplier", {5}, "b.2.multiplier has shape [5], needs [6]");
@@ -584,7 +588,7 @@ void test_dtypes() {
             tensor.dtype = bits ? "F32" : "U8";
             tensor.data.resize(bits ? tensor.data.size() * 4 : tensor.data.size() / 4);
             if (tensor.data.size() % 4 == 0) return;
-            std::swap(tensor, file.tensors.back());  // else what follows is not aligned
+            std::swap(tensor, file.tensors.back());  // else the tensors after it are not aligned
         });
     };
     retyped("b.1.weight", "layer 'b.1': tensor b.1.weight is F32, needs U8");
@@ -608,7 +612,7 @@ void test_constants() {
         holds(tensor.name, -inf, "tensor " + tensor.name + " holds an infinity at index ");
     }
     const auto bit = [](const std::string &name, size_t at, char value) {
-        refused(name, "bits set behind the last channel, in byte " + std::to_string(at),
+        refused(name, "bits set after the last channel, in byte " + std::to_string(at),
                 [&](File &file) { file.tensor(name).data[at] = value; });
     };
     bit("b.1.weight", 0, '\x08');
@@ -679,8 +683,8 @@ void test_json() {
         json("not UTF-8", std::string("\"") + bytes + "\"");
     }
     json("expected a value", "\xef\xbb\xbf{}");
-    json("stands twice", R"({"a":1,"b":2,"\u0061":3})");
-    json("stands twice", R"([{"a":{"":1,"":2}}])");
+    json("appears twice", R"({"a":1,"b":2,"\u0061":3})");
+    json("appears twice", R"([{"a":{"":1,"":2}}])");
     json("16 levels", std::string(17, '['));
     json("16 levels", std::string(1'000'000, '['));
     json("expected a value", std::string(16, '['));
@@ -712,9 +716,8 @@ void test_printable() {
     check(printable("a\x1b[2Jb\xc3\xa9\x7f") == "a?[2Jb???", "unprintable");
     check(printable(std::string(100, 'a')) == std::string(100, 'a'), "100 characters");
     check(printable(std::string(5000, 'a')) == std::string(97, 'a') + "...", "5,000 characters");
-    refused("a long name", std::string(97, '?') + "...'", [](File &file) {
-        file.tensors.push_back({std::string(400, '\x7f'), "U8", {1}, "x"});
-    });
+    refused("a long name", std::string(97, '?') + "...'",
+            [](File &file) { file.tensors.push_back({std::string(400, '\x7f'), "U8", {1}, "x"}); });
 }
 
 void refused_path(const std::string &path, const std::string &reason) {
@@ -749,7 +752,7 @@ void test_read_file() {
     refused_path(folder + "/none", "No such file or directory");
     refused_path(folder, "Is a directory");
     refused_path(folder + "/empty", "an empty file");
-    refused_path(folder + "/large", "2^30 at most");
+    refused_path(folder + "/large", "at most 2^30 are allowed");
     refused_path(folder + "/fifo", "not a regular file");
     refused_path("/dev/zero", "not a regular file");
     std::filesystem::remove_all(folder);

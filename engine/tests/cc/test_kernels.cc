@@ -1,5 +1,5 @@
-// Every instruction set against the format's formulas, written naively: counts exactly, everything
-// after them to float tolerance, on a grid of shapes.
+// Compares every instruction set with a naive implementation of the format's formulas, on a grid of
+// shapes. Counts must be equal, and everything computed from them within the error of floats.
 //
 //     test_kernels [--short] [ISA…]       --short: about a tenth of the grid, for emulators
 #include <algorithm>
@@ -43,7 +43,7 @@ Layer stem(int channels, int kernel, int stride) {
     return layer;
 }
 
-// exact: constants with which the output is d itself.
+// exact: take constants with which the output is d itself.
 Layer binary(int in, int out, int kernel, int stride, bool shortcut, bool exact) {
     Layer layer;
     layer.kind = Kind::binary_convolution;
@@ -150,10 +150,11 @@ float naive(const Layer &layer, const Image &x, int i, int j, int o) {
 
 std::string describe(const char *isa, const Layer &layer, const Image &x, int threads) {
     char text[200];
-    std::snprintf(text, sizeof text, "%s, %s, %d x %d x %d -> %d channels, kernel %d, stride %d, "
-                  "shortcut %d, %d threads", isa, burn::kind_name(layer.kind), x.height, x.width,
-                  x.channels, layer.out_channels, layer.kernel, layer.stride, layer.shortcut,
-                  threads);
+    std::snprintf(text, sizeof text,
+                  "%s, %s, %d x %d x %d -> %d channels, kernel %d, stride %d, "
+                  "shortcut %d, %d threads",
+                  isa, burn::kind_name(layer.kind), x.height, x.width, x.channels,
+                  layer.out_channels, layer.kernel, layer.stride, layer.shortcut, threads);
     return text;
 }
 
@@ -163,7 +164,7 @@ Image output(const burn::Model &model, const Image &image, int threads, int laye
     Image made{s.height, s.width, s.channels, {}};
     const size_t size = static_cast<size_t>(s.height * s.width * s.channels);
     made.values.resize(2 * size);
-    Floats twice(image.values);  // a second image in the same run, which must come out the same
+    Floats twice(image.values);  // a second image in the same run, which must give the same output
     twice.insert(twice.end(), image.values.begin(), image.values.end());
     plan.run(twice.data(), burn::Pixels::float32, 2, made.values.data());
     if (!std::equal(made.values.begin(), made.values.begin() + static_cast<ptrdiff_t>(size),
@@ -174,7 +175,8 @@ Image output(const burn::Model &model, const Image &image, int threads, int laye
     return made;
 }
 
-// Every layer that gives a map, on the output of the layer before it as the engine computed it.
+// Checks every layer whose output is a map, on the output of the layer before it that the engine
+// computed.
 void check_maps(const burn::Program &program, const char *isa, const Image &image, int threads,
                 bool exact) {
     const burn::Model model(program, isa);
@@ -183,7 +185,8 @@ void check_maps(const burn::Program &program, const char *isa, const Image &imag
         const Layer &layer = program.layers[i];
         if (layer.kind != Kind::convolution && layer.kind != Kind::binary_convolution) break;
         const Image y = output(model, image, threads, static_cast<int>(i));
-        // y's error: the folded bias and the product are as large as in · k², rounded to 24 bits.
+        // The error of y: the folded bias and the product are as large as in · k², and rounded to
+        // 24 bits.
         const double taps = layer.in_channels * layer.kernel * layer.kernel;
         const double tolerance =
             exact && i > 0 ? 0 : 2e-7 * (10 + (i > 0 ? std::sqrt(taps) : taps));
@@ -211,7 +214,8 @@ Image random_image(int height, int width) {
 }
 
 void check_exact(const char *isa) {
-    const int channels[] = {1, 8, 9, 16, 24, 31, 32, 33, 40, 48, 64, 96, 100, 128, 160, 256, 512, 1024};
+    const int channels[] = {1,  8,  9,  16,  24,  31,  32,  33,  40,
+                            48, 64, 96, 100, 128, 160, 256, 512, 1024};
     int turn = 0;
     for (const int in : channels) {
         if (is_short && in > 100) break;
@@ -227,13 +231,14 @@ void check_exact(const char *isa) {
         }
     }
     if (is_short) return;
-    // Wide and deep enough for every sum to be flushed on its way.
+    // So many input channels that every kernel with byte sums flushes them in between.
     burn::Program program;
     program.layers = {stem(1024, 1, 1), binary(1024, 64, 3, 1, false, true)};
     check_maps(program, isa, random_image(7, 7), 2, true);
 }
 
-// Chains as networks have them: shortcuts of every kind, 1 × 1 layers in a row, odd sizes.
+// Checks chains of layers as networks have them: every kind of shortcut, consecutive 1 × 1 layers,
+// odd sizes.
 void check_chains(const char *isa) {
     for (const int width : {8, 9, 16, 24, 32, 48, 64, 72}) {
         for (const int size : {1, 2, 5, 8, 15, 29}) {
@@ -252,20 +257,24 @@ void check_chains(const char *isa) {
             check_maps(program, isa, random_image(size, size + size / 2), 1 + size % 3, false);
         }
     }
-    // Maps so large that steps run in one phase, each thread on its band of rows.
+    // Maps so large that several steps run in one phase, each thread on its band of rows.
     for (const int threads : {1, 2, 5}) {
         if (is_short && threads != 2) continue;
         burn::Program program;
         program.layers = {stem(16, 3, 1),
-                          binary(16, 16, 3, 1, true, false), binary(16, 32, 1, 1, true, false),
-                          binary(32, 32, 3, 2, true, false), binary(32, 96, 1, 1, true, false),
-                          binary(96, 96, 3, 1, true, false), binary(96, 96, 1, 1, true, false),
-                          binary(96, 96, 1, 2, true, false), binary(96, 32, 3, 1, false, false)};
+                          binary(16, 16, 3, 1, true, false),
+                          binary(16, 32, 1, 1, true, false),
+                          binary(32, 32, 3, 2, true, false),
+                          binary(32, 96, 1, 1, true, false),
+                          binary(96, 96, 3, 1, true, false),
+                          binary(96, 96, 1, 1, true, false),
+                          binary(96, 96, 1, 2, true, false),
+                          binary(96, 32, 3, 1, false, false)};
         check_maps(program, isa, random_image(71, 83), threads, false);
-        // ... and of several rows a block.
-        program.layers = {stem(48, 3, 2),
-                          binary(48, 144, 1, 1, true, false), binary(144, 144, 3, 1, true, false),
-                          binary(144, 48, 3, 2, false, false), binary(48, 32, 1, 1, false, false)};
+        // The same with blocks of several rows.
+        program.layers = {stem(48, 3, 2), binary(48, 144, 1, 1, true, false),
+                          binary(144, 144, 3, 1, true, false), binary(144, 48, 3, 2, false, false),
+                          binary(48, 32, 1, 1, false, false)};
         check_maps(program, isa, random_image(53, 45), threads, false);
     }
     for (const int kernel : {1, 3, 5, 7}) {
@@ -310,7 +319,7 @@ void check_vectors(const char *isa) {
         const Image found = output(model, image, 2, at);
         for (size_t i = 0; i < vector.size(); ++i, ++num_checks) {
             if (std::abs(vector[i] - static_cast<double>(found.values[i])) > 1e-4) {
-                fail(std::string(isa) + ": vectors behind the maps differ");
+                fail(std::string(isa) + ": vectors after the maps differ");
             }
         }
     }

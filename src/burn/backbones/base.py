@@ -1,4 +1,4 @@
-"""What every backbone is: images in, a feature map or a feature vector out."""
+"""Interface of all backbones: images in, a feature map or a feature vector out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from burn.layers.chain import Chain
 
 
 class Backbone(nn.Module, ABC):
-    """A feature extractor that owns its input normalisation.
+    """Feature extractor that contains the normalization of its input.
 
     Images are (batch, 3, height, width), uint8 in 0..255 or floating point in [0, 1].
+
+    Args:
+        config: Settings, of which `mean` and `std` normalize the images.
+        num_features: Number of features of an image.
     """
 
     mean: Tensor
@@ -26,7 +30,7 @@ class Backbone(nn.Module, ABC):
     def __init__(self, config: BackboneConfig, num_features: int) -> None:
         super().__init__()
         self.config = config
-        self.checkpoint: Checkpoint | None = None  # what it was loaded from, where that is known
+        self.checkpoint: Checkpoint | None = None  # what it was loaded from, if that is known
         self.num_features = num_features
         for name in ("mean", "std"):
             values = torch.tensor(getattr(config, name)).view(1, 3, 1, 1)
@@ -34,11 +38,11 @@ class Backbone(nn.Module, ABC):
 
     @property
     def fixed_size(self) -> int | None:
-        """The only side in pixels that images may have, where there is one."""
+        """The only side in pixels that images may have, or None where several are possible."""
         return None
 
     def normalize(self, images: Tensor) -> Tensor:
-        """(image on the scale 0 to 1 - mean) / std, channels last."""
+        """Return (images on the scale 0 to 1 - mean) / std in channels-last memory format."""
         if images.dtype == torch.uint8:
             images = images.to(self.mean.dtype) / 255
         normalized = (images - self.mean) / self.std
@@ -46,30 +50,44 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward_features(self, images: Tensor) -> Tensor:
-        """The last feature map: (batch, num_features, height / stride, width / stride)."""
+        """Return the last feature map: (batch, num_features, height / stride, width / stride)."""
 
     @abstractmethod
     def pool(self, features: Tensor) -> Tensor:
-        """A map of `forward_features` -> float (batch, num_features)."""
+        """Pool a map of `forward_features` to float features (batch, num_features)."""
 
     def folded(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
-        """images -> features, as `forward` gives them in eval mode, by arithmetic in `dtype`.
+        """Return a faster function from images to features for a network that does not train.
 
-        BN is folded into convolutions, so it is the same up to rounding. It gives no gradients and
-        holds the weights as they are now. None where there is nothing faster than `forward`.
+        It folds BN into convolutions, so it equals `forward` in eval mode up to rounding. It gives
+        no gradients and holds the weights as they are now.
+
+        Args:
+            dtype: Number format in which it computes.
+
+        Returns:
+            The function, or None where nothing is faster than `forward`.
         """
         return None
 
     def chain(self) -> Chain | None:
-        """Its layers, where it is a chain of them: then it can be folded and packed."""
+        """Return its layers if it is a chain, which can be folded and packed; otherwise None."""
         return None
 
     def trunk(self, images: Tensor) -> Tensor:
-        """The map before the last stage, at stride 16 in a network of stride 32: C4."""
+        """Return the map before the last stage, C4, at stride 16 in a network of stride 32.
+
+        Raises:
+            UserError: The backbone has no stages.
+        """
         raise UserError(self._no_stages())
 
     def top(self, features: Tensor) -> Tensor:
-        """The last stage: `top(trunk(images))` is `forward_features(images)`."""
+        """Apply the last stage: `top(trunk(images))` is `forward_features(images)`.
+
+        Raises:
+            UserError: The backbone has no stages.
+        """
         raise UserError(self._no_stages())
 
     def _no_stages(self) -> str:
@@ -77,5 +95,5 @@ class Backbone(nn.Module, ABC):
         return f"backbone {name} cannot be cut before its last stage: reactnet_a and ResNets can"
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features: (batch, num_features)."""
+        """Return features of shape (batch, num_features)."""
         return self.pool(self.forward_features(images))

@@ -1,4 +1,4 @@
-"""Settings of a backbone, apart from the networks, so that they need no torch."""
+"""Settings of a backbone, separate from the networks so that they need no torch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class BackboneConfig:
             3×3 convolution without max-pooling, for small images. Default: the architecture's own.
         stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels.
         resnet_strides: strides of a float ResNet's four stages. Default: its own, 1, 2, 2, 2. With
-            1, 1, 2, 2 behind a stem of stride 2 the maps of 32-pixel images stay larger.
+            1, 1, 2, 2 after a stem of stride 2 the maps of 32-pixel images stay larger.
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
-        activation_gradient: gradient of the sign of activations.
-        weight_gradient: gradient of the sign of weights.
+        activation_gradient: straight-through gradient of the sign of activations.
+        weight_gradient: straight-through gradient of the sign of weights.
         weight_init: how binary weights start: fan_in is uniform in ±1/√(inputs of an output),
             PyTorch's default; small is uniform in 0 … 0.001, as in the code of ReActNet's authors.
         mean: mean of each colour channel on the scale 0 to 1, subtracted from the images.
-        std: standard deviation of each colour channel, by which they are divided.
+        std: standard deviation of each colour channel, by which the images are then divided.
     """
 
     name: str = "reactnet_a"

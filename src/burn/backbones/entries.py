@@ -1,4 +1,4 @@
-"""Backbones that burn builds itself, by name: its own, and those of plugins; no torch here.
+"""Table of the backbones that burn or a plugin builds, by name, without torch.
 
 Any other name is an architecture of timm.
 """
@@ -24,15 +24,15 @@ Builder = TypeVar("Builder", bound=Build)
 
 @dataclass(frozen=True)
 class BackboneEntry:
-    """What is known of a backbone before it is built.
+    """Description of a backbone that is known before it is built.
 
     Attributes:
-        name: What `--backbone.name` takes.
-        of: What builds it from a `BackboneConfig` and a `Precision`: its class, a function, or
-            MODULE:CLASS.
-        binary: Whether it has binary layers, and so training stages.
-        settings: Fields of `BackboneConfig` that it looks at, beside name, mean and std.
-        plugin: Where it comes from, or None for burn's own.
+        name: Value of `--backbone.name`.
+        of: Callable that builds it from a `BackboneConfig` and a `Precision`: its class, a
+            function, or the text MODULE:CLASS.
+        binary: Whether it has binary layers, and therefore training stages.
+        settings: Fields of `BackboneConfig` that it uses, besides name, mean and std.
+        plugin: The plugin that registered it, or None for burn's own.
     """
 
     name: str
@@ -42,46 +42,49 @@ class BackboneEntry:
     plugin: Plugin | None = None
 
     def build(self, config: BackboneConfig, precision: Precision) -> Backbone:
-        """The network with fresh weights by torch's global random state."""
+        """Return the network with new weights, drawn from torch's global random state."""
         return resolve(self.of)(config, precision)  # type: ignore[no-any-return]
 
 
 _GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")
 BACKBONES: dict[str, BackboneEntry] = {
     REACTNET: BackboneEntry(
-        REACTNET, "burn.backbones.reactnet:ReActNet", binary=True,
+        REACTNET,
+        "burn.backbones.reactnet:ReActNet",
+        binary=True,
         settings=frozenset({"width", "stem_stride", "stage_strides", "feature_layer", *_GRADIENTS}),
     )
-}  # fmt: skip
+}
 
 
 def is_binary(name: str) -> bool:
-    """Whether the backbone of this name has binary layers (and so training stages)."""
+    """Return whether the backbone of this name has binary layers, and therefore training stages."""
     return name in BACKBONES and BACKBONES[name].binary
 
 
 def register_backbone(
     name: str, *, binary: bool = True, settings: Collection[str] = ()
 ) -> Callable[[Builder], Builder]:
-    """Decorate a `burn.Backbone`, or a function that gives one, so that recipes know it.
+    """Return a decorator that registers a `burn.Backbone`, or a function that builds one.
 
-    It is called with a `burn.BackboneConfig` and a `burn.Precision`.
+    The class or function is called with a `burn.BackboneConfig` and a `burn.Precision`.
 
     Args:
-        name: What `--backbone.name` takes.
-        binary: Whether it has binary layers: then it is trained in one stage or two, and built at
+        name: Value of `--backbone.name` that selects it.
+        binary: Whether it has binary layers. If so, it is trained in one stage or two, and built at
             the precision of each.
-        settings: Fields of `BackboneConfig` that it looks at, beside `name`, `mean` and `std`;
-            changing another one is an error.
+        settings: Fields of `BackboneConfig` that it uses, besides `name`, `mean` and `std`.
+            Changing another one is an error.
 
     Raises:
-        UserError: The name is taken or no identifier, or a setting is no field.
+        UserError: The name belongs to one of burn's own backbones or is not a lower-case
+            identifier, or a setting is not a field of `BackboneConfig`.
     """
     check_name("backbone", name, BACKBONES)
     known = {field.name for field in fields(BackboneConfig)} - {"name", "mean", "std"}
     unknown = sorted(set(settings) - known)
     if isinstance(settings, str) or unknown:
-        raise UserError(f"backbone {name}: settings is a list of {', '.join(sorted(known))}")
+        raise UserError(f"backbone {name}: settings must be a list of {', '.join(sorted(known))}")
 
     def register(build: Builder) -> Builder:
         plugin = registering(getattr(build, "__module__", "?"))

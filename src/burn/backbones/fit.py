@@ -1,4 +1,4 @@
-"""Whether weights fit a network, by their names and shapes."""
+"""Comparison of weights with a network by names and shapes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Shape = tuple[int, ...]
 def problems(
     found: Mapping[str, Shape], expected: Mapping[str, Shape], unknown: Collection[str]
 ) -> str:
-    """What does not fit, the first two things of it; empty where all does.
+    """Describe what does not fit, at most two kinds of problems; empty where all weights fit.
 
     Args:
         found: Shapes of the weights by name.
         expected: Shapes in the network by name.
-        unknown: Names of what the network has no place for.
+        unknown: Names of weights that the network has no place for.
     """
     # BN counters appear in newer files only and are not used.
     missing = [

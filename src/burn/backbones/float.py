@@ -21,18 +21,24 @@ from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 
 _RESNET_CHANNELS = (64, 128, 256, 512)
-# Pixels that a folded network takes at once on a CPU, 8 images of 224×224: its maps then stay small
-# enough for the allocator to use the same memory again. 16 images at once take 6 % longer.
 # SyncBatchNorm in eval mode is BN: a run on several GPUs has converted the teacher too.
 _NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+# Pixels that a folded network takes at once on a CPU, 8 images of 224×224: its maps then stay small
+# enough for the allocator to use the same memory again. 16 images at once take 6 % longer.
 _CHUNK = 8 * 224 * 224
 
 
 class FloatBackbone(Backbone):
-    """A timm model as a feature extractor; `feature map -> vector` is the model's own pooling.
+    """timm model as a feature extractor, with the model's own pooling.
 
-    A transformer's own pooling is its class token or the mean of its tokens. Its position
-    embeddings are resampled to the images' size where the architecture knows how.
+    A transformer pools by its class token or by the mean of its tokens. Its position embeddings are
+    resampled to the images' size where the architecture supports that.
+
+    Args:
+        config: Settings whose `name` is an architecture of timm.
+
+    Raises:
+        UserError: timm has no such architecture, or it cannot be built with these settings.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
@@ -42,7 +48,7 @@ class FloatBackbone(Backbone):
             options["channels"] = tuple(max(8, round(config.width * c)) for c in _RESNET_CHANNELS)
         model = None
         if about.fixed_input_size:
-            with suppress(TypeError):  # an architecture that does not know how
+            with suppress(TypeError):  # the architecture has no such option
                 model = _create(config.name, dynamic_img_size=True, **options)
         self._is_fixed = about.fixed_input_size and model is None
         try:
@@ -68,7 +74,7 @@ class FloatBackbone(Backbone):
     def forward_features(self, images: Tensor) -> Tensor:
         try:
             return self.model.forward_features(self.normalize(images))  # type: ignore[operator]
-        except AssertionError as error:  # timm's, of a size that does not suit
+        except AssertionError as error:  # timm checks the size of images
             raise UserError(f"backbone {self.config.name}: {error}") from error
 
     def pool(self, features: Tensor) -> Tensor:
@@ -97,28 +103,32 @@ class FloatBackbone(Backbone):
 
 
 def published(name: str) -> PretrainedCfg:
-    """What timm says of an architecture, or of its weights where the name has a tag (NAME.TAG).
+    """Return timm's configuration of an architecture, or of its weights for a name with a tag.
 
-    Raises UserError for a name that timm lacks, with those near it.
+    Args:
+        name: NAME or NAME.TAG.
+
+    Raises:
+        UserError: timm has no such name; the message lists similar ones.
     """
     known, _, tag = name.partition(".")
     try:
         if timm.is_model(name) and (about := timm.get_pretrained_cfg(name)):
             return about
-        candidates, kind = ["reactnet_a", *timm.list_models()], "reactnet_a or a timm name"
+        candidates, kind = ["reactnet_a", *timm.list_models()], "give reactnet_a or a timm name"
     except RuntimeError:
         candidates, kind = timm.list_pretrained(f"{known}.*"), f"timm has no {tag} of {known}"
     near = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
-    hint = f"; near: {', '.join(near)}" if near else ""
+    hint = f"; similar names: {', '.join(near)}" if near else ""
     raise UserError(f"unknown backbone {name!r}: {kind}{hint}")
 
 
 def _create(name: str, **options: Any) -> nn.Module:
     try:
         return timm.create_model(name, pretrained=False, num_classes=0, **options)
-    except TypeError:  # an option that the architecture does not have
+    except TypeError:  # the architecture has no such option
         raise
-    except Exception as error:  # a width, mostly, that does not suit its layers
+    except Exception as error:  # mostly a width that its layers cannot have
         reason = str(error).partition("\n")[0][:120]
         channels = options.get("channels")
         with_what = f" with {list(channels)} channels" if channels else ""
@@ -134,17 +144,17 @@ def _shrink_stem(model: nn.Module, config: BackboneConfig) -> None:
 
 
 def _set_strides(model: nn.Module, config: BackboneConfig) -> None:
-    """Have the stages of a plain ResNet shrink the maps where the configuration says."""
+    """Set the strides of a plain ResNet's stages to those of the configuration."""
     assert config.resnet_strides is not None
     if type(model) is not ResNet:
-        raise UserError(f"backbone {config.name} is no ResNet: leave resnet_strides unset")
+        raise UserError(f"backbone {config.name} is not a ResNet: leave resnet_strides unset")
     for number, stride in enumerate(config.resnet_strides, start=1):
         first = cast(Any, getattr(model, f"layer{number}")[0])
         shrinking = first.conv1 if isinstance(first, BasicBlock) else first.conv2
         branch = list(first.downsample.children()) if first.downsample is not None else []
         kernels = [layer for layer in branch if isinstance(layer, nn.Conv2d)]
         changed = shrinking.stride != (stride, stride)
-        pools = [*branch, first.aa]  # a network that shrinks by pooling
+        pools = [*branch, first.aa]  # some networks shrink maps by pooling
         simple = len(kernels) == 1 and not any(isinstance(x, nn.AvgPool2d) for x in pools)
         if changed and not simple:
             raise UserError(
@@ -156,20 +166,20 @@ def _set_strides(model: nn.Module, config: BackboneConfig) -> None:
 
 
 class _UnknownLayer(Exception):
-    """A ResNet has something that folding does not know."""
+    """Raised where a ResNet has a layer that cannot be folded."""
 
 
 class _Convolution:
-    """A convolution with BN folded into it, and ReLU and a sum behind it if there are such.
+    """Convolution with BN folded into it, which can add another map and apply ReLU.
 
-    On a CPU oneDNN does all of it in one pass, on weights that are laid out for it once.
+    On a CPU, oneDNN does all of it in one pass, with weights that are laid out for it once.
     """
 
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype) -> None:
         weight, bias = conv.weight.detach(), conv.bias
         if norm is not None:
             if norm.running_mean is None or norm.running_var is None:
-                raise _UnknownLayer  # it normalises by the batch's statistics
+                raise _UnknownLayer  # this BN normalizes by the batch's statistics
             weight, bias = fuse_conv_bn_weights(
                 weight, bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
             )
@@ -182,7 +192,7 @@ class _Convolution:
     def __call__(self, x: Tensor, plus: Tensor | None = None, *, relu: bool) -> Tensor:
         padding, stride, dilation, groups = self._settings
         if self._onednn:
-            if not self._packed:  # oneDNN's choice of a layout depends on the size of the maps
+            if not self._packed:  # oneDNN chooses the layout by the size of the maps
                 self._weight = torch.ops.mkldnn._reorder_convolution_weight(
                     self._weight, *self._settings, list(x.shape)
                 )
@@ -202,7 +212,7 @@ class _Convolution:
 
 @functools.cache
 def _onednn(dtype: torch.dtype) -> bool:
-    """Whether PyTorch's fused oneDNN convolution is there, which has no stable name, and works."""
+    """Return whether PyTorch's fused oneDNN convolution, whose name is not stable, works."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     x, weight = torch.ones(1, 2, 3, 3, dtype=dtype), torch.full((2, 2, 1, 1), -0.5, dtype=dtype)
@@ -220,7 +230,7 @@ def _onednn(dtype: torch.dtype) -> bool:
 
 
 class _Step:
-    """A convolution and whether ReLU follows, or a pooling."""
+    """Convolution with or without ReLU, or pooling."""
 
     def __init__(self, run: _Convolution | nn.Module, *, relu: bool = False) -> None:
         self.run, self.relu = run, relu
@@ -232,7 +242,7 @@ class _Step:
 
 
 def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Step]:
-    """Modules that follow each other, with each convolution's BN and ReLU taken into it."""
+    """Return consecutive modules as steps, each convolution merged with its BN and ReLU."""
     layers: list[nn.Module] = []
     for module in modules:
         inside = module if isinstance(module, nn.Sequential) else [module]
@@ -254,7 +264,7 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
 
 
 class _FoldedBlock:
-    """A residual block; ReLU comes behind the sum."""
+    """Residual block of folded convolutions; ReLU follows the sum."""
 
     def __init__(self, block: BasicBlock | Bottleneck, dtype: torch.dtype) -> None:
         inside = [
@@ -269,9 +279,17 @@ class _FoldedBlock:
         act = block.act2
         if isinstance(block, Bottleneck):
             inside = [
-                block.conv1, block.bn1, block.act1, block.conv2, block.bn2, block.drop_block,
-                block.act2, block.aa, block.conv3, block.bn3,
-            ]  # fmt: skip
+                block.conv1,
+                block.bn1,
+                block.act1,
+                block.conv2,
+                block.bn2,
+                block.drop_block,
+                block.act2,
+                block.aa,
+                block.conv3,
+                block.bn3,
+            ]
             act = block.act3
         *self.first, last = _steps([*inside, block.se, block.drop_path], dtype)
         if type(act) is not nn.ReLU or not isinstance(last.run, _Convolution) or last.relu:
@@ -289,7 +307,7 @@ class _FoldedBlock:
 
 
 class _FoldedResNet:
-    """What `Backbone.folded` says, for a ResNet of plain blocks."""
+    """Function that `Backbone.folded` returns for a ResNet of plain blocks."""
 
     def __init__(self, backbone: FloatBackbone, model: ResNet, dtype: torch.dtype) -> None:
         self._backbone, self._dtype = backbone, dtype

@@ -1,4 +1,4 @@
-"""A network that is known by its description, and built when it is first needed."""
+"""Backbone that is described at once, and built when it is first needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from burn.backbones.config import BackboneConfig
 
 
 class LateBackbone:
-    """What a backbone is, without its numbers, until `build` is called.
+    """Backbone whose settings and shapes are known, but whose weights are loaded by `build`.
 
-    described: the network on torch's meta device. make: builds it with its weights, in eval mode.
+    Args:
+        described: The network on torch's meta device.
+        make: Builds the network with its weights, in eval mode.
     """
 
     def __init__(self, described: Backbone, make: Callable[[], Backbone]) -> None:
@@ -22,21 +24,21 @@ class LateBackbone:
 
     @property
     def config(self) -> BackboneConfig:
-        """Its settings."""
+        """Settings of the backbone."""
         return self.described.config
 
     @property
     def num_features(self) -> int:
-        """Width of its features."""
+        """Number of features of an image."""
         return self.described.num_features
 
     @property
     def fixed_size(self) -> int | None:
-        """The only side in pixels that images may have, where there is one."""
+        """The only side in pixels that images may have, or None where several are possible."""
         return self.described.fixed_size
 
     def build(self) -> Backbone:
-        """The network, the same one every time. Torch's global random state stays as it is."""
+        """Return the network, the same one every time, without changing torch's random state."""
         if self._built is None:
             with torch.random.fork_rng(devices=[]):
                 self._built = self.make()

@@ -1,4 +1,4 @@
-"""Any PyTorch module as a float backbone, to learn from."""
+"""Float backbone from any PyTorch module, to be used as a teacher."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from burn.core.errors import UserError
 
 
 class ModuleBackbone(Backbone):
-    """A module that takes floating-point images in [0, 1] and gives features.
+    """Float backbone around a copy of a module that maps images in [0, 1] to features.
 
     Args:
-        module: Maps float32 (batch, 3, height, width) to (batch, features). Its own normalisation
-            belongs inside it.
-        size: Side in pixels of images that it can take.
+        module: Maps float32 (batch, 3, height, width) to (batch, features), and normalizes the
+            images itself.
+        size: Side in pixels of the images with which the module is tried.
 
     Raises:
-        UserError: It cannot take such images, or does not give one vector for each.
+        UserError: The module cannot take such images, or does not give one vector for each.
     """
 
     def __init__(self, module: nn.Module, size: int) -> None:
@@ -32,7 +32,7 @@ class ModuleBackbone(Backbone):
         try:
             with torch.inference_mode():
                 features = module(torch.zeros(2, 3, size, size, device=device))
-        except Exception as error:  # a stranger's code
+        except Exception as error:  # a module may raise anything
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise UserError(
                 f"teacher {name} cannot take float images (2, 3, {size}, {size}): {reason}"
@@ -46,7 +46,7 @@ class ModuleBackbone(Backbone):
         self.module = module
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features: (batch, num_features)."""
+        """Return features of shape (batch, num_features)."""
         if images.dtype == torch.uint8:
             images = images.to(torch.float32) / 255
         return self.module(images)

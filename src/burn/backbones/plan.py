@@ -1,4 +1,4 @@
-"""The layers of ReActNet-A by their sizes, without the network, so that they need no torch."""
+"""Sizes of ReActNet-A's layers, separate from the network so that they need no torch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class BinaryConvolutionPlan:
-    """A binary convolution with padding that keeps the size, before its stride.
+    """Sizes of a binary convolution, whose padding keeps height and width at stride 1.
 
     Attributes:
-        name: Name of the layer in the network, `blocks.0.spatial`.
-        in_channels: Channels of its input.
-        out_channels: Channels of its output.
+        name: Name of the layer in the network, such as `blocks.0.spatial`.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
         kernel: Side of the kernel in pixels, 3 or 1.
         stride: 1 or 2.
     """
@@ -47,13 +47,13 @@ class BinaryConvolutionPlan:
 
 @dataclass(frozen=True)
 class ReActNetPlan:
-    """What a ReActNet consists of.
+    """Sizes of all layers of a ReActNet.
 
     Attributes:
         stem_channels: Output channels of the stem, a 3×3 float convolution.
-        stem_stride: Its stride, 1 or 2.
-        blocks: The two binary convolutions of each block, 3×3 and 1×1, in their order.
-        feature_layer: Whether Linear and ReLU follow the pooling, as wide as the features.
+        stem_stride: Stride of the stem, 1 or 2.
+        blocks: The two binary convolutions of each block, 3×3 and then 1×1.
+        feature_layer: Whether Linear and ReLU, as wide as the features, follow the pooling.
     """
 
     stem_channels: int
@@ -63,25 +63,30 @@ class ReActNetPlan:
 
     @property
     def num_features(self) -> int:
-        """Features of an image."""
+        """Number of features of an image."""
         return self.blocks[-1][1].out_channels
 
     @property
     def convolutions(self) -> Iterator[BinaryConvolutionPlan]:
-        """All binary convolutions in their order."""
+        """All binary convolutions in order."""
         for block in self.blocks:
             yield from block
 
 
 def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
-    """The plan that a configuration asks for.
+    """Return the plan of the ReActNet that a configuration describes.
 
-    Raises UserError for a width with which a block's output is no multiple of its input.
+    Raises:
+        UserError: With this width, the output channels of a block are not a multiple of its input
+            channels.
     """
     widths = [max(8, round(config.width * c)) for c in (STEM_CHANNELS, *(c for c, _ in _PLAN))]
     for before, after in pairwise(widths):
         if after % before:
-            raise UserError(f"width {config.width} does not double evenly: {widths}")
+            raise UserError(
+                f"width {config.width} gives the channels {widths}, of which {after} is not a "
+                f"multiple of {before}: give another width"
+            )
     strides = [1 if stage is None else config.stage_strides[stage] for _, stage in _PLAN]
     blocks = tuple(
         block_plan(f"blocks.{i}", before, after, stride)
@@ -94,7 +99,7 @@ def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
 def block_plan(
     name: str, in_channels: int, out_channels: int, stride: int
 ) -> tuple[BinaryConvolutionPlan, BinaryConvolutionPlan]:
-    """A block's 3×3 convolution, which has its stride, and its 1×1, which has its width."""
+    """Return a block's 3×3 convolution, which has its stride, and its 1×1, which has its width."""
     return (
         BinaryConvolutionPlan(f"{name}.spatial", in_channels, in_channels, 3, stride),
         BinaryConvolutionPlan(f"{name}.pointwise", in_channels, out_channels, 1, 1),
@@ -102,7 +107,7 @@ def block_plan(
 
 
 def parameter_shapes(plan: ReActNetPlan) -> dict[str, Shape]:
-    """Shapes of the network's parameters by name."""
+    """Return the shapes of the network's parameters by name."""
     shapes: dict[str, Shape] = {"stem.weight": (plan.stem_channels, 3, 3, 3)}
 
     def channels(*names: str, count: int) -> None:
@@ -111,8 +116,11 @@ def parameter_shapes(plan: ReActNetPlan) -> dict[str, Shape]:
     channels("stem_norm.weight", "stem_norm.bias", count=plan.stem_channels)
     for part in plan.convolutions:
         shapes[f"{part.name}.weight"] = (
-            part.out_channels, part.in_channels, part.kernel, part.kernel
-        )  # fmt: skip
+            part.out_channels,
+            part.in_channels,
+            part.kernel,
+            part.kernel,
+        )
         shapes[f"{part.name}.sign.shift"] = (part.in_channels,)
         channels(
             *(f"{part.name}_norm.{name}" for name in ("weight", "bias")),
@@ -126,7 +134,7 @@ def parameter_shapes(plan: ReActNetPlan) -> dict[str, Shape]:
 
 
 def state_shapes(plan: ReActNetPlan) -> Mapping[str, Shape]:
-    """Shapes of all that the network's state dict holds, by name."""
+    """Return the shapes of all entries of the network's state dict by name."""
     shapes = parameter_shapes(plan)
     norms = {"stem_norm": plan.stem_channels}
     norms |= {f"{part.name}_norm": part.out_channels for part in plan.convolutions}

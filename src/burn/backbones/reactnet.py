@@ -1,4 +1,4 @@
-"""ReActNet-A, the paper's binary student: MobileNet-v1's plan with binary convolutions."""
+"""ReActNet-A, the paper's binary student: MobileNet-v1's layout with binary convolutions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,23 @@ from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.block import Half, train_block
 from burn.layers.chain import Chain
 
-_TRUNK_BLOCKS = 11  # up to the last widening, whose stride makes 32 of 16
+_TRUNK_BLOCKS = 11  # before the last widening, which takes the stride from 16 to 32
 
 
 class Block(nn.Module):
-    """3×3 binary convolution, then 1×1, each followed by BN, a shortcut around both, and RPReLU.
+    """ReActNet block: a 3×3 and a 1×1 binary convolution, each with BN, shortcut and RPReLU.
 
-    x: (batch, in_channels, h, w) -> (batch, out_channels, h/stride, w/stride). The 3×3 keeps the
-    width; a strided one has a 2×2 average pool on its shortcut. Where the 1×1 doubles the width,
-    its shortcut is the input twice: ReActNet writes this as two convolutions whose outputs are
-    concatenated, which is the same function and the same parameters.
+    It maps (batch, in_channels, h, w) to (batch, out_channels, h/stride, w/stride). The 3×3
+    convolution keeps the number of channels; where it has stride 2, its shortcut is a 2×2 average
+    pool. Where the 1×1 convolution doubles the number of channels, its shortcut is the input twice.
+    ReActNet's authors write this as two convolutions whose outputs are concatenated, which is the
+    same function with the same parameters.
+
+    Args:
+        spatial: Sizes of the 3×3 convolution.
+        pointwise: Sizes of the 1×1 convolution.
+        config: Gradients and initialization of the convolutions.
+        precision: Whether activations and weights are binary.
     """
 
     def __init__(
@@ -39,9 +46,15 @@ class Block(nn.Module):
 
         def convolution(plan: BinaryConvolutionPlan) -> BinaryConv2d:
             return BinaryConv2d(
-                plan.in_channels, plan.out_channels, plan.kernel, plan.stride, precision,
-                config.activation_gradient, config.weight_gradient, config.weight_init,
-            )  # fmt: skip
+                plan.in_channels,
+                plan.out_channels,
+                plan.kernel,
+                plan.stride,
+                precision,
+                config.activation_gradient,
+                config.weight_gradient,
+                config.weight_init,
+            )
 
         self.stride, self.repeat = spatial.stride, pointwise.out_channels // pointwise.in_channels
         self.spatial = convolution(spatial)
@@ -56,7 +69,7 @@ class Block(nn.Module):
             Half(self.spatial, self.spatial_norm, self.spatial_activation),
             Half(self.pointwise, self.pointwise_norm, self.pointwise_activation),
         ]
-        # One image has no statistics of its own where the map is a pixel: BN says so below.
+        # A single image with a map of one pixel has no statistics: BN below raises its own error.
         if len(x) > 1 and all(half.fits() for half in halves) and not torch.compiler.is_compiling():
             return train_block(x, halves)
         shortcut = F.avg_pool2d(x, 2, ceil_mode=True) if self.stride == 2 else x
@@ -68,11 +81,18 @@ class Block(nn.Module):
 class ReActNet(Backbone):
     """ReActNet-A without its classifier (paper, section 4; Liu et al., ECCV 2020).
 
-    Widths are 32, 64, 128, 128, 256, 256, 512 (6 times), 1024, 1024, times `config.width`. The
-    stem, a 3×3 convolution with BN, stays in float. Total stride 32 by default: 1024×7×7 from 224
-    pixels; `config.stem_stride` and `config.stage_strides` (at the widths 128, 256, 512, 1024)
-    lower it for small images. Convolutions, the stem too, start uniform in ±1/sqrt(fan-in), BN at
-    (1, 0), shifts at 0, PReLU slopes at 0.25.
+    The widths are 32, 64, 128, 128, 256, 256, 512 (6 times), 1024, 1024, times `config.width`. The
+    stem, a 3×3 convolution with BN, stays in float. The total stride is 32 by default, which makes
+    1024×7×7 of 224 pixels; `config.stem_stride` and `config.stage_strides` (at the widths 128, 256,
+    512, 1024) lower it for small images. Convolutions, including the stem, start uniform in
+    ±1/sqrt(fan-in), BN at (1, 0), shifts at 0 and PReLU slopes at 0.25.
+
+    Args:
+        config: Width, strides, feature layer, gradients and initialization.
+        precision: Whether activations and weights are binary.
+
+    Raises:
+        UserError: The width does not suit the layers; see `reactnet_plan`.
     """
 
     def __init__(self, config: BackboneConfig, precision: Precision) -> None:

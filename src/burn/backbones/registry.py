@@ -1,4 +1,4 @@
-"""Backbones by name."""
+"""Functions that check, describe and build backbones by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Backbone`, and with it torch, when it is first asked for."""
+    """Import `Backbone`, and torch with it, when it is first used."""
     if name != "Backbone":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from burn.backbones.base import Backbone
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 
 def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
-    """A freshly initialised backbone (by torch's global random state), channels last.
+    """Return a backbone in channels-last format, initialized from torch's global random state.
 
     Raises:
         UserError: Name, width, strides and precision do not go together, or the network is too
@@ -52,10 +52,12 @@ def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
 
 
 def describe_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
-    """The backbone with names and shapes but without numbers: it is on torch's meta device.
+    """Return the backbone on torch's meta device, with names and shapes but without weights.
 
-    It takes no memory, whatever its size, and draws no random numbers. Raises UserError as
-    `build_backbone` does.
+    It takes no memory, whatever its size, and draws no random numbers.
+
+    Raises:
+        UserError: Name, width, strides and precision do not go together.
     """
     import torch
 
@@ -69,7 +71,7 @@ def _build(config: BackboneConfig, precision: Precision) -> Backbone:
         raise UserError(f"backbone {config.name} has no binary layers: train it in one stage")
     entry = BACKBONES.get(config.name)
     if entry is None:
-        # timm is slow to import: burn's own networks do not wait for it.
+        # timm is slow to import, so it is imported only where a network needs it.
         from burn.backbones.float import FloatBackbone
 
         return FloatBackbone(config)
@@ -80,17 +82,20 @@ def _build(config: BackboneConfig, precision: Precision) -> Backbone:
 
 
 def _check_built(built: Any, entry: BackboneEntry) -> None:
-    """Raise UserError where what a plugin built is no backbone of that name."""
+    """Raise UserError unless a plugin has built a backbone of the name that it registered."""
     from burn.backbones.base import Backbone
 
     if not isinstance(built, Backbone):
-        raise UserError(f"backbone {entry.name}: a {type(built).__name__} is no burn.Backbone")
+        raise UserError(f"backbone {entry.name}: a {type(built).__name__} is not a burn.Backbone")
     if built.config.name != entry.name:
-        raise UserError(f"backbone {entry.name}: it was not given the config that it is built from")
+        raise UserError(
+            f"backbone {entry.name}: it must give burn.Backbone the config that it is called with, "
+            f"not one named {built.config.name}"
+        )
 
 
 def _check_memory(described: Backbone) -> None:
-    """Raise UserError for a network that this machine could not hold twice."""
+    """Raise UserError for a network of which this machine cannot hold two copies in memory."""
     config, memory = described.config, memory_bytes()
     size = sum(t.numel() * t.element_size() for t in described.state_dict().values())
     if memory is not None and 2 * size > memory:
@@ -101,7 +106,11 @@ def _check_memory(described: Backbone) -> None:
 
 
 def check_backbone(config: BackboneConfig) -> None:
-    """Raise UserError for settings out of range, or that do not belong to the architecture."""
+    """Check that settings are in range and belong to the architecture.
+
+    Raises:
+        UserError: A setting is out of range, or the architecture does not have it.
+    """
     if not 0 < config.width <= 16:
         raise UserError(f"width {config.width} is not in (0, 16]")
     if config.stem_stride not in (None, 1, 2):

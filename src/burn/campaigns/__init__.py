@@ -1,1 +1,1 @@
-"""Many runs at one budget: comparisons of methods and ablations of a recipe."""
+"""Campaigns of many runs at one budget: comparisons of methods and ablations of a recipe."""

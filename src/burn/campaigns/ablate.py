@@ -1,4 +1,4 @@
-"""`burn ablate`: BURN with one choice changed at a time, at equal budget, in one table."""
+"""`burn ablate`: train BURN with one choice changed at a time, at equal budget."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ _NEEDS_LABELLED = "labelled-teacher"
 
 @dataclass(frozen=True)
 class Ablation:
-    """What all variants have in common.
+    """Settings that all variants share.
 
     Attributes:
-        data: images with labels to learn from; labels serve evaluation alone.
+        data: images with labels to learn from; the labels are only used for evaluation.
         test: images with labels to evaluate on.
         budget: images that each variant sees in all of its stages together; the views of an image
             count once. Variants named double see twice as many.
         teacher: float teacher, as for pretraining.
-        labelled_teacher: the other teacher of group teacher.
+        labelled_teacher: teacher trained with labels, for group teacher.
         teacher_size: side in pixels of the views that `teacher` sees; default: the recipe's.
-        labelled_teacher_size: the same of `labelled_teacher`.
+        labelled_teacher_size: the same for the views that `labelled_teacher` sees.
         recipe: a recipe of method burn, of which each variant changes one choice.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
     """
@@ -59,40 +59,61 @@ class Ablation:
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
 
     def check(self) -> None:
-        """Raise UserError for values out of range and recipes of other methods."""
+        """Check the settings.
+
+        Raises:
+            UserError: A value is out of range, or the recipe is of another method.
+        """
         if self.base().method != "burn":
-            raise UserError(f"--recipe {self.recipe} is not of method burn: burn_small, say")
+            raise UserError(f"--recipe {self.recipe} is not of method burn: try burn_small")
         require_within(
-            8, 4096, teacher_size=self.teacher_size,
+            8,
+            4096,
+            teacher_size=self.teacher_size,
             labelled_teacher_size=self.labelled_teacher_size,
-        )  # fmt: skip
+        )
         self.linear.check()
 
     def base(self) -> Recipe:
-        """The recipe that is varied."""
+        """Return the recipe that the variants change."""
         return find_recipe(self.recipe)
 
     def teacher_of(self, variant: str) -> str | None:
-        """What the variant learns from, as `--teacher` takes it."""
+        """Return the variant's teacher, as `--teacher` takes it, or None."""
         return self.labelled_teacher if variant == _NEEDS_LABELLED else self.teacher
 
     def recipe_of(self, variant: str) -> Recipe:
-        """What the variant trains by, before it is cut to the budget."""
+        """Return the variant's recipe, before it is cut to the budget."""
         size = self.labelled_teacher_size if variant == _NEEDS_LABELLED else self.teacher_size
         recipe = VARIANTS[variant](self.base())
         return recipe if size is None else replace(recipe, teacher_size=size)
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Variant `model`'s run. Raises UserError where the budget does not make a step."""
+        """Return the plan of one run.
+
+        Args:
+            model: Name of a variant.
+            seed: Random seed.
+            num_images: Number of training images.
+
+        Raises:
+            UserError: The budget is less than one optimizer step in each stage.
+        """
         recipe = self.recipe_of(model)
         recipe, steps = within_budget(recipe, self.budget * BUDGETS.get(model, 1), num_images)
         return RunPlan(self.recipe, recipe, self.data, self.teacher_of(model), seed, steps)
 
 
 def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
-    """The groups that `all` or names with commas mean; `all` leaves out teacher if there is one.
+    """Return the groups that `--groups` names.
 
-    Raises UserError for unknown names and a group without what it needs.
+    Args:
+        names: Names separated by commas, or `all`. Without a labelled teacher, `all` leaves out
+            group teacher.
+        labelled_teacher: The teacher trained with labels, or None.
+
+    Raises:
+        UserError: A name is unknown or given twice, or a group lacks its teacher.
     """
     if names == "all":
         return [g for g in GROUPS if labelled_teacher or _NEEDS_LABELLED not in g.variants]
@@ -101,12 +122,12 @@ def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
         group = find_group(name.strip())
         if group is None:
             there = ", ".join(g.name for g in GROUPS)
-            raise UserError(f"--groups: unknown {name.strip()!r}; there are all, {there}")
+            raise UserError(f"--groups: unknown {name.strip()!r}; give all, or some of {there}")
         if group in chosen:
             raise UserError(f"--groups: {group.name} is given twice")
         if _NEEDS_LABELLED in group.variants and not labelled_teacher:
             raise UserError(
-                "group teacher needs --labelled-teacher: a run of teacher_supervised_small, say"
+                "group teacher needs --labelled-teacher, such as a run of teacher_supervised_small"
             )
         chosen.append(group)
     return chosen
@@ -121,11 +142,24 @@ def ablate(
 ) -> list[Result]:
     """Train and evaluate every variant of the groups with every seed; finished runs are kept.
 
-    Variants that are the same run, such as what the recipe does anyway in several groups, are
-    trained once, under the first one's name; ablation.json says which. Each leaves a run folder
-    VARIANT-seedN in `out`; ablation.md shows all that `out` holds, which is returned: the results
-    of a run for every variant that it stands for; `show` receives them before ablation.md is
-    written. Raises what `compare` does.
+    Variants that amount to the same run, such as the recipe's own choice in several groups, are
+    trained once, under the first one's name; ablation.json records which. Each run leaves a folder
+    VARIANT-seedN in `execution.out`, and ablation.md shows everything in it. A run that fails does
+    not stop the others.
+
+    Args:
+        ablation: Settings that all variants share.
+        groups: Groups of variants to train.
+        execution: Folder, seeds and machine.
+        console: Console for progress.
+        show: Called with all results in the folder before ablation.md is written.
+
+    Returns:
+        All results in the folder; those of a run are repeated for every variant that it represents.
+
+    Raises:
+        UserError: A setting cannot be used, or a run failed.
+        Interrupted: After a signal. The same call resumes.
     """
     from burn.campaigns.run import run_campaign
 
@@ -134,12 +168,17 @@ def ablate(
     runs = runs_of_variants(ablation)
     wanted = dict.fromkeys(runs[variant] for group in groups for variant in group.variants)
     failed = run_campaign(
-        "ablation", ablation, list(wanted), execution, console,
-        settings=asdict(ablation), runs=runs,
+        "ablation",
+        ablation,
+        list(wanted),
+        execution,
+        console,
+        settings=asdict(ablation),
+        runs=runs,
         floor=set(wanted),
         references={TEACHER: ablation.teacher, LABELLED_TEACHER: ablation.labelled_teacher},
         sizes={TEACHER: ablation.teacher_size, LABELLED_TEACHER: ablation.labelled_teacher_size},
-    )  # fmt: skip
+    )
     results = read_ablation(execution.out, runs)
     if results:
         show(results)
@@ -149,20 +188,27 @@ def ablate(
 
 
 def runs_of_variants(ablation: Ablation) -> dict[str, str]:
-    """Each variant's first one with the same recipe and teacher, which is trained for both."""
+    """Map each variant to the first with the same recipe and teacher, which is trained for both."""
     made = {
         variant: (
-            ablation.recipe_of(variant), ablation.teacher_of(variant), BUDGETS.get(variant, 1)
+            ablation.recipe_of(variant),
+            ablation.teacher_of(variant),
+            BUDGETS.get(variant, 1),
         )
         for variant in VARIANTS
-    }  # fmt: skip
+    }
     return {
         variant: next(other for other in made if made[other] == made[variant]) for variant in made
     }
 
 
 def read_ablation(out: Path, runs: dict[str, str]) -> list[Result]:
-    """The results in `out`, each under the name of every variant that its run stands for."""
+    """Read the results in `out`, repeated under the name of every variant that a run represents.
+
+    Args:
+        out: Folder of the ablation.
+        runs: The variant that is trained for each variant, as of `runs_of_variants`.
+    """
     from burn.campaigns.folder import read_campaign
 
     results = read_campaign(out)

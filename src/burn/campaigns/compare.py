@@ -1,4 +1,4 @@
-"""`burn compare`: several methods on the same images, network and budget, trained and evaluated."""
+"""`burn compare`: train and evaluate several methods on the same images, network and budget."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ COMPARED: tuple[str, ...] = (*PAPERS_METHODS, *VARIANTS_OF_BURN)
 
 
 def compared() -> tuple[str, ...]:
-    """The names that `--methods` takes: the paper's, BURN's variants, and registered methods."""
+    """Return the names that `--methods` takes: the paper's, BURN's variants and plugins'."""
     own = (name for name, entry in METHODS.items() if entry.plugin is not None)
     return (*COMPARED, *own)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What every method has in common. Its own settings are those of its recipe, `recipe_of`.
+    """Settings that all compared methods share; `recipe_of` gives each method's own.
 
     Attributes:
         data: images to learn from, as for pretraining; with labels, which evaluation needs.
         test: images with labels to evaluate on.
-        budget: images that each method sees in all of its stages together, to less than a batch a
-            stage; the views of an image count once.
+        budget: images that each method sees in all of its stages together, rounded down to whole
+            batches in each stage; the views of an image count once.
         teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
             s2bnn.
         labelled_teacher: teacher of supervised_kl, with its classifier.
         teacher_size: side in pixels of the views that `teacher` sees; default: the student's.
-        labelled_teacher_size: the same of `labelled_teacher`.
-        family: whose recipes: small images, imagenet or imagenet100.
-        stages: of each method; default: its recipe's.
+        labelled_teacher_size: the same for the views that `labelled_teacher` sees.
+        family: recipes to use: for small images, imagenet or imagenet100.
+        stages: number of stages of each method; default: its recipe's.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
     """
 
@@ -71,29 +71,41 @@ class Comparison:
     linear: LinearConfig = field(default_factory=lambda: LinearConfig(augment="none"))
 
     def check(self, methods: Sequence[str]) -> None:
-        """Raise UserError for values out of range, unknown methods and lacking teachers."""
+        """Check the settings for some methods.
+
+        Args:
+            methods: The names of the models to compare.
+
+        Raises:
+            UserError: A value is out of range, a method is unknown or given twice, or a teacher is
+                missing.
+        """
         for method in methods:
             if method not in compared():
-                raise UserError(f"--methods: unknown {method!r}; there are {', '.join(compared())}")
+                raise UserError(
+                    f"--methods: unknown {method!r}; give some of {', '.join(compared())}"
+                )
         if not methods or len(set(methods)) < len(methods):
-            raise UserError("--methods: give each once, and at least one")
+            raise UserError("--methods: give at least one, and each once")
         for method in methods:
             if is_taught(method) and not self.teacher_of(method):
                 option, recipe = "teacher", "teacher_small"
                 if is_taught_classes(method):
                     option, recipe = "labelled-teacher", "teacher_supervised_small"
                 raise UserError(
-                    f"method {method} needs --{option}: a run of {recipe}, say, or "
+                    f"method {method} needs --{option}: give a run of {recipe}, for example, or "
                     f"ARCHITECTURE:FILE; or leave {method} out of --methods"
                 )
         require_within(
-            8, 4096, teacher_size=self.teacher_size,
+            8,
+            4096,
+            teacher_size=self.teacher_size,
             labelled_teacher_size=self.labelled_teacher_size,
-        )  # fmt: skip
+        )
         self.linear.check()
 
     def teacher_of(self, method: str) -> str | None:
-        """What the method learns from, as `--teacher` takes it."""
+        """Return the method's teacher, as `--teacher` takes it, or None."""
         if not is_taught(method):
             return None
         return self.labelled_teacher if is_taught_classes(method) else self.teacher
@@ -104,9 +116,17 @@ class Comparison:
         return self.labelled_teacher_size if is_taught_classes(method) else self.teacher_size
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Method `model`'s recipe, cut or stretched to the budget; warm-up is a fifth at most.
+        """Return the plan of one run: the method's recipe, cut or extended to the budget.
 
-        Raises UserError where the budget does not make a step.
+        Warm-up is limited to a fifth of the steps.
+
+        Args:
+            model: Name of a method or of a variant of BURN.
+            seed: Random seed.
+            num_images: Number of training images.
+
+        Raises:
+            UserError: The budget is less than one optimizer step in each stage.
         """
         name, recipe = recipe_of(model, self.family)
         if self.stages is not None:
@@ -117,10 +137,18 @@ class Comparison:
 
 
 def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
-    """Name and recipe of a model of a comparison.
+    """Return the name and the recipe of a model of a comparison.
 
-    It is MODEL_FAMILY. For a registered method without such a recipe it is that of the method of
-    burn's that needs the same: burn's with a teacher, supervised's with labels, or else simclr's.
+    The recipe is MODEL_FAMILY. A registered method without such a recipe takes that of one of
+    burn's methods with the same needs: burn's if it needs a teacher, supervised's if it needs
+    labels, or else simclr's.
+
+    Args:
+        model: Name of a method or of a variant of BURN.
+        family: small, imagenet or imagenet100.
+
+    Raises:
+        UserError: There is no such recipe.
     """
     name, entry = f"{model}_{family}", METHODS.get(model)
     if entry is None or entry.plugin is None or name in RECIPES:
@@ -136,12 +164,25 @@ def compare(
     console: Console,
     show: Callable[[Sequence[Result]], None] = lambda _: None,
 ) -> list[Result]:
-    """Train and evaluate every method with every seed; what the folder already holds is kept.
+    """Train and evaluate every method with every seed; finished runs in the folder are kept.
 
-    Each leaves a run folder METHOD-seedN, with its compared.jsonl; later calls may add methods and
-    seeds, but not change settings. comparison.md and .svg show all that the folder holds, which is
-    returned; `show` receives it before anything of it is written. A run that fails does not stop
-    the others. Raises UserError as `pretrain` does, Interrupted after a signal.
+    Each run leaves a folder METHOD-seedN with its compared.jsonl. Later calls may add methods and
+    seeds, but not change settings. comparison.md and comparison.svg show everything in the folder.
+    A run that fails does not stop the others.
+
+    Args:
+        comparison: Settings that all methods share.
+        methods: Names of the models to compare.
+        execution: Folder, seeds and machine.
+        console: Console for progress.
+        show: Called with all results in the folder before comparison.md and .svg are written.
+
+    Returns:
+        All results in the folder, including those of earlier calls.
+
+    Raises:
+        UserError: A setting cannot be used, or a run failed.
+        Interrupted: After a signal. The same call resumes.
     """
     from burn.campaigns.folder import read_campaign
     from burn.campaigns.run import run_campaign
@@ -150,14 +191,19 @@ def compare(
     require_alone("compare")
     comparison.check(methods)
     failed = run_campaign(
-        "comparison", comparison, methods, execution, console,
-        settings=asdict(comparison), floor=methods,
+        "comparison",
+        comparison,
+        methods,
+        execution,
+        console,
+        settings=asdict(comparison),
+        floor=methods,
         references={TEACHER: comparison.teacher, LABELLED_TEACHER: comparison.labelled_teacher},
         sizes={
             TEACHER: comparison.teacher_size,
             LABELLED_TEACHER: comparison.labelled_teacher_size,
         },
-    )  # fmt: skip
+    )
     results = read_campaign(execution.out)
     if results:
         show(results)

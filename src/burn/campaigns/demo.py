@@ -1,4 +1,4 @@
-"""The demo: the whole road on built-in images, in minutes on two CPU cores."""
+"""`burn demo`: pretrain, evaluate and pack on built-in images, in minutes on two CPU cores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from burn.runtime.ranks import require_alone
 from burn.training.plan import Machine, RunPlan
 from burn.training.run import train_plan
 
-_STUDENT = "BURN, binary"  # in tables, of the network that is shipped
+_STUDENT = "BURN, binary"  # the packed network's name in tables
 
 
 def run_demo(
@@ -38,10 +38,23 @@ def run_demo(
 ) -> list[Result]:
     """Train a teacher and a student on digits, evaluate both on held-out digits, pack the student.
 
-    Leaves teacher/, student/, linear/ (the classifier), student.bnn, packed.json, results.jsonl
-    (which has the packed file's numbers too), what kNN keeps of the student, demo.png and demo.svg
-    in `out`. What an earlier demo finished there is kept, unless `overwrite`. Raises UserError as
-    `pretrain` does.
+    The folder then has teacher/, student/, linear/ (the classifier), student.bnn, packed.json,
+    results.jsonl (with the packed file's numbers), the files that kNN keeps of the student,
+    demo.png and demo.svg.
+
+    Args:
+        out: Folder of the demo. Finished parts of an earlier demo are kept.
+        seed: Random seed.
+        device: auto, cpu or cuda.
+        console: Console for progress.
+        overwrite: Train again instead of keeping finished parts.
+
+    Returns:
+        The results of kNN and linear evaluation.
+
+    Raises:
+        UserError: `out` cannot be used.
+        Interrupted: After a signal. The same command resumes.
     """
     require_alone("demo")
     out.mkdir(parents=True, exist_ok=True)
@@ -82,9 +95,9 @@ def _run_demo(
 
 
 def _evaluate(teacher: Path, student: Path, out: Path, seed: int, console: Console) -> list[Result]:
-    """kNN and linear for the student, fresh and trained, and for the teacher.
+    """Evaluate the student, with random and trained weights, and the teacher by kNN and linear.
 
-    What kNN keeps of the trained student goes to `out`.
+    The files that kNN keeps of the trained student are written to `out`.
     """
     trained = find_checkpoint(student)
     rows = (

@@ -15,15 +15,15 @@ from burn.core.inputs import read_text
 from burn.core.paths import same_path
 from burn.core.results import Result, read_results, result_lines
 
-RESULTS_FILE = "compared.jsonl"  # kNN and linear; other protocols have a file each beside it
-KEPT = "evaluation"  # folder of what protocols resume from
-_LATER = {"teacher_size", "labelled_teacher_size"}  # settings that campaigns once did not have
+RESULTS_FILE = "compared.jsonl"  # kNN and linear; every other protocol has its own file beside it
+KEPT = "evaluation"  # folder of the files from which protocols resume
+_LATER = {"teacher_size", "labelled_teacher_size"}  # settings missing in older campaigns
 FEATURES = "teacher-features"  # folder of the cache that all runs share
 _NUMBERS = [("knn", "top1"), ("linear", "top1"), ("linear", "top5")]
 
 
 def read_campaign(out: Path) -> list[Result]:
-    """Results of everything in the folder that is evaluated, in the order of names."""
+    """Read the results of all evaluated networks in the folder, in the order of file names."""
     files = [
         (file, file.parent.name.rpartition("-seed")[0], True)
         for file in out.glob(f"*/{RESULTS_FILE}")
@@ -49,17 +49,24 @@ def open_folder(
     fingerprints: Mapping[str, str],
     told: Mapping[str, Any],
 ) -> None:
-    """A new folder, or one whose runs have the same settings, which stand in NAME.json.
+    """Create a campaign's folder, or check that an existing one has the same settings.
 
-    shared: settings that may not change; but a teacher may be added, and data and teachers may be
-    named in another way. fingerprints: of data and teachers, by name; they may not change. told:
-    what NAME.json says besides, each time anew. Raises UserError naming what did change.
+    Args:
+        out: Folder of the campaign.
+        name: Name of the campaign; its settings are in NAME.json.
+        shared: Settings that may not change. A teacher may be added, though, and data and teachers
+            may be named in another way.
+        fingerprints: Fingerprints of data and teachers, by name; they may not change.
+        told: Further entries of NAME.json, written anew each time.
+
+    Raises:
+        UserError: A setting or a fingerprint has changed, or the folder is not a campaign's.
     """
     shared = json.loads(json.dumps(shared))
     file = out / f"{name}.json"
     remove_unfinished(out)
     if file.is_file():
-        content = read_text(file)  # without permission it is not damaged
+        content = read_text(file)  # outside try: a file without read permission is not damaged
         try:
             stored = json.loads(content)
             known = {name: stored[name] for name in shared if name not in _LATER}
@@ -67,13 +74,13 @@ def open_folder(
             before = dict(stored.get("files", {}))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{file} is damaged: remove it to begin anew") from error
-        names: dict[str, str] = {}  # of the same file: as given now -> as in the campaign's file
+        names: dict[str, str] = {}  # name given now -> name in NAME.json, for the same file
         for name, value in shared.items():
             was, is_teacher = known[name], name in ("teacher", "labelled_teacher")
             if was == value or (is_teacher and None in (value, was)):
                 continue
             if name in _LATER and known[name.removesuffix("_size")] is None:
-                known[name] = value  # of a teacher that is added
+                known[name] = value  # the size of a teacher that is added
                 continue
             same = (is_teacher or name in ("data", "test")) and (
                 same_path(str(was), str(value))
@@ -88,9 +95,7 @@ def open_folder(
         shared = {**shared, **{n: known[n] for n in shared if known[n] is not None}}
         for name, fingerprint in fingerprints.items():
             if before.get(names.get(name, name), fingerprint) != fingerprint:
-                raise UserError(
-                    f"{name} is not what it was when {out} was begun: give another --out"
-                )
+                raise UserError(f"{name} has changed since {out} was begun: give another --out")
         fingerprints = {**before, **fingerprints}
     elif out.is_dir() and any(not _is_ours(path) for path in out.iterdir()):
         raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")
@@ -100,18 +105,25 @@ def open_folder(
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a campaign may have left it. Its runs know themselves what they were begun with."""
+    """Return whether a campaign may have left the path; runs check their own settings."""
     if path.is_dir():
         return "-seed" in path.name or path.name in ("logs", FEATURES) or KEPT in path.name
     return path.suffix in (".jsonl", ".md", ".svg")
 
 
 def reference_file(name: str) -> str:
+    """Return the name of the file of a reference's results."""
     return f"{name.replace(' ', '-')}.jsonl"
 
 
 def more_file(folder: Path, protocol: MoreProtocol, reference: str | None = None) -> Path:
-    """The file of a protocol's results: in a run's folder, or a reference's in the campaign's."""
+    """Return the file of a protocol's results.
+
+    Args:
+        folder: A run's folder or, for a reference, the campaign's.
+        protocol: Name of the protocol in `More`.
+        reference: Name of the reference, or None for a run.
+    """
     file = folder / (reference_file(reference) if reference else RESULTS_FILE)
     return file.with_name(f"{file.stem}-{protocol}.jsonl")
 
@@ -119,7 +131,17 @@ def more_file(folder: Path, protocol: MoreProtocol, reference: str | None = None
 def read_more(
     folder: Path, protocol: MoreProtocol, model: str, *, trained: bool
 ) -> list[Result] | None:
-    """The results that were written to `more_file`, or None where they are not, or not whole."""
+    """Read the results in `more_file`.
+
+    Args:
+        folder: A run's folder or, for a reference, the campaign's.
+        protocol: Name of the protocol in `More`.
+        model: Name of the model in the results.
+        trained: Whether the campaign trained the model; otherwise it is a reference.
+
+    Returns:
+        The results, or None if they are missing or incomplete.
+    """
     file = more_file(folder, protocol, None if trained else model)
     try:
         results = read_results(file)
@@ -141,7 +163,16 @@ def write_results(file: Path, results: Sequence[Result]) -> None:
 
 
 def read_results_of(file: Path, model: str, *, trained: bool) -> list[Result] | None:
-    """The results that `write_results` wrote, or None where they are not, or not whole."""
+    """Read the results of kNN and linear evaluation that `write_results` wrote.
+
+    Args:
+        file: File of the results.
+        model: Name of the model in the results.
+        trained: Whether the campaign trained the model; otherwise it is a reference.
+
+    Returns:
+        The results, or None if they are missing or incomplete.
+    """
     try:
         results = read_results(file)
         seed = int(file.parent.name.rpartition("-seed")[2]) if trained else 0
@@ -154,7 +185,10 @@ def read_results_of(file: Path, model: str, *, trained: bool) -> list[Result] | 
 
 
 def _is_whole(result: Result, model: str, seed: int, trained: bool) -> bool:
-    """Whether it is what tables and pictures take it for. May raise TypeError or KeyError."""
+    """Return whether a result has everything that tables and pictures read.
+
+    May raise TypeError or KeyError.
+    """
     settings = result.settings
     whole = (
         (result.model, result.seed, type(result.seed)) == (model, seed, int)

@@ -1,4 +1,4 @@
-"""One run of a campaign: trained, evaluated, and resumed where it stopped."""
+"""One run of a campaign: training, evaluation, and resuming."""
 
 from __future__ import annotations
 
@@ -37,7 +37,15 @@ from burn.training.teacher_cache import is_cacheable
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The images and protocols of evaluation: kNN, `linear`, and what `more` asks for."""
+    """The images and protocols by which a campaign's networks are evaluated.
+
+    Attributes:
+        train: Images that the protocols learn from.
+        test: Images that they are tested on.
+        linear: Settings of linear evaluation.
+        machine: Device and data-loader workers.
+        more: Protocols beside kNN and linear evaluation.
+    """
 
     train: str
     test: str
@@ -48,20 +56,40 @@ class EvaluationPlan:
     def evaluate(
         self, model: str, spec: str, seed: int, console: Console, size: int | None = None
     ) -> list[Result]:
-        """Results by kNN and linear evaluation, under the name `model`.
+        """Evaluate a network by kNN and linear evaluation.
 
-        The network's weights stay random if that is RANDOM. size: side of the views in pixels;
-        default: what the network is used to.
+        Args:
+            model: Name for the results. If it is RANDOM, the network's weights are random.
+            spec: The network: a run's folder, a checkpoint or a teacher.
+            seed: Random seed.
+            console: Console for progress.
+            size: Side of the views in pixels. None takes the network's own.
         """
         context = self._context(model, spec, seed, size, self.train, self.test)
         knn = run_knn(context, KnnConfig(), console)
         return [*knn, *run_linear(context, self.linear, console)]
 
     def evaluate_more(
-        self, protocol: MoreProtocol, model: str, spec: str, seed: int, console: Console,
-        kept: Path, size: int | None = None,
-    ) -> list[Result]:  # fmt: skip
-        """Results by another protocol; what it goes on from when interrupted is in `kept`."""
+        self,
+        protocol: MoreProtocol,
+        model: str,
+        spec: str,
+        seed: int,
+        console: Console,
+        kept: Path,
+        size: int | None = None,
+    ) -> list[Result]:
+        """Evaluate a network by another protocol.
+
+        Args:
+            protocol: Name of the protocol in `More`.
+            model: Name for the results. If it is RANDOM, the network's weights are random.
+            spec: The network: a run's folder, a checkpoint or a teacher.
+            seed: Random seed.
+            console: Console for progress.
+            kept: Folder of the files from which an interrupted protocol resumes.
+            size: Side of the views in pixels. None takes the network's own.
+        """
         train, test = self.train, self.test
         if protocol == "transfer":
             assert self.more.transfer_train is not None
@@ -84,15 +112,29 @@ class EvaluationPlan:
         machine = self.machine
         workers = default_workers(machine.device) if machine.workers is None else machine.workers
         return EvaluationContext(
-            model, spec, network.backbone.to(torch_device(machine.device)), views,
-            open_source(train, "train"), open_source(test, "test"), seed, workers=workers,
-            bfloat16=uses_bfloat16("auto", machine.device), training=network.training,
-        )  # fmt: skip
+            model,
+            spec,
+            network.backbone.to(torch_device(machine.device)),
+            views,
+            open_source(train, "train"),
+            open_source(test, "test"),
+            seed,
+            workers=workers,
+            bfloat16=uses_bfloat16("auto", machine.device),
+            training=network.training,
+        )
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a campaign in its folder, MODEL-seedN in `out`."""
+    """One run of a campaign.
+
+    Attributes:
+        model: Name of the method or variant.
+        plan: What is trained.
+        out: Folder of the campaign; the run's is MODEL-seedN in it.
+        evaluation: How the network is evaluated.
+    """
 
     model: str
     plan: RunPlan
@@ -101,16 +143,17 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         return f"{self.model}-seed{self.plan.seed}"
 
     @property
     def folder(self) -> Path:
+        """The run's folder."""
         return self.out / self.name
 
     @property
     def done(self) -> bool:
-        """Whether it is trained and evaluated: its results are written last."""
+        """Whether the run is trained and evaluated; its results are written last."""
         return self._trained and not self._lacking()
 
     @property
@@ -118,51 +161,67 @@ class Job:
         return read_results_of(self.folder / RESULTS_FILE, self.model, trained=True) is not None
 
     def _lacking(self) -> list[MoreProtocol]:
-        """Protocols beside kNN and linear that are asked for and not done."""
+        """Return the requested protocols, beside kNN and linear, without results."""
         return [
-            protocol for protocol in self.evaluation.more.protocols
+            protocol
+            for protocol in self.evaluation.more.protocols
             if read_more(self.folder, protocol, self.model, trained=True) is None
-        ]  # fmt: skip
+        ]
 
     def run(self, console: Console) -> None:
-        """Train, or resume, and evaluate. Raises Busy where another process is at it."""
+        """Train or resume the run, and evaluate it.
+
+        Raises:
+            Busy: Another process holds the run's folder.
+            UserError: The run cannot be trained or evaluated.
+            Interrupted: After a signal. The run is saved.
+        """
         console.rule(self.name)
         if not self._trained:
             self._train(console)
         for protocol in self._lacking():
             with locked(self.folder):
-                if protocol in self._lacking():  # not done by another command, meanwhile
+                if protocol in self._lacking():  # another command may have done it meanwhile
                     console.print(f"{self.name}: {protocol}")
                     results = self.evaluation.evaluate_more(
-                        protocol, self.model, str(self.folder), self.plan.seed, console,
+                        protocol,
+                        self.model,
+                        str(self.folder),
+                        self.plan.seed,
+                        console,
                         self.folder / KEPT,
-                    )  # fmt: skip
+                    )
                     trained = self._about_training()
                     write_results(more_file(self.folder, protocol), _with(results, trained))
 
     def _train(self, console: Console) -> None:
-        """Train, or resume, and evaluate by kNN and linear evaluation."""
+        """Train or resume the run, and evaluate it by kNN and linear evaluation."""
         cache = None
         if self.plan.teacher and is_cacheable(self.plan.recipe):
             cache = self.evaluation.machine.teacher_cache or str(self.out / FEATURES)
-        # Unreadable images are counted, as in the evaluation.
-        machine = replace(self.evaluation.machine, max_bad=1.0, teacher_cache=cache)
+        # Unreadable images are only counted, as in the evaluation.
+        machine = replace(self.evaluation.machine, max_bad="100%", teacher_cache=cache)
         summaries = train_plan(
-            self.plan, self.folder, machine, console, overwrite=False,
-            resume=(self.folder / "run.json").is_file(), resume_command="the same command",
-        )  # fmt: skip
+            self.plan,
+            self.folder,
+            machine,
+            console,
+            overwrite=False,
+            resume=(self.folder / "run.json").is_file(),
+            resume_command="the same command",
+        )
         with locked(self.folder):
-            if not self._trained:  # by another command, since the training has ended
+            if not self._trained:  # another command may have evaluated it since training ended
                 self._evaluate(summaries, console)
 
     def _about_training(self) -> Mapping[str, Any]:
-        """What its results say of its training."""
+        """Return the description of the training in the run's results."""
         results = read_results_of(self.folder / RESULTS_FILE, self.model, trained=True)
         assert results is not None
         return results[0].settings["pretraining"]
 
     def _evaluate(self, summaries: Sequence[StageSummary], console: Console) -> None:
-        """Write the results of a network that is trained."""
+        """Evaluate the trained network and write its results."""
         results = self.evaluation.evaluate(self.model, str(self.folder), self.plan.seed, console)
         train = open_source(self.plan.data, "train")
         seen = sum(summary.images_seen for summary in summaries)

@@ -1,4 +1,4 @@
-"""A campaign: several runs in one folder, at one budget, evaluated alike and resumable."""
+"""Campaigns: several runs in one folder, at one budget, evaluated alike and resumable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from burn.training.plan import Machine, RunPlan
 
 
 class Shared(Protocol):
-    """What all runs of a campaign have in common."""
+    """Settings that all runs of a campaign share."""
 
     @property
     def data(self) -> str:
@@ -52,7 +52,7 @@ class Shared(Protocol):
     def linear(self) -> LinearConfig: ...
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """The plan of one run. Raises UserError where the budget does not make a step."""
+        """Return the plan of one run, or raise UserError if the budget is less than one step."""
         ...
 
 
@@ -71,12 +71,26 @@ def run_campaign(
 ) -> list[str]:
     """Train and evaluate every model with every seed, each in a run folder MODEL-seedN.
 
-    settings: those that every later call must share, kept in NAME.json with `told`. references:
-    networks evaluated besides, by name; they are the teachers. sizes: side in pixels of the views
-    that they are evaluated on, by the same names, where it is not their own. floor: models whose
-    network with random weights, of the first that is done, is evaluated too. Returns what failed,
-    in a line each, which stops no other run. Raises UserError for what cannot be begun, Interrupted
-    after a signal: the same call resumes.
+    Args:
+        name: Name of the campaign, and of its file NAME.json.
+        shared: Settings that all runs share.
+        models: Names of methods or variants.
+        execution: Folder, seeds and machine.
+        console: Console for progress.
+        settings: Settings that every later call must share; they are kept in NAME.json.
+        references: Networks to evaluate as well, by name: the teachers.
+        sizes: Side in pixels of the views on which references are evaluated, by name. None or a
+            missing name takes the network's own.
+        floor: Models whose network is also evaluated with random weights; the first that is done is
+            used.
+        told: Further entries of NAME.json.
+
+    Returns:
+        A line for each run that failed. A failed run does not stop the others.
+
+    Raises:
+        UserError: The campaign cannot be started.
+        Interrupted: After a signal. The same call resumes.
     """
     out, machine = execution.out, execution.machine
     execution.check()
@@ -99,7 +113,7 @@ def run_campaign(
     data = {"--data": train.fingerprint, "--test": test.fingerprint}
     if not out.exists():
         out.mkdir(parents=True, exist_ok=True)
-    with locked(out, patience=30):  # another campaign in this folder is here for a moment only
+    with locked(out, patience=30):  # another campaign holds the folder only for a moment here
         open_folder(out, name, settings, teachers | data, told)
     failed = run_jobs(jobs, processes, console)
     random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
@@ -108,10 +122,13 @@ def run_campaign(
 
 
 def _evaluate_references(
-    out: Path, evaluation: EvaluationPlan, specs: Mapping[str, str | None],
-    sizes: Mapping[str, int | None], console: Console,
-) -> None:  # fmt: skip
-    """Evaluate what was not trained here, by name, where it is given and not evaluated yet."""
+    out: Path,
+    evaluation: EvaluationPlan,
+    specs: Mapping[str, str | None],
+    sizes: Mapping[str, int | None],
+    console: Console,
+) -> None:
+    """Evaluate the given networks that the campaign did not train, unless they have results."""
     for name, spec in specs.items():
         file = out / reference_file(name)
         if spec and read_results_of(file, name, trained=False) is None:
@@ -119,7 +136,7 @@ def _evaluate_references(
             write_results(file, evaluation.evaluate(name, spec, 0, console, sizes.get(name)))
         for protocol in evaluation.more.protocols if spec else ():
             if protocol.startswith("semi") and name != RANDOM:
-                continue  # a float network's fine-tuning would take longer than all others
+                continue  # fine-tuning a float network would take longer than all other runs
             if read_more(out, protocol, name, trained=False) is None:
                 console.rule(f"{name}, {protocol}")
                 kept = out / f"{reference_file(name).removesuffix('.jsonl')}-{KEPT}"
@@ -130,7 +147,7 @@ def _evaluate_references(
 
 
 def _check_processes(processes: int | None, machine: Machine) -> int:
-    """How many run at once. Raises UserError for more than there are GPUs."""
+    """Return how many runs are executed at once, or raise UserError if there are fewer GPUs."""
     if torch_device(machine.device).type != "cuda":
         return processes or 1
     count = torch.cuda.device_count()
@@ -140,9 +157,14 @@ def _check_processes(processes: int | None, machine: Machine) -> int:
 
 
 def _check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[str, str]:
-    """What would stop one of them after the hours that others took, now.
+    """Build every method once, to find errors now and not after the hours that other runs take.
 
-    teachers: all that belong to the campaign. Returns the SHA-256 of every teacher's file.
+    Args:
+        jobs: One run of each model.
+        teachers: All teachers of the campaign.
+
+    Returns:
+        The SHA-256 of every teacher's file.
     """
     loaded = {spec: load_teacher(spec) for spec in teachers if spec is not None}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""What `burn compare`, `ablate` and `analyze negatives` decide before torch is imported."""
+"""Settings of `burn compare`, `ablate` and `analyze negatives`, read before torch is imported."""
 
 from __future__ import annotations
 
@@ -15,29 +15,39 @@ from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.training.plan import Machine
 
-# Not trained here, but evaluated beside what is: the floor and what was learned from.
+# Networks that a campaign does not train, but evaluates for reference.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
-# Models of `burn compare` that are no method: the paper's feature similarity without classifiers,
+# Models of `burn compare` that are not methods: the paper's feature similarity without classifiers,
 # and its whole loss with the jointly trained classifier.
 FEATURE_ONLY, PAPER = "feature_only", "paper"
 VARIANTS_OF_BURN = (FEATURE_ONLY, PAPER)
 
 
 def is_taught(model: str) -> bool:
-    """Whether a model of a comparison learns from a teacher."""
+    """Return whether a model of a comparison learns from a teacher."""
     return model in VARIANTS_OF_BURN or (model in METHODS and METHODS[model].needs_teacher)
 
 
 def is_taught_classes(model: str) -> bool:
-    """Whether it learns from a teacher's classifier, so from the teacher trained with labels."""
+    """Return whether a model learns from a teacher's classifier, and so from a labelled teacher."""
     return model in METHODS and "classifier" in METHODS[model].needs
 
 
 def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe, int]:
-    """The recipe cut or stretched to `budget` images in all stages, and the steps of each stage.
+    """Cut or extend a recipe to `budget` images in all stages together.
 
-    Warm-up is a fifth at most: a short budget is not to be spent on it. Raises UserError where the
-    budget does not make a step.
+    Warm-up is limited to a fifth of the steps, so that a short budget is not spent on it.
+
+    Args:
+        recipe: The recipe.
+        budget: Images in all stages; the views of an image count once.
+        num_images: Number of training images.
+
+    Returns:
+        The changed recipe, and the optimizer steps of each stage.
+
+    Raises:
+        UserError: The budget is out of range, or less than one batch in each stage.
     """
     require_within(1, 10**12, budget=budget)
     batch = min(recipe.batch_size, num_images)
@@ -63,11 +73,11 @@ MoreProtocol = Literal["semi1", "semi10", "svm", "transfer"]
 
 @dataclass(frozen=True)
 class More:
-    """Protocols by which a campaign's networks are evaluated beside kNN and linear evaluation.
+    """Protocols beside kNN and linear evaluation by which a campaign's networks are evaluated.
 
     Attributes:
-        more: further protocols, with commas between, now or for runs that are trained: semi1,
-            semi10 (share of the labels in percent), svm (few shots), transfer.
+        more: further protocols, separated by commas, also for trained runs: semi1, semi10 (share of
+            the labels in percent), svm (few shots), transfer.
         transfer_train: images with labels that transfer learns from.
         transfer_test: images with labels that transfer is evaluated on.
         semi: settings of semi1 and semi10, whose share of the labels their names give.
@@ -80,20 +90,29 @@ class More:
 
     @property
     def protocols(self) -> tuple[MoreProtocol, ...]:
-        """The names in `more`. Raises UserError for unknown ones."""
+        """The names in `more`.
+
+        Raises:
+            UserError: A name is unknown or given twice.
+        """
         chosen: list[MoreProtocol] = []
         for word in filter(None, map(str.strip, self.more.split(","))):
             known = next((name for name in get_args(MoreProtocol) if name == word), None)
             if known is None:
                 there = ", ".join(get_args(MoreProtocol))
-                raise UserError(f"--more: unknown {word!r}; there are {there}")
+                raise UserError(f"--more: unknown {word!r}; give some of {there}")
             if known in chosen:
                 raise UserError(f"--more: {word} is given twice")
             chosen.append(known)
         return tuple(chosen)
 
     def check(self) -> None:
-        """Raise UserError for unknown protocols and data that are lacking or not used."""
+        """Check the settings.
+
+        Raises:
+            UserError: A protocol is unknown, or transfer's images are missing or given without
+                need.
+        """
         transfers = "transfer" in self.protocols
         for name in ("transfer_train", "transfer_test"):
             option = f"--{name.replace('_', '-')}"
@@ -106,14 +125,14 @@ class More:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a campaign's runs are made.
+    """Where and how a campaign's runs are executed.
 
     Attributes:
-        out: folder of the runs; what it already holds is kept.
-        seeds: each model is trained with each of them.
-        machine: on which all are trained and evaluated.
-        processes: how many run at once, each on a GPU of its own or with its share of the cores,
-            its output in logs/; default: one for each GPU, or one.
+        out: folder of the runs; finished runs in it are kept.
+        seeds: random seeds; each model is trained with each of them.
+        machine: the machine on which all are trained and evaluated.
+        processes: runs at the same time, each with a GPU or its share of the cores (default: one
+            for each GPU, or one). The output of each is in logs/.
         more: protocols beside kNN and linear evaluation.
     """
 
@@ -124,7 +143,11 @@ class Execution:
     more: More = field(default_factory=More)
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check the settings.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         check_seeds(self.seeds)
         self.machine.check()
         require_processes(1, processes=self.processes)
@@ -132,27 +155,43 @@ class Execution:
 
 
 def refuse_failed(failed: Sequence[str], out: Path) -> None:
-    """Raise UserError with the first of what `run_campaign` returned, if there is any."""
+    """Raise an error if a run failed.
+
+    Args:
+        failed: A line for each run that failed, as `run_campaign` returns them.
+        out: Folder of the campaign.
+
+    Raises:
+        UserError: The first failure.
+    """
     if failed:
-        raise UserError(f"{failed[0]}; what else was asked for is in {out}")
+        raise UserError(f"{failed[0]}; the results of the other runs are in {out}")
 
 
 def seeds_in(text: str) -> list[int]:
-    """Numbers with commas between. Raises UserError for what is none."""
+    """Return the random seeds that a text lists, separated by commas.
+
+    Raises:
+        UserError: The text contains something else, or a seed twice.
+    """
     try:
         words = [word.strip() for word in text.split(",")]
         seeds = [int(word) for word in words if word.isascii() and word.isdecimal()]
         if len(seeds) < len(words):
             raise ValueError
     except ValueError:
-        raise UserError(f"--seeds {text}: give whole numbers with commas between") from None
+        raise UserError(f"--seeds {text}: give whole numbers separated by commas") from None
     check_seeds(seeds)
     return seeds
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise UserError for seeds that are none."""
+    """Check random seeds.
+
+    Raises:
+        UserError: There is none, one is out of range or given twice, or there are more than 1,000.
+    """
     if not seeds or len(set(seeds)) < len(seeds) or any(not 0 <= s < 2**32 for s in seeds):
         raise UserError("--seeds: give numbers in 0 … 2³² - 1, each once")
     if len(seeds) > 1000:
-        raise UserError(f"--seeds: {len(seeds)} are more than 1,000")
+        raise UserError(f"--seeds: {len(seeds)} are too many: give at most 1,000")

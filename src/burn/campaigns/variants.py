@@ -1,4 +1,4 @@
-"""Variants for `burn ablate`: a BURN recipe's own choices, and the paper's method beside it."""
+"""The variants of `burn ablate`: changes of a BURN recipe's choices, and the paper's method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def _unchanged(recipe: Recipe) -> Recipe:
 def _paper(
     stages: Literal[1, 2], classifier: Literal["joint", "frozen", "none"], **changes: Any
 ) -> Change:
-    """The paper's loss and sign gradient with the recipe's network shape, views and optimizer."""
+    """Return the change to the paper's loss and sign gradient.
+
+    The recipe's network shape, views and optimizer stay.
+    """
 
     def change(recipe: Recipe) -> Recipe:
         loss = BurnConfig(
@@ -53,8 +56,8 @@ _KL_ALONE = {"lam": "constant", "lam_start": 0.0, "lam_end": 0.0}
 _CONSTANT = {"lam": "constant", "lam_end": 0.7}  # as in Table 7
 
 # Names that begin with "paper" are the paper's method, whatever the recipe does; the others change
-# one choice of the recipe. The components are the paper's Table 5. The teacher is not a recipe's,
-# but given beside it.
+# one choice of the recipe. The components are those of the paper's Table 5. The variants of the
+# teacher leave the recipe as it is, because a recipe has no teacher.
 VARIANTS: Mapping[str, Change] = {
     "one-stage": _stages(1),
     "two-stages": _stages(2),

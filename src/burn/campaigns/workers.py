@@ -1,4 +1,4 @@
-"""The runs of a campaign, one after the other or several at once in processes of their own."""
+"""Executes the runs of a campaign, one after the other or several at once in processes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ from burn.runtime.compute import Device, default_workers, torch_device
 from burn.runtime.signals import StopRequest
 from burn.runtime.streams import SafeStream
 
-_BUSY = 75  # exit status of a process whose run another burn holds: "temporary failure" in sysexits
+_BUSY = 75  # exit status if another burn holds the run: "temporary failure" in sysexits
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
-    """Train and evaluate what is not done yet, `processes` at once; what failed, in a line each.
+    """Train and evaluate the runs that are not done yet.
 
-    Raises Interrupted after a signal: everything is saved, and the same call goes on.
+    Args:
+        jobs: The runs.
+        processes: Number of runs at the same time.
+        console: Console for progress.
+
+    Returns:
+        A line for each run that failed or is held by another process.
+
+    Raises:
+        Interrupted: After a signal. Everything is saved, and the same call resumes.
     """
     waiting = [job for job in jobs if not job.done]
     processes = min(processes, len(waiting))
@@ -43,10 +52,10 @@ def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]
 
 
 def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
-    """What failed, in a line each."""
+    """Execute the runs in this process, and return a line for each that failed."""
     failed, busy = list[str](), list[Job]()
     for job in jobs:
-        if job.done:  # by another command, meanwhile
+        if job.done:  # another command may have done it meanwhile
             continue
         try:
             job.run(console)
@@ -54,7 +63,7 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
             raise
         except Busy:
             busy.append(job)
-            console.print(f"{job.name}: another burn process is using it, left to that one")
+            console.print(f"{job.name}: skipped, another burn process is using it")
         except UserError as error:
             failed.append(f"{job.name}: {error}")
             console.print(failed[-1], style="bold red")
@@ -62,7 +71,7 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
 
 
 def _still_busy(jobs: Sequence[Job]) -> list[str]:
-    """A line for what another campaign in the same folder has not finished either."""
+    """Return a line for the runs that another campaign in the folder has not finished either."""
     names = [job.name for job in jobs if not job.done]
     if not names:
         return []
@@ -73,9 +82,9 @@ def _still_busy(jobs: Sequence[Job]) -> list[str]:
 
 
 def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
-    """Each job in a process of its own, so many at a time; what failed, in a line each.
+    """Execute each run in its own process, and return a line for each that failed.
 
-    Raises Interrupted where a signal stopped them all.
+    Raises Interrupted if a signal stopped the runs.
     """
     logs = jobs[0].out / "logs"
     logs.mkdir(exist_ok=True)
@@ -91,7 +100,8 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                     job = waiting.pop(0)
                     log = logs / f"{job.name}.txt"
                     log.touch()
-                    # It loads the plugins before it reads the job, which may hold their classes.
+                    # The process loads the plugins before it unpickles the job, which may hold
+                    # their classes.
                     given = (imports(), pickle.dumps(job), processes, log)
                     process = context.Process(target=_run_alone, args=given)
                     with _one_gpu(slot, job.evaluation.machine.device):
@@ -101,7 +111,7 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
             time.sleep(0.2)
             if stop.requested and not told:
                 for _, process in running.values():
-                    process.terminate()  # it saves between two steps
+                    process.terminate()  # the run saves after its current step
                 told = True
             for slot, (job, process) in list(running.items()):
                 if process.is_alive():
@@ -110,14 +120,14 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
                 if process.exitcode == _BUSY:
                     busy.append(job)
-                    outcome = "another burn process is using it, left to that one"
+                    outcome = "skipped, another burn process is using it"
                 elif process.exitcode:
                     why = _last_words(logs / f"{job.name}.txt", process.exitcode)
                     failed.append(f"{job.name}: {why}")
                 console.print(f"{job.name}: {outcome}")
     if stop.requested:
         raise Interrupted(
-            "stopped; what was under way is saved, and the same command resumes", stop.number
+            "stopped; unfinished runs are saved, and the same command resumes them", stop.number
         )
     return failed + _still_busy(busy)
 
@@ -125,18 +135,20 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
 def _last_words(log: Path, exit_code: int) -> str:
     if exit_code < 0:
         return (
-            f"killed by signal {-exit_code}, for want of memory perhaps, see {log}; the same "
-            "command goes on"
+            f"killed by signal {-exit_code}, perhaps for lack of memory, see {log}; the same "
+            "command resumes"
         )
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line for line in reversed(lines) if line.strip()), f"it died, see {log}")
+    return next(
+        (line for line in reversed(lines) if line.strip()), f"ended without a message, see {log}"
+    )
 
 
 @contextlib.contextmanager
 def _one_gpu(slot: int, device: Device) -> Iterator[None]:
-    """Processes begun inside see one GPU, number `slot` of those that this one sees.
+    """Let processes started inside see only GPU number `slot` of those that this process sees.
 
-    And they leave Ctrl-C, which a terminal sends them too, to this one.
+    They also ignore Ctrl-C, which a terminal sends to them as well: this process stops them.
     """
     before = os.environ.get("CUDA_VISIBLE_DEVICES")
     if torch_device(device).type == "cuda":
@@ -153,21 +165,26 @@ def _one_gpu(slot: int, device: Device) -> Iterator[None]:
 
 
 def _run_alone(plugins: Sequence[str], job: bytes, processes: int, log: Path) -> None:
-    """A process's whole life, with its share of the cores. It ends when its parent does.
+    """Execute one run in a process of its own, with its share of the cores.
 
-    job: pickled by the parent.
+    Args:
+        plugins: Plugins to load first.
+        job: The pickled job.
+        processes: Number of processes that share the cores.
+        log: File for all output.
     """
     _end_with_parent()
     with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
-        file = cast(TextIO, SafeStream(opened))  # a full disk ends no training for its log
+        file = cast(TextIO, SafeStream(opened))  # a full disk must not end training for its log
         with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             _run_logged(plugins, job, processes, file)
 
 
 def _end_with_parent() -> None:
-    """End this process when the campaign that started it has gone, however that ended.
+    """End this process when the campaign that started it has ended for any reason.
 
-    Its run would keep the folder locked for hours, and the same command could not resume it.
+    Otherwise its run would keep the folder locked for hours, and the same command could not resume
+    it.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

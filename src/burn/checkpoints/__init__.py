@@ -1,1 +1,1 @@
-"""Files that hold trained networks."""
+"""Files that hold trained networks: burn's own and those of other projects."""

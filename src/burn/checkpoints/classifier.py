@@ -1,8 +1,8 @@
-"""A linear classifier on a frozen backbone as a file, and which backbone it belongs to.
+"""File of a linear classifier on a frozen backbone, which names the backbone that it belongs to.
 
-The file is safetensors: `weight` float32 (classes, features) and `bias` (classes,). Its metadata's
-"classifier" is JSON: format (version of this layout), burn (version), classes (their names),
-backbone (`fingerprint` of it) and settings (how it was trained).
+The file is safetensors: `weight` float32 (classes, features) and `bias` (classes,). Its metadata
+entry "classifier" is JSON: format (version of this layout), burn (version), classes (their names),
+backbone (its `fingerprint`) and settings (how the classifier was trained).
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ NAME = "classifier.safetensors"
 
 @dataclass(frozen=True)
 class Classifier:
-    """weight: float32 (classes, features). bias: float32 (classes,).
+    """Linear classifier on the features of one backbone.
 
-    classes: names of the outputs. backbone: fingerprint of the network before it.
+    Attributes:
+        weight: float32 (classes, features).
+        bias: float32 (classes,).
+        classes: Names of the outputs.
+        backbone: `fingerprint` of the backbone.
     """
 
     weight: Tensor
@@ -43,7 +47,7 @@ class Classifier:
 
 
 def fingerprint(backbone: Backbone) -> str:
-    """Changes with the network's weights and settings."""
+    """Return a hash that changes with the weights and settings of a backbone."""
     digest = hashlib.sha256(repr(asdict(backbone.config)).encode())
     for name, tensor in backbone.state_dict().items():
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
@@ -52,9 +56,15 @@ def fingerprint(backbone: Backbone) -> str:
 
 
 def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, Any]) -> None:
-    """Write `path` (.safetensors) atomically, in the place of an older one.
+    """Write a classifier atomically, replacing an older file.
 
-    settings: plain JSON values. Raises UserError where it cannot be written.
+    Args:
+        path: The file, ending in .safetensors.
+        classifier: The classifier.
+        settings: How it was trained, as plain JSON values.
+
+    Raises:
+        UserError: The file cannot be written.
     """
     about = {
         "format": FORMAT,
@@ -73,9 +83,10 @@ def save_classifier(path: Path, classifier: Classifier, settings: Mapping[str, A
 
 
 def load_classifier(path: Path) -> Classifier | None:
-    """What `save_classifier` wrote; None for a safetensors file that holds something else.
+    """Read a file of `save_classifier`; return None for a safetensors file of something else.
 
-    Raises UserError for a file that is damaged or of another version.
+    Raises:
+        UserError: The file is damaged or of another version.
     """
     text, tensors = read_safetensors(path, "classifier")
     if text is None:
@@ -86,7 +97,7 @@ def load_classifier(path: Path) -> Classifier | None:
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: its description cannot be read") from error
     if lacking := {"weight", "bias"} - tensors.keys():
-        raise UserError(f"{path} is no classifier: it holds no {min(lacking)}")
+        raise UserError(f"{path} is not a classifier: it holds no {min(lacking)}")
     weight, bias = tensors["weight"], tensors["bias"]
     if found != FORMAT:
         raise UserError(
@@ -94,7 +105,7 @@ def load_classifier(path: Path) -> Classifier | None:
             f"({version('burn-ssl')}) reads {FORMAT}"
         )
     if problem := _problem(weight, bias, classes):
-        raise UserError(f"{path} is no classifier: {problem}")
+        raise UserError(f"{path} is not a classifier: {problem}")
     return Classifier(weight, bias, tuple(classes), str(backbone))
 
 

@@ -1,4 +1,4 @@
-"""Our checkpoints: a safetensors file with its description inside, and beside it as JSON to read.
+"""burn's checkpoints: a safetensors file with its description inside, and a JSON copy beside it.
 
 The description (`meta`) holds: format (version of this layout), burn and torch (versions), recipe
 (name and every field), backbone, views, precision, stage, num_stages, steps, images_per_step,
@@ -43,11 +43,11 @@ def save_checkpoint(
     Args:
         path: The file, ending in .safetensors.
         weights: Tensors by name.
-        meta: The description: plain JSON values.
-        new: Never replace a file.
+        meta: The description, as plain JSON values.
+        new: Whether to refuse to replace a file.
 
     Raises:
-        OSError: One of the two cannot be written.
+        OSError: One of the two files cannot be written.
         UserError: `new` is set, and there is a file at `path`.
     """
     import torch
@@ -73,9 +73,10 @@ def _text(meta: Mapping[str, Any]) -> str:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """A checkpoint file itself, or the last stage's in the folder of a run.
+    """Return a checkpoint file itself, or that of the last stage in the folder of a run.
 
-    Raises UserError where there is none.
+    Raises:
+        UserError: There is no such file or folder, or the folder has no finished stage.
     """
     status = status_of(path)
     if status is None:
@@ -95,7 +96,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint of ours.
+    """Read a checkpoint of burn's: a file, or the last stage in the folder of a run.
 
     Raises:
         UserError: There is none, it is damaged, is something else, is of another version, or does
@@ -108,10 +109,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class Description:
-    """What a checkpoint says of itself.
+    """Description of a checkpoint, without its numbers.
 
     Attributes:
-        meta: The description: plain JSON values.
+        meta: The description, as plain JSON values.
         shapes: Shape of every tensor by its name.
         origin: The file, for messages.
     """
@@ -122,9 +123,10 @@ class Description:
 
 
 def read_description(path: Path) -> Description:
-    """Read a checkpoint of ours without its numbers, and without importing torch.
+    """Read a checkpoint's description and shapes, without its numbers and without torch.
 
-    Raises UserError as `load_checkpoint` does.
+    Raises:
+        UserError: There is none, it is damaged, is something else, or is of another version.
     """
     file = find_checkpoint(path)
     require_safetensors(file)
@@ -139,9 +141,9 @@ def read_description(path: Path) -> Description:
 
 
 def _meta(text: str | None, file: Path) -> dict[str, Any]:
-    """The description out of a file's metadata. Raises UserError as `load_checkpoint` does."""
+    """Parse the description in a file's metadata. Raises UserError as `load_checkpoint` does."""
     if text is None:
-        raise UserError(f"{file} holds weights but is no checkpoint of burn's (no metadata)")
+        raise UserError(f"{file} holds weights but is not a checkpoint of burn's (no metadata)")
     meta = parse_json(text, f"{file}: its description")
     if not isinstance(meta, dict) or "format" not in meta:
         raise UserError(f"{file}: its description cannot be read: it does not say its format")
@@ -155,10 +157,16 @@ def _meta(text: str | None, file: Path) -> dict[str, Any]:
 
 
 def images_per_step(meta: Mapping[str, Any]) -> int:
-    """Images of an optimizer step in the training that a checkpoint's description is of.
+    """Return the number of images of an optimizer step in the training of a checkpoint.
 
-    The checkpoints of burn 0.1.0 do not say it: there it is the recipe's batch, or all images if
-    these are fewer. Raises KeyError, TypeError or ValueError for a description that lacks it.
+    The checkpoints of burn 0.1.0 do not say it: there it is the recipe's batch, or the number of
+    all images if that is smaller.
+
+    Args:
+        meta: Description of the checkpoint.
+
+    Raises:
+        KeyError, TypeError, ValueError: The description lacks it.
     """
     if "images_per_step" in meta:
         return int(meta["images_per_step"])
@@ -173,7 +181,7 @@ def read_safetensors(file: Path, key: str) -> tuple[str | None, dict[str, torch.
         key: Name of an entry of its metadata.
 
     Returns:
-        That entry, or None where it is not there, and the tensors by name.
+        That entry, or None where there is none, and the tensors by name.
 
     Raises:
         UserError: The file is damaged, is something else, or does not fit into memory.
@@ -202,7 +210,7 @@ def _short(value: Any) -> str:
 
 
 def take(weights: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """The entries below `prefix`, without it."""
+    """Return the entries whose names begin with `prefix`, under their names without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in weights.items()

@@ -1,9 +1,9 @@
-"""Configurations: YAML files whose keys are options, bounded before they are believed.
+"""Configurations: YAML files whose keys are options, checked against bounds before they are used.
 
-An entry becomes what a person would type after the option's name, so that a value means the same
-in a file and on the command line, and is checked in one place. Tags, aliases and deep nesting are
-refused, which a list of options does not need: aliases that nest or contain themselves grow without
-end.
+An entry is converted to the text that a person would type after the option's name, so that a value
+means the same in a file and on the command line, and is checked in one place. Tags, aliases and
+deep nesting are refused: a list of options does not need them, and aliases that nest or contain
+themselves grow without end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 from burn.core.errors import UserError
 from burn.core.inputs import read_text
 
-_LIMIT = 2**18  # bytes of a file; all options of a run take three kilobytes
+_LIMIT = 2**18  # largest file in bytes; all options of a run take three kilobytes
 _MOST_NODES, _MOST_DEPTH, _MOST_DIGITS = 10_000, 16, 100
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq")}
@@ -61,11 +61,14 @@ class Entry:
 
 
 def read_configuration(path: Path) -> list[Entry]:
-    """Read the options of a YAML file, in its order.
+    """Read the options of a YAML file.
+
+    Returns:
+        The options, in the order of the file.
 
     Raises:
-        UserError: The file cannot be read, is not YAML, holds no options or one twice, or uses what
-            a configuration has no need for.
+        UserError: The file cannot be read, is not YAML, contains no options or one twice, or uses a
+            feature of YAML that a configuration does not need.
     """
     origin = f"--config {path}"
     try:
@@ -93,7 +96,7 @@ def load_value(text: str) -> Any:
     """Parse an option's value, which is a scalar or a list in YAML's syntax.
 
     Raises:
-        yaml.YAMLError: It is not, or uses what no option's value needs.
+        yaml.YAMLError: The text is neither, or uses a feature of YAML that no value needs.
     """
     _check_bounds(text)
     try:
@@ -103,13 +106,13 @@ def load_value(text: str) -> Any:
 
 
 def dump_configuration(values: dict[str, Any]) -> str:
-    """Options as YAML that `read_configuration` reads; tuples are written as lists."""
+    """Return options as YAML that `read_configuration` reads; tuples are written as lists."""
     plain = json.loads(json.dumps(values))
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=None)
 
 
 def _check_bounds(text: str) -> None:
-    """Raise yaml.YAMLError for what is not to be composed; works event by event."""
+    """Raise yaml.YAMLError for text that must not be composed; it is parsed event by event."""
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
@@ -153,7 +156,7 @@ def _entries(node: yaml.MappingNode, prefix: str, origin: str) -> Iterator[Entry
 
 
 def _typed(node: yaml.Node, nested: bool = False) -> str:
-    """The value as it would be typed."""
+    """Return the value as it would be typed."""
     if isinstance(node, yaml.MappingNode):
         raise yaml.MarkedYAMLError(problem="names in a list", problem_mark=node.start_mark)
     if node.tag not in _KINDS:
@@ -169,7 +172,7 @@ def _typed(node: yaml.Node, nested: bool = False) -> str:
 
 
 def reason(error: yaml.YAMLError) -> str:
-    """What is wrong, and in which line, in a few words."""
+    """Return what is wrong, and in which line, in a few words."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
     return " ".join(str(error).split())

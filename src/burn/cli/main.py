@@ -1,7 +1,7 @@
-"""The `burn` command: parse, call, print.
+"""The `burn` command: it loads plugins, runs the chosen command and prints its error, if any.
 
-Exit status: 0 done; 1 a fault of burn's own; 2 something the user can fix, said in one line;
-128 + signal after Ctrl-C (130) or SIGTERM (143).
+Exit status: 0 success; 1 an internal error of burn; 2 an error that the user can fix, printed as
+one line; 128 + signal after Ctrl-C (130) or SIGTERM (143).
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ usage: burn COMMAND [options]
 1-bit vision backbones, pretrained without labels.
 
 commands:
-  demo       the whole road on built-in images, in minutes
-  pretrain   unlabelled images in, a binary backbone out
+  demo       train, evaluate and pack a network on built-in images, in minutes
+  pretrain   train a binary backbone on unlabelled images
   evaluate   evaluate a checkpoint by one of the paper's protocols
   compare    train and evaluate several methods at one budget
-  ablate     BURN with one choice changed at a time, at one budget
-  analyze    the paper's small experiments, each as a picture, its data and a text
-  import     a published binary checkpoint becomes burn's
-  export     a checkpoint in another project's format, or as ONNX
-  pack       a binary checkpoint as one file of bits, for burn-engine
-  info       size and cost of a network or a checkpoint
-  report     runs, results and comparisons as one page to look at
+  ablate     train and evaluate BURN with one choice changed at a time, at one budget
+  analyze    run one of the paper's small experiments: a picture, its data and a text
+  import     convert a published binary checkpoint to burn's format
+  export     convert a checkpoint to ONNX or to another project's format
+  pack       write a binary checkpoint as one packed file, for burn-engine
+  info       show the size and cost of a network or a checkpoint
+  report     write runs, results and comparisons as one HTML page
 
-`burn COMMAND --help` shows each with examples; `burn --version` the version. Every command takes
-`--import FILE.py`, which adds methods, backbones, protocols and recipes of your own.
+`burn COMMAND --help` shows the options of a command, with examples; `burn --version` shows the
+version. Every command accepts `--import FILE.py`, which adds your own methods, backbones, protocols
+and recipes.
 """
 
 
-_COMMANDS = {  # a command to its module, which is imported when it is asked for
+_COMMANDS = {  # the module of each command, imported only when the command runs
     "demo": "burn.cli.commands.demo",
     "pretrain": "burn.cli.commands.pretrain",
     "evaluate": "burn.cli.commands.evaluate",
@@ -65,10 +66,17 @@ _COMMANDS = {  # a command to its module, which is imported when it is asked for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status.
+    """Run a command line.
 
-    A failure to print never stops the work. A reader of standard output that has left, as `head`
-    does, changes nothing; any other failure there is status 2 at the end, for numbers were lost.
+    A failure to print never stops the work. If the reader of standard output has left, as `head`
+    does, nothing changes; any other failure to write there gives status 2 at the end, because
+    numbers were lost.
+
+    Args:
+        arguments: The words after `burn`. None takes those of this process.
+
+    Returns:
+        The exit status.
     """
     with safe_streams() as out:
         status = _answer(arguments)
@@ -91,7 +99,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
         return 2
     except Interrupted as stopped:
         message, status = str(stopped), 128 + stopped.number
-        if os.environ.get("RANK", "0") != "0":  # all stopped at the same step
+        if os.environ.get("RANK", "0") != "0":  # every rank stopped; rank 0 prints the message
             return status
     except KeyboardInterrupt:
         message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
@@ -101,20 +109,20 @@ def _answer(arguments: Sequence[str] | None) -> int:
             traceback.print_exc()
     rank = os.environ.get("RANK", "0")
     who = "burn" if rank == "0" else f"burn (process {shortened(rank, 10)})"
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # standard error may be closed
         print(one_line(f"{who}: {message}"), file=sys.stderr)
     return status
 
 
 def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
-    """The line for an exception, and the exit status: 1 for what burn should have foreseen.
+    """Return the message for an exception, and the exit status: 1 for an unforeseen error.
 
-    What a library raises on a user's input is a UserError where the input is known; this is the
-    last resort, which knows the command and the file that was opened last.
+    Errors of libraries on a user's input become UserErrors where the input is known. This is the
+    last resort, which knows only the command and the file that was opened last.
     """
     if isinstance(error, UserError):
         return str(error), 2
-    if isinstance(error, OSError):  # a full disk, a name too long, a missing right
+    if isinstance(error, OSError):  # a full disk, a name too long, no permission
         parts = (error.strerror or error, error.filename)
         return ": ".join(str(part) for part in parts if part), 2
     command = " ".join(["burn", *arguments[:1]])
@@ -132,7 +140,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
     return f"{what}; set BURN_DEBUG=1 for the traceback, and report it", 1
 
 
-# What torch, NumPy and Arrow call it; torch's own OutOfMemoryError is a RuntimeError.
+# The wordings of torch, NumPy and Arrow; torch's OutOfMemoryError is a RuntimeError.
 _MEMORY = re.compile(
     "OutOfMemory|ArrowMemoryError|out of memory|not enough memory|[Uu]nable to allocate"
 )
@@ -162,7 +170,7 @@ def _run(arguments: list[str], console: Console) -> int:
 
 
 def _import_plugins(arguments: list[str]) -> list[str]:
-    """Load what every --import names; the arguments without them."""
+    """Load every plugin that --import names, and return the other arguments."""
     rest: list[str] = []
     words = iter(arguments)
     for word in words:

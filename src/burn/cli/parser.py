@@ -1,4 +1,4 @@
-"""Command-line parsers whose errors are one line and whose help leads with examples."""
+"""Command-line parsers with errors of one line, and with examples at the top of the help."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_type_hints
 
+import docstring_parser
 import jsonargparse
 import yaml
 
 from burn.cli.configuration import dump_configuration, load_value, read_configuration, reason
 from burn.core.errors import UserError, shortened
 
-# Values on the command line are read by the same bounded reader as configurations.
+# The command line and configurations read their values by the same bounded reader.
 jsonargparse.set_loader("burn", load_value, (yaml.YAMLError,))
-_MOST = 2**62  # what any integer option may be, before its own range is checked
+_MOST = 2**62  # bound of any integer option, before the option's own range is checked
 
 
 class Parser(jsonargparse.ArgumentParser):
-    """jsonargparse's parser: options may be written with - or _, and errors are UserError."""
+    """jsonargparse's parser, with options written with - or _, and with errors as UserErrors.
+
+    Args:
+        command: The command's name and, in usage, its positional arguments.
+        description: Text at the top of the help.
+        examples: Command lines shown below the description.
+    """
 
     def __init__(self, command: str, description: str, examples: str) -> None:
         super().__init__(
@@ -38,15 +45,42 @@ class Parser(jsonargparse.ArgumentParser):
         self._positionals.title = "arguments"
         self._fields: tuple[str, ...] = ()
         self._num_shown_groups: int | None = None
-        # `main` takes it before a command is parsed, some of whose options it adds.
+        # Only for help: `main` handles --import before a command is parsed, because plugins add
+        # options.
         self.add_argument("--import", type=str, default=None, help=argparse.SUPPRESS)
 
-    def add_fields(self, config: type, registered: Mapping[str, type]) -> None:
-        """An option for every field of a dataclass; those of nested ones only in --help-fields.
+    def add_options(self, config: type, *names: str, skip: Sequence[str] = ()) -> None:
+        """Add an option for fields of a dataclass, with its types, defaults and `Attributes:`.
+
+        A field that is False by default becomes a switch.
 
         Args:
-            config: The dataclass; its field `registered` is no option.
-            registered: Settings of registered parts, which stand among its fields by these names.
+            config: The dataclass.
+            names: Names of the fields; all if none is given.
+            skip: Names of fields that do not become options.
+        """
+        hints = get_type_hints(config)
+        about = {p.arg_name: p.description for p in docstring_parser.parse(config.__doc__).params}
+        for field in dataclasses.fields(config):
+            if field.name in skip or (names and field.name not in names):
+                continue
+            option, text = f"--{field.name}", " ".join((about[field.name] or "").split())
+            if field.default is False:
+                self.add_argument(option, action="store_true", help=text.removesuffix("."))
+            else:
+                kind = hints[field.name]
+                self.add_argument(option, type=kind, default=field.default, help=text)
+
+    def add_fields(self, config: type, registered: Mapping[str, type]) -> None:
+        """Add an option for every field of a dataclass; only --help-fields shows nested fields.
+
+        Args:
+            config: The dataclass. Its field `registered` does not become an option.
+            registered: Settings of registered parts by name; each becomes a group of options of
+                that name.
+
+        Raises:
+            UserError: A registered part has the name of another option.
         """
         self.description = f"{self.description}\n\n{self.prog} --help-fields shows more options."
         names = (field.name for field in dataclasses.fields(config) if field.name != "registered")
@@ -59,24 +93,33 @@ class Parser(jsonargparse.ArgumentParser):
             self.add_class_arguments(settings, nested_key=name)
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
-        """Defaults of the fields, nested as in the dataclass."""
+        """Set the defaults of the fields.
+
+        Args:
+            values: Defaults, nested as in the dataclass.
+        """
         self.set_defaults(_flatten(values))
 
     def fields_of(self, options: jsonargparse.Namespace) -> dict[str, Any]:
-        """The fields' values, nested as in the dataclass."""
+        """Return the fields' values, nested as in the dataclass."""
         return {name: value for name, value in options.as_dict().items() if name in self._fields}
 
     def add_configuration(self) -> None:
-        """Add --config, a YAML file with options, and --print-config, which writes one."""
+        """Add --config, a YAML file with options, and --print-config, which prints one."""
         self.add_argument("--config", type=str, help="YAML file with any of these options")
         self.add_argument(
-            "--print_config", action="store_true", help="print the options as such a file, and stop"
+            "--print_config", action="store_true", help="print the options as such a file, and exit"
         )
 
     def peek(self, expanded: Sequence[str], name: str) -> str | None:
-        """The one value that an option has in what `expand` gave, before parsing.
+        """Return the value of an option before parsing, or None if it is not given.
 
-        Raises UserError where it is given two.
+        Args:
+            expanded: Arguments as `expand` returns them.
+            name: Name of the option, with _ for -.
+
+        Raises:
+            UserError: The option is given twice with different values.
         """
         start = f"--{name}="
         values = [word.removeprefix(start) for word in expanded if word.startswith(start)]
@@ -85,11 +128,11 @@ class Parser(jsonargparse.ArgumentParser):
         return values[0] if values else None
 
     def expand(self, arguments: Sequence[str]) -> list[str]:
-        """Arguments with _ in names, and in the place of each --config what its file holds.
+        """Write option names with _, and replace each --config by the options in its file.
 
         Raises:
-            UserError: An option is unknown, a file cannot be read, or it holds what is no part of
-                a configuration: a switch, or a boolean that is not one.
+            UserError: An option is unknown, a file cannot be read, or a file sets something that
+                does not belong in a configuration: a switch, or a boolean option to another value.
         """
         plain = [_underscored(argument) for argument in arguments]
         for argument in plain:
@@ -120,7 +163,7 @@ class Parser(jsonargparse.ArgumentParser):
         return expanded
 
     def _configured(self, path: str) -> list[str]:
-        """The arguments that a configuration stands for."""
+        """Return the arguments that a configuration stands for."""
         given: list[str] = []
         switches: list[str] = []
         for entry in read_configuration(Path(path)):
@@ -142,19 +185,25 @@ class Parser(jsonargparse.ArgumentParser):
         if switches:
             them = "it is" if len(switches) == 1 else "they are"
             raise UserError(
-                f"--config {path} sets {', '.join(switches)}: {them} no part of a configuration; "
+                f"--config {path} sets {', '.join(switches)}: {them} not part of a configuration; "
                 f"remove {'it' if len(switches) == 1 else 'them'}, and type "
                 f"{_hyphenated('--' + switches[0])} if you mean it"
             )
         return given
 
     def read(self, arguments: Sequence[str]) -> jsonargparse.Namespace:
-        """Parse. Raises UserError for anything that does not fit, naming the nearest option."""
+        """Parse the arguments.
+
+        Raises:
+            UserError: An option is unknown, in which case the message names the nearest one, or a
+                value does not fit.
+            SystemExit: After --help, --help-fields or --print-config.
+        """
         plain = self.expand(arguments)
         if "--help_fields" in plain:
             print(self._help(self._action_groups[self._num_shown_groups :]), end="")
             raise SystemExit(0)
-        prints = "--print_config" in plain  # jsonargparse has one of that name
+        prints = "--print_config" in plain  # removed below, as jsonargparse has its own
         try:
             options = self.parse_args([word for word in plain if word != "--print_config"])
         except (argparse.ArgumentError, jsonargparse.ArgumentError) as error:
@@ -167,15 +216,15 @@ class Parser(jsonargparse.ArgumentParser):
         return options
 
     def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What belongs into a configuration: what was switched on once is not to be kept."""
+        """Leave out what does not belong in a configuration, such as switches."""
         left_out = {"config", "import", *(a.dest for a in self._actions if a.nargs == 0)}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def _find(self, name: str, problem: str) -> Any:
-        """The action of an option. Raises UserError with `problem` and the nearest option.
+        """Return the action of an option, or raise UserError with `problem` and the nearest option.
 
-        A group of options, `--burn` of `--burn.lam`, is none: jsonargparse would open its value as
-        a file.
+        A group of options, such as `--burn` for `--burn.lam`, does not count as an option:
+        jsonargparse would open its value as a file.
         """
         groups = {a for a in self._actions if type(a).__name__ == "_ActionConfigLoad"}
         actions = {
@@ -231,19 +280,19 @@ class Parser(jsonargparse.ArgumentParser):
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help that ends with the default, where there is one to tell; as wide as what stands above."""
+    """Formats help as wide as the description above it, with defaults at the end."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=26, width=100)
+        super().__init__(prog, max_help_position=28, width=100)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        return "VALUE"  # the option's name again would tell no more
+        return "VALUE"  # argparse would repeat the option's name
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
         untold = default is None or default is False or default in ("", argparse.SUPPRESS)
         if not action.option_strings or untold or "efault" in text:
-            return text
+            return text.removesuffix(".")
         plain = list(default) if isinstance(default, tuple) else default
         shown = str(plain).replace("'", "").replace("%", "%%")
         return f"{text.removesuffix('.')} (default: {shown})"
@@ -260,7 +309,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _type_of(action: argparse.Action) -> Any:
-    """The type of an option's value; jsonargparse keeps those that are more than a class apart."""
+    """Return the type of an option's value, which jsonargparse keeps apart unless it is a class."""
     return getattr(action, "_typehint", action.type)
 
 
@@ -268,7 +317,7 @@ _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def _check_syntax(option: str, text: str) -> None:
-    """Raise UserError for what is no value in YAML's syntax, as jsonargparse would read it."""
+    """Raise UserError for text that is not a value in YAML's syntax, which jsonargparse uses."""
     if _SEXAGESIMAL.fullmatch(text):  # 12:30 is 750 in YAML 1.1
         raise UserError(f"{option} {text} is not a number: write it without colons")
     try:
@@ -278,7 +327,7 @@ def _check_syntax(option: str, text: str) -> None:
 
 
 def _check_value(option: str, value: Any) -> None:
-    """Raise UserError for a value that no option can mean."""
+    """Raise UserError for a value that is invalid for every option."""
     for part in value if isinstance(value, (list, tuple)) else [value]:
         if isinstance(part, str) and "\0" in part:
             raise UserError(f"{option}: the value contains a null byte")
@@ -300,7 +349,7 @@ def _hyphenated(option: str) -> str:
 
 
 def _readable(message: str) -> str:
-    """jsonargparse's message on one line, without its words for types."""
+    """Return jsonargparse's message on one line, without its words for types."""
     line = " ".join(message.split())
     line = re.sub(r'^Parser key "([^"]+)": ', lambda m: f"{_hyphenated('--' + m[1])}: ", line)
     line = re.sub(r"<class '(\w+)'>", r"\1", line).replace("typing.Literal", "one of ")
@@ -312,4 +361,12 @@ def _readable(message: str) -> str:
     )
     line, separator, value = line.partition("Got value: ")
     line += separator + shortened(value)
-    return line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")
+    line = line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")
+    choice = _CHOICE.fullmatch(line)
+    if choice is None:
+        return line
+    *names, last = choice[2].replace("'", "").split(", ")
+    return f"{choice[1]} {choice[3]}: give {', '.join(names)} or {last}"
+
+
+_CHOICE = re.compile(r"(--[\w.-]+): expected one of \[(.+, .+)\]\. Got value: (.*)", re.DOTALL)

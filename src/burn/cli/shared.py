@@ -1,11 +1,11 @@
-"""What several commands share: options that become settings, results that are printed."""
+"""Functions that several commands share: reading options into settings, and printing results."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, TypeVar, cast
 
 from rich.console import Console
@@ -17,7 +17,11 @@ T = TypeVar("T")
 
 
 def settings_of(options: Any, kind: type[T]) -> T:
-    """The dataclass whose fields are among the options; what is no option keeps its default."""
+    """Build the dataclass `kind` from the options that are its fields; others keep their defaults.
+
+    Raises:
+        UserError: A value does not fit its field.
+    """
     from burn.core.settings import from_plain
 
     given = options.as_dict()
@@ -26,70 +30,64 @@ def settings_of(options: Any, kind: type[T]) -> T:
 
 
 def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[Any, T, Any]:
-    """The options of compare and ablate: all of them, those of `kind`, and the Execution."""
+    """Add the common options of compare and ablate, and parse the arguments.
+
+    Args:
+        parser: Parser with the command's own options.
+        arguments: The words after the command.
+        kind: Settings of the command, `Comparison` or `Ablation`.
+
+    Returns:
+        All options, the settings of type `kind`, and the `Execution`.
+
+    Raises:
+        UserError: An option is unknown, or a value cannot be used.
+    """
     from burn.campaigns.settings import Execution, More, seeds_in
     from burn.core.paths import expand
     from burn.training.plan import Machine
 
-    parser.add_argument("--seeds", type=str, default="0", help="random seeds, 0,1,2 …")
+    parser.add_argument("--seeds", type=str, default="0", help="random seeds, as 0,1,2")
     parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
-    parser.add_argument(
-        "--processes", type=int | None, default=None,
-        help="runs at once; default: one for each GPU, or one",
-    )  # fmt: skip
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--workers", type=int | None, default=None, help="data-loader workers")
-    parser.add_argument(
-        "--teacher_cache", type=str | None, default=None,
-        help="folder that keeps the teachers' features of the views, which other campaigns may "
-        "share (default: teacher-features in --out)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--compile", action="store_true", help="train the networks through torch.compile"
-    )
+    parser.add_options(Execution, "processes")
+    parser.add_options(Machine, "device", "workers", "teacher_cache", "compile")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
     parser.add_class_arguments(More, as_group=False, skip={"semi"})
     options = parser.read(arguments)
     if not options.out:
-        raise UserError("give --out: a folder for the runs and the table")
-    cache = teacher_cache(options.teacher_cache)
-    machine = Machine(
-        device_named(options.device), options.workers, compile=options.compile, teacher_cache=cache
-    )
+        raise UserError("give --out, a folder for the runs and the table")
     execution = Execution(
-        expand(options.out), seeds_in(options.seeds), machine, options.processes,
+        expand(options.out), seeds_in(options.seeds), machine_of(options), options.processes,
         settings_of(options, More),
     )  # fmt: skip
     return options, settings_of(options, kind), execution
 
 
 def print_results(results: Sequence[Any], as_json: bool, table: Callable[..., Any]) -> None:
+    """Print results as JSON lines or as the table that `table` makes of them."""
     if as_json:
         for result in results:
             line = asdict(result)
-            del line["right"]  # it is for comparisons, and long
+            del line["right"]  # long, and only needed for comparisons
             print(json.dumps(line))
     else:
         Console(markup=False, highlight=False, emoji=False).print(table(results))
-    sys.stdout.flush()  # the numbers are out before anything else may fail
+    sys.stdout.flush()  # print the numbers before anything else can fail
 
 
-def device_named(name: str) -> Any:
-    if name not in ("auto", "cpu", "cuda"):
-        raise UserError(f"--device {name}: auto, cpu or cuda")
-    return name
-
-
-def teacher_cache(given: str | None) -> str | None:
-    """The folder that --teacher-cache names."""
+def machine_of(options: Any) -> Any:
+    """Build the `Machine` from the options that are its fields, with `~` in paths expanded."""
     from burn.core.paths import expand
+    from burn.training.plan import Machine
 
-    return None if given is None else str(expand(given))
+    machine = settings_of(options, Machine)
+    cache = machine.teacher_cache
+    return machine if cache is None else replace(machine, teacher_cache=str(expand(cache)))
 
 
 def one_line(text: str) -> str:
-    """A few lines of a terminal at most: the beginning says what, the end what to do."""
+    """Shorten a message to a few lines of a terminal: keep its beginning and its end."""
     words = (w if len(w) <= _LONG_PATH else shortened(w, 100) for w in printable(text).split(" "))
     return shortened(" ".join(words), _MOST_CHARACTERS)
 

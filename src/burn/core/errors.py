@@ -1,4 +1,4 @@
-"""The errors that the user can fix, or the user's own doing, and the words in their messages."""
+"""Errors that a user can fix or has caused, and helpers for the text of their messages."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """In one line and without what would command a terminal: names come from strangers."""
+    """Return `text` as one line of printable characters, because names come from strangers."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """`text` without its middle where it is longer than `most` characters: both ends tell most."""
+    """Return `text` without its middle if it is longer than `most` characters."""
     if len(text) <= most:
         return text
     end = (most - 3) // 2
@@ -21,24 +21,36 @@ def shortened(text: str, most: int = 60) -> str:
 def listed(
     items: Sequence[Any], most: int = 3, *, each: int = 80, name: Callable[[Any], str] = str
 ) -> str:
-    """Names of the first `most` items, of `each` characters at most, and the number of others."""
+    """Return the names of the first items, and the number of the others.
+
+    Args:
+        items: Items to list.
+        most: Number of items that are named.
+        each: Largest number of characters of a name.
+        name: Gives the name of an item.
+    """
     shown = ", ".join(shortened(printable(name(item)), each) for item in items[:most])
     return shown + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 class UserError(ValueError):
-    """Something the user gave cannot be used; the message says what it was and what to do.
+    """Error for input that cannot be used; its message says what it was and what to do.
 
     The command line prints it as one line and exits with status 2.
     """
 
 
 class ReportedByMain(UserError):
-    """What ends every process of a group at once; the first of them says it, this one does not."""
+    """Error that ends every process of a group at once, which the first process alone prints."""
 
 
 class Interrupted(UserError):
-    """A signal stopped the work, and nothing is lost; the command line exits with 128 + signal."""
+    """Error for work that a signal stopped without loss; the exit status is 128 + signal.
+
+    Args:
+        message: What was stopped, and how to go on.
+        number: The signal.
+    """
 
     def __init__(self, message: str, number: int = signal.SIGINT) -> None:
         super().__init__(message)
@@ -46,4 +58,4 @@ class Interrupted(UserError):
 
 
 class GradientFlowError(UserError):
-    """The loss does not train what it is meant to train."""
+    """Error for a loss that does not train what it is meant to train."""

@@ -1,4 +1,4 @@
-"""Files that are written atomically, and locks."""
+"""Atomic writing of files, and locks on folders."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ except ImportError:  # Windows
 
 from burn.core.errors import UserError
 
-_BESIDE = ".writing."  # how the name of a folder begins that holds a file that is not whole yet
+_BESIDE = ".writing."  # prefix of the folders that hold unfinished files
 _OWN_FOLDER = re.compile(re.escape(_BESIDE) + "[0-9a-f]{16}")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Busy(UserError):
-    """Another process of burn holds the folder."""
+    """Error for a folder that another process of burn holds."""
 
 
 def require_free(*paths: Path) -> None:
-    """Raise UserError where a file cannot be written anew."""
+    """Check that new files can be created under these names.
+
+    Raises:
+        UserError: A file exists already, or its folder does not.
+    """
     for path in paths:
         if path.exists():
             raise UserError(f"{path} already exists: remove it, or give another name")
@@ -41,7 +45,7 @@ def require_free(*paths: Path) -> None:
 def write_beside(
     path: Path, write: Callable[[Path], Any], keep: Path | None = None, *, new: bool = False
 ) -> None:
-    """Write the file `path` so that it is whole or not there, whatever happens meanwhile.
+    """Write the file `path` so that it is complete or not there, whatever happens meanwhile.
 
     `write` fills a file of the same name in a hidden folder beside `path`, which is then renamed.
     The folder belongs to this call alone, so two processes that write the same `path` do not
@@ -50,20 +54,21 @@ def write_beside(
 
     Args:
         path: The file.
-        write: Receives the path of the file to fill. It may raise whatever it likes.
+        write: Receives the path of the file to fill. It may raise any error.
         keep: New name of the old file at `path`, if there is one.
-        new: Never replace a file, not even one that another process has written meanwhile.
+        new: Whether to refuse to replace a file, even one that another process has written
+            meanwhile.
 
     Raises:
-        OSError: The file cannot be written; it names `path`. safetensors' and torch's own errors
-            for a disk that is full become OSError too.
+        OSError: The file cannot be written; the error names `path`. safetensors' and torch's own
+            errors for a full disk become OSError too.
         UserError: `new` is set, and there is a file at `path`.
     """
     try:
         with _own_folder(path.parent) as folder:
             temporary = folder / path.name
             write(temporary)
-            temporary.chmod(0o666 & ~_umask())  # safetensors leaves its files to their owner alone
+            temporary.chmod(0o666 & ~_umask())  # safetensors makes files only their owner can read
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             if new:
@@ -75,7 +80,7 @@ def write_beside(
     except OSError as error:
         if error.errno is None or (error.filename and _BESIDE not in str(error.filename)):
             raise
-        # The name that the user knows, not that of the hidden folder.
+        # The error names the user's file, not that in the hidden folder.
         raise OSError(error.errno, error.strerror, str(path)) from error
     except Exception as error:
         if (known := _as_os_error(error, path)) is None:
@@ -84,7 +89,7 @@ def write_beside(
 
 
 def _rename_to_new(temporary: Path, path: Path) -> None:
-    """A rename would replace what another process has put there; a link does not."""
+    """Rename by a hard link, which, unlike a rename, does not replace another process's file."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -100,7 +105,7 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
 
 
 def _as_os_error(error: Exception, path: Path) -> OSError | None:
-    """What safetensors and torch raise where a file cannot be written; None for anything else."""
+    """Convert safetensors' or torch's error about writing to an OSError; None for other errors."""
     from safetensors import SafetensorError  # not needed by commands that write nothing
 
     text = str(error)
@@ -118,9 +123,9 @@ def _as_os_error(error: Exception, path: Path) -> OSError | None:
 
 @contextlib.contextmanager
 def _own_folder(parent: Path) -> Iterator[Path]:
-    """A new hidden folder in `parent`, locked as long as it is needed, and removed afterwards.
+    """Create a hidden folder in `parent`, hold its lock while it is used, and then remove it.
 
-    A process that is killed leaves it behind, without its lock: the next call here removes it.
+    A process that is killed leaves it behind without its lock; the next call removes it.
     """
     _remove_abandoned(parent)
     with contextlib.ExitStack() as held:
@@ -131,7 +136,7 @@ def _own_folder(parent: Path) -> Iterator[Path]:
                 held.enter_context(_lock(folder, wait=True))
             if folder.is_dir():
                 break
-            held.close()  # another process took it for abandoned before it was locked
+            held.close()  # another process removed it before it was locked
         try:
             yield folder
         finally:
@@ -141,7 +146,9 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 def _remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
     """Remove folders of `_own_folder` whose process has ended.
 
-    without_locks: also where the file system has no locks to tell by.
+    Args:
+        parent: Folder to search.
+        without_locks: Whether to remove them where the file system has no locks, too.
     """
     with contextlib.suppress(OSError):  # the folder is missing, or may not be read
         for folder in list(parent.iterdir()):
@@ -154,7 +161,8 @@ def _remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Remove what `write_beside` leaves in a folder when its process is killed.
 
-    The folder must belong to the caller (`locked`): files of an earlier version go too.
+    The folder must belong to the caller (`locked`): files of an earlier version of burn are
+    removed, too.
     """
     _remove_abandoned(folder, without_locks=True)
     for file in folder.glob(f"{_BESIDE}*"):
@@ -163,14 +171,14 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def append_lines(path: Path, lines: str) -> None:
-    """Add whole lines to a text file, one process after the other.
+    """Append whole lines to a text file, safely with several processes.
 
-    A last line that was cut short is ended first. Where the lines cannot be written, the file is
-    left as it was.
+    A last line that was cut short is ended first. If the lines cannot be written, the file is left
+    as it was.
 
     Args:
-        path: The file, which is made if need be.
-        lines: Text that ends with a newline, in UTF-8 but for names of files that are not.
+        path: The file, which is created if it does not exist.
+        lines: Text that ends with a newline, in UTF-8 except for names of files that are not.
 
     Raises:
         OSError: The file cannot be written.
@@ -201,7 +209,7 @@ _held: set[int] = set()  # descriptors of locked folders
 
 
 def _let_go() -> None:
-    """In a forked process, which would hold a lock as long as it lives."""
+    """Close inherited locks in a forked process, which would otherwise hold them while it lives."""
     while _held:
         os.close(_held.pop())
 
@@ -214,8 +222,8 @@ if hasattr(os, "register_at_fork"):
 def locked(folder: Path, patience: float = 0) -> Iterator[None]:
     """Hold a folder for this process alone.
 
-    The lock ends with the process and leaves nothing behind. Where there is no folder, or its file
-    system or the operating system has no such locks, nothing is held.
+    The lock ends with the process and leaves nothing behind. If the folder does not exist, or its
+    file system or the operating system has no such locks, nothing is held.
 
     Args:
         folder: The folder.
@@ -240,7 +248,7 @@ def locked(folder: Path, patience: float = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock(folder: Path, *, wait: bool) -> Iterator[bool | None]:
-    """Lock a folder: gives True where it is held, False where another holds it, None for no locks.
+    """Lock a folder and yield True if it is held, False if another holds it, None without locks.
 
     A child process that is forked meanwhile does not hold it.
     """
@@ -271,5 +279,5 @@ def _umask() -> int:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, whole or not there, in UTF-8 but for names of files that are not."""
+    """Write a text file atomically, in UTF-8 except for names of files that are not."""
     write_beside(path, lambda to: to.write_text(text, encoding="utf-8", errors="surrogateescape"))

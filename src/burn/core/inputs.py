@@ -1,7 +1,7 @@
-"""Files from a user, bounded before they are believed.
+"""Reading of files from a user, with limits on what they may be.
 
-A file that burn reads whole must be a regular file of bounded size, so that a named pipe, a device
-or a file of many gigabytes under an expected name is an error at once and not a hang.
+A file that burn reads whole must be a regular file of limited size, so that a named pipe, a device
+or a file of many gigabytes under an expected name is an error at once instead of a hang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _last_opened: list[Path] = []
 
 
 def last_opened() -> Path | None:
-    """The file that `open_regular` opened last, for messages about what it could not foresee."""
+    """Return the file that `open_regular` opened last, for messages about unexpected errors."""
     return _last_opened[-1] if _last_opened else None
 
 
@@ -67,17 +67,24 @@ def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
 def require_regular(path: Path, limit: int | None = None) -> int:
     """Check that `path` is a readable regular file and return its size in bytes.
 
-    For files that a library opens by name. Raises UserError as `open_regular` does.
+    This is for files that a library opens by name.
+
+    Args:
+        path: The file.
+        limit: Largest size in bytes that is accepted, or None for any size.
+
+    Raises:
+        UserError: As `open_regular`.
     """
     with open_regular(path, limit) as file:
         return os.fstat(file.fileno()).st_size
 
 
 def status_of(path: Path) -> os.stat_result | None:
-    """What a path leads to, links followed, or None where there is nothing of that name.
+    """Return the status of what a path leads to, links followed, or None if there is nothing.
 
     Raises:
-        UserError: It cannot be looked up: no permission, links in a circle, a name too long.
+        UserError: It cannot be looked up: no permission, a loop of links, a name that is too long.
     """
     try:
         return path.stat()
@@ -90,13 +97,13 @@ def status_of(path: Path) -> os.stat_result | None:
 
 
 def list_folder(path: Path) -> list[os.DirEntry[str]]:
-    """The entries of a folder, in the order of their names.
+    """Return the entries of a folder in the order of their names.
 
     Raises:
-        UserError: It cannot be listed, or what is in it cannot be looked up: no permission.
+        UserError: There is no permission to list the folder, or to look up what is in it.
     """
     try:
-        # Listing needs the right to read; to look at what is listed needs the right to search.
+        # Listing needs read permission; looking up what is listed needs search permission.
         os.stat(os.path.join(path, os.curdir))  # noqa: PTH116, PTH118 - Path drops the dot
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -105,19 +112,27 @@ def list_folder(path: Path) -> list[os.DirEntry[str]]:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Read a whole file of at most `limit` bytes. Raises UserError as `open_regular` does."""
+    """Read a whole file of at most `limit` bytes.
+
+    Raises:
+        UserError: As `open_regular`, or the file cannot be read.
+    """
     with open_regular(path, limit) as file:
         try:
             content = file.read(limit + 1)
         except OSError as error:
             raise UserError(_reason(path, error)) from error
-    if len(content) > limit:  # it grew, or its size was not known
+    if len(content) > limit:  # it has grown, or its size was not known
         raise UserError(f"{path} has more than {limit:,} bytes")
     return content
 
 
 def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
-    """Read a whole UTF-8 file. Raises UserError as `open_regular` does, and for other encodings."""
+    """Read a whole UTF-8 file of at most `limit` bytes.
+
+    Raises:
+        UserError: As `open_regular`, or the file is not UTF-8.
+    """
     try:
         return read_bytes(path, limit).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -125,7 +140,11 @@ def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
-    """Read a JSON file. Raises UserError as `read_text` does, and where it is not valid JSON."""
+    """Read a JSON file of at most `limit` bytes.
+
+    Raises:
+        UserError: As `read_text`, or the file is not valid JSON.
+    """
     return parse_json(read_text(path, limit), str(path))
 
 
@@ -133,7 +152,8 @@ def parse_json(text: str, origin: str) -> Any:
     """Parse JSON from `origin`, which the error names.
 
     Raises:
-        UserError: The text is not JSON, nests too deeply, or holds a number of thousands of digits.
+        UserError: The text is not JSON, nests too deeply, or holds an integer of more than 40
+            digits.
     """
     try:
         return json.loads(text, parse_int=_integer)
@@ -152,8 +172,14 @@ def _integer(digits: str) -> int:
 def require_safetensors(path: Path, limit: int | None = None) -> int:
     """Check that a file may be given to safetensors' reader and return its size in bytes.
 
-    The reader maps the file and compares the declared sizes with it; it reads the header at once.
-    Raises UserError as `open_regular` does, and for a header of more than 16 MiB.
+    The reader maps the file and compares the declared sizes with it, but reads the header at once.
+
+    Args:
+        path: The file.
+        limit: Largest size in bytes that is accepted, or None for any size.
+
+    Raises:
+        UserError: As `open_regular`, or the header has more than 16 MiB.
     """
     with open_regular(path, limit) as file:
         length = int.from_bytes(file.read(8), "little")
@@ -167,7 +193,7 @@ def _reason(path: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"{path}: no such file"
     if error.errno == errno.ELOOP:
-        return f"{path}: its symbolic links lead in a circle"
+        return f"{path}: its symbolic links form a loop"
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{path}: no permission to read it"
     if error.errno == errno.ENXIO:  # a socket

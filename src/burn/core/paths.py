@@ -9,9 +9,13 @@ from burn.core.errors import UserError
 
 
 def expand(spec: str) -> Path:
-    """A path with ~ replaced. Raises UserError for the home of nobody, and for no path at all."""
+    """Return a path with ~ replaced.
+
+    Raises:
+        UserError: The path is empty, or ~ names a user who does not exist.
+    """
     if not spec:
-        raise UserError("a path is empty: a variable that is not set, perhaps; give a name")
+        raise UserError("a path is empty, perhaps because a variable is not set: give a path")
     try:
         return Path(spec).expanduser()
     except RuntimeError as error:
@@ -19,9 +23,11 @@ def expand(spec: str) -> Path:
 
 
 def nearest_path(path: Path, cutoff: float = 0.7) -> Path | None:
-    """The most similar name in the folder of a path that does not exist, or None.
+    """Return the most similar name in the folder of a path that does not exist, or None.
 
-    cutoff: least similarity, as difflib measures it, in [0, 1].
+    Args:
+        path: The path.
+        cutoff: Least similarity, as difflib measures it, in [0, 1].
     """
     try:
         names = [entry.name for entry in path.parent.iterdir()]
@@ -32,9 +38,9 @@ def nearest_path(path: Path, cutoff: float = 0.7) -> Path | None:
 
 
 def same_path(one: str, other: str) -> bool:
-    """Whether two names mean the same file or folder: `runs/a`, `./runs/a/` and a link to it do.
+    """Return whether two names mean the same file or folder, like `runs/a` and `./runs/a/`.
 
-    A `stream:` before them, as data may have, must be before both.
+    A `stream:` in front, which data may have, must be in front of both.
     """
     if one == other:
         return True

@@ -1,8 +1,8 @@
-"""Plugins: code of others that registers methods, backbones, protocols and recipes.
+"""Plugins: other people's code that registers methods, backbones, protocols and recipes.
 
 A plugin is a Python file or a module, which `--import` names, or the entry point of an installed
 package in the group `burn.plugins`. What it registers remembers it, so that runs and checkpoints
-can say what they need.
+can say which plugins they need.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ GROUP = "burn.plugins"
 
 @dataclass(frozen=True)
 class Plugin:
-    """Where a registered part comes from.
+    """Origin of a registered part.
 
     Attributes:
-        name: What `--import` takes, or the module that registered it.
-        sha256: Of the file, where it is one.
+        name: Value of `--import`, or the module that registered the part.
+        sha256: Hash of the plugin's file, or None where it is a module.
     """
 
     name: str
@@ -41,42 +41,42 @@ class Plugin:
 @dataclass(frozen=True)
 class _Loaded:
     plugin: Plugin
-    file: str | None  # of its code
+    file: str | None  # where its code is
 
 
-_loaded: dict[str, _Loaded] = {}  # by the name that --import took
+_loaded: dict[str, _Loaded] = {}  # by the value of --import
 _installed: dict[str, str | None] = {}  # entry points to their files
 _loading: list[Plugin] = []
-_registered: list[Plugin] = []  # one for each part
+_registered: list[Plugin] = []  # one entry for each part
 
 
 def registering(module: str) -> Plugin:
-    """The plugin that registers a part now: the one that is being loaded, or the module itself."""
+    """Return the plugin that registers a part now: the one being loaded, or the module itself."""
     plugin = _loading[-1] if _loading else Plugin(module)
     _registered.append(plugin)
     return plugin
 
 
 def imports() -> tuple[str, ...]:
-    """What `--import` was given, as other processes are to be given it."""
+    """Return the values that `--import` was given, to pass on to other processes."""
     return tuple(_loaded)
 
 
 def load_plugin(name: str) -> None:
-    """Import a plugin; one that is loaded already is left as it is.
+    """Import a plugin, unless it is loaded already.
 
     Args:
         name: A file that ends in .py, or a module that Python finds. A file's folder is added to
-            the end of `sys.path`, so that it can import what stands beside it.
+            the end of `sys.path`, so that it can import the files beside it.
 
     Raises:
-        UserError: There is none, its name is another module's, it cannot be imported, or it
-            registers nothing.
+        UserError: There is no such plugin, its name is another module's, it cannot be imported, or
+            it registers nothing.
     """
     if name in _loaded:
         return
     if not name:
-        raise UserError("--import names nothing: give a Python file, my_method.py, or a module")
+        raise UserError("--import is empty: give a Python file, such as my_method.py, or a module")
     path = expand(name)
     if path.suffix == ".py" or "/" in name:
         module, plugin = _module_of(path, name), Plugin(name, _digest(path, name))
@@ -108,7 +108,7 @@ def load_plugin(name: str) -> None:
 
 
 def load_installed(warn: Callable[[str], None]) -> None:
-    """Import the plugins of installed packages; of one that fails `warn` is told in a line."""
+    """Import the plugins of installed packages; `warn` receives one line about each that fails."""
     for entry in entry_points(group=GROUP):
         if entry.name in _installed:
             continue
@@ -125,7 +125,7 @@ def load_installed(warn: Callable[[str], None]) -> None:
 
 
 def fault_in_plugin(error: BaseException) -> str | None:
-    """The innermost line of a plugin in an exception's traceback, or None where there is none."""
+    """Return the innermost line of a plugin in an exception's traceback, or None."""
     files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
     files |= {file: name for name, file in _installed.items() if file}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -135,33 +135,36 @@ def fault_in_plugin(error: BaseException) -> str | None:
 
 
 def require_plugins(needed: Any, kind: str, known: Mapping[str, Any], what: str) -> None:
-    """Raise UserError where a file needs a part of a plugin that is not registered.
+    """Check that the parts of plugins that a file needs are registered.
 
     Args:
-        needed: What the file says of its plugins, as `describe_plugin` gives it; of unknown origin.
+        needed: What the file says of its plugins, as `describe_plugin` gives it; it is not trusted.
         kind: method or backbone.
-        known: What is registered, by name.
+        known: Registered parts by name.
         what: The file, for the message.
+
+    Raises:
+        UserError: A part is not registered.
     """
     for one in needed if isinstance(needed, list) else ():
         if not isinstance(one, dict) or one.get("kind") != kind or str(one.get("name")) in known:
             continue
         name, plugin = (shortened(printable(str(one.get(key)))) for key in ("name", "import"))
         raise UserError(
-            f"{what} has {kind} {name} of {plugin}, which is not loaded: give --import {plugin}, "
+            f"{what} needs {kind} {name} of {plugin}, which is not loaded: give --import {plugin}, "
             "or import it first"
         )
 
 
 def describe_plugin(kind: str, name: str, plugin: Plugin | None) -> list[dict[str, Any]]:
-    """What a run and a checkpoint say of a registered part, as JSON values; [] of burn's own."""
+    """Return what runs and checkpoints say of a plugin's part, in JSON; [] for burn's own."""
     if plugin is None:
         return []
     return [{"kind": kind, "name": name, "import": plugin.name, "sha256": plugin.sha256}]
 
 
 def resolve(of: Any) -> Any:
-    """What a table names as MODULE:NAME, imported now; anything else as it is."""
+    """Import what a table names as MODULE:NAME, and return anything else as it is."""
     if not isinstance(of, str):
         return of
     module, _, name = of.partition(":")
@@ -169,9 +172,13 @@ def resolve(of: Any) -> Any:
 
 
 def check_config(kind: str, name: str, config: Any) -> None:
-    """Raise UserError unless `config` is a frozen dataclass whose fields all have a default."""
+    """Check that `config` is a frozen dataclass whose fields all have a default.
+
+    Raises:
+        UserError: It is not.
+    """
     if not dataclasses.is_dataclass(config) or not isinstance(config, type):
-        raise UserError(f"{kind} {name}: config is a dataclass, got {config!r:.60}")
+        raise UserError(f"{kind} {name}: config must be a dataclass, got {config!r:.60}")
     if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise UserError(f"{kind} {name}: write @dataclass(frozen=True) above {config.__name__}")
     for field in dataclasses.fields(config):
@@ -180,28 +187,34 @@ def check_config(kind: str, name: str, config: Any) -> None:
 
 
 def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
-    """The name of a part that is registered.
+    """Return the name of a part that is being registered, if it may have it.
+
+    A plugin's part may be registered again, as when a notebook's cell is run again.
+
+    Args:
+        kind: Kind of the part, for the message.
+        name: Name of the part.
+        taken: Registered parts by name.
 
     Raises:
-        UserError: It is no lower-case identifier, or burn's own. A plugin's may be registered
-            again, as a notebook's cell is run again.
+        UserError: The name is not a lower-case identifier, or belongs to one of burn's own parts.
     """
     if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
-        raise UserError(f"{kind} {shortened(str(name))!r}: a name is lower-case letters, digits, _")
+        raise UserError(f"{kind} {shortened(str(name))!r}: use lower-case letters, digits and _")
     if name in taken and taken[name].plugin is None:
         raise UserError(f"{kind} {name} is one of burn's own: choose another name")
     return name
 
 
 def _module_of(path: Path, name: str) -> str:
-    """The name by which a file is imported; its folder is on `sys.path` afterwards."""
+    """Return the name by which a file is imported, after adding its folder to `sys.path`."""
     if path.suffix != ".py":
-        raise UserError(f"--import {name} is no Python file: its name ends in .py")
+        raise UserError(f"--import {name} is not a Python file: its name must end in .py")
     if not path.is_file():
         raise UserError(f"--import {name}: there is no such file")
     file, module = path.resolve(), path.stem
     if not module.isidentifier():
-        raise UserError(f"--import {name}: call the file by letters, digits and _ only")
+        raise UserError(f"--import {name}: the file's name may have only letters, digits and _")
     folder = str(file.parent)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -213,8 +226,8 @@ def _module_of(path: Path, name: str) -> str:
         found = spec.origin if spec else None
     if found is None or Path(found).resolve() != file:
         raise UserError(
-            f"--import {name}: {module} is another module's name, of {found or 'Python itself'}: "
-            "rename the file"
+            f"--import {name}: {module} is also the name of another module, in "
+            f"{found or 'Python itself'}: rename the file"
         )
     return module
 
@@ -227,7 +240,7 @@ def _digest(path: Path, name: str) -> str:
 
 
 def _described(error: Exception, file: str) -> str:
-    """An exception in one line, with the last line of `file` that it passed."""
+    """Return an exception in one line, with the last line of `file` in its traceback."""
     text = shortened(printable(f"{type(error).__name__}: {error}"), 200)
     if isinstance(error, SyntaxError):
         return text

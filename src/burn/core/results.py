@@ -1,4 +1,4 @@
-"""results.jsonl: one number a line. Nothing here needs torch, so that reports do not either."""
+"""Results as lines of results.jsonl, without torch, so that reports do not need it either."""
 
 from __future__ import annotations
 
@@ -19,21 +19,31 @@ from burn.core.files import append_lines
 
 @dataclass(frozen=True)
 class Result:
-    """One number: a line of `results.jsonl`.
+    """One measured number, which is a line of `results.jsonl`.
 
-    value is in percent; spread its standard deviation over samples, where it is a mean of some.
-    Protocol pack alone has other units, which its metrics name: bytes and float32_bytes,
-    milliseconds (of an image), cosine (-1 to 1). train and test are "" where there are none.
-
-    data says what train and test are, beyond their names: num_classes, classes (the names, up to
-    1,000), train_images, test_images, train_fingerprint, test_fingerprint and, where each image has
-    one label, largest_class: the share in percent of the test images that the most frequent class
-    has. training says how long the stage that gave the checkpoint was trained: stage, steps,
-    images_seen; and teacher_labels, the data whose labels its teacher was trained with, where that
-    is known. Both are None in results of burn 0.1.0 and where there is nothing to say.
-
-    right says of a top-1 which test images were answered rightly: base64 of a bit for each position
-    in test, packed from the highest bit of a byte down; 0 for one that could not be read.
+    Attributes:
+        protocol: Name of the protocol.
+        metric: Name of the metric.
+        value: The number, in percent. Protocol pack alone has other units, which its metrics name:
+            bytes and float32_bytes, milliseconds (of an image), cosine (-1 to 1).
+        model: Name of the model for tables.
+        checkpoint: The checkpoint, as the command names it.
+        train: Training data, "" if there is none.
+        test: Test data, "" if there is none.
+        seed: Random seed.
+        seconds: Time that the measurement took.
+        settings: Settings of the protocol.
+        spread: Standard deviation over samples, where the value is a mean over them.
+        data: Facts about train and test: num_classes, classes (the names, up to 1,000),
+            train_images, test_images, train_fingerprint, test_fingerprint and, where each image has
+            one label, largest_class: the share in percent of the test images that the most frequent
+            class has. None in results of burn 0.1.0 and where there is nothing to say.
+        training: How long the stage that gave the checkpoint was trained: stage, steps,
+            images_seen; and teacher_labels, the data whose labels its teacher was trained with,
+            where that is known. None in results of burn 0.1.0 and where there is nothing to say.
+        right: For a top-1 accuracy, which test images were classified correctly: base64 of a bit
+            for each position in test, packed from the highest bit of a byte down; 0 for an image
+            that could not be read.
     """
 
     protocol: str
@@ -53,12 +63,17 @@ class Result:
 
 
 def packed_answers(right: NDArray[np.bool_]) -> str:
-    """Which test images were answered rightly, bool (images,), as `Result.right` keeps it."""
+    """Encode which test images were classified correctly, bool (images,), as `Result.right`."""
     return base64.b64encode(np.packbits(right).tobytes()).decode("ascii")
 
 
 def answers_of(result: Result) -> NDArray[np.bool_] | None:
-    """Bool (test images,); None where the result does not tell, or not of as many images."""
+    """Decode `Result.right` to bool (test images,).
+
+    Returns:
+        The answers, or None where the result has none or their number is not that of its test
+        images.
+    """
     data = result.data if isinstance(result.data, Mapping) else {}
     number = data.get("test_images")
     if not isinstance(result.right, str) or not isinstance(number, int) or number < 1:
@@ -72,15 +87,16 @@ def answers_of(result: Result) -> NDArray[np.bool_] | None:
     return np.unpackbits(packed, count=number).astype(bool)
 
 
-ACCURACIES = ("knn", "linear", "semi", "transfer")  # protocols that answer with one class
-_IMBALANCED = 1.2  # times the share that the largest of equally frequent classes has
+ACCURACIES = ("knn", "linear", "semi", "transfer")  # protocols that predict one class
+_IMBALANCED = 1.2  # times the share of each of equally frequent classes
 
 
 def largest_class(result: Result) -> float | None:
-    """What always answering the most frequent class scores, in percent, on imbalanced test images.
+    """Return the accuracy of always predicting the most frequent class, for imbalanced test images.
 
-    None for what is no top-1 accuracy, where the classes are about equally frequent, and for
-    results that do not say.
+    Returns:
+        The accuracy in percent, or None for a result that is not a top-1 accuracy, for classes that
+        are about equally frequent, and for results without this fact.
     """
     if result.protocol not in ACCURACIES or not result.metric.endswith("top1"):
         return None
@@ -94,17 +110,17 @@ def largest_class(result: Result) -> float | None:
 
 
 def result_lines(results: Sequence[Result]) -> str:
-    """A line of JSON each, as files of results hold them."""
+    """Return each result as a line of JSON, as files of results hold them."""
     return "".join(json.dumps(asdict(result)) + "\n" for result in results)
 
 
 def append_results(path: Path, results: Sequence[Result]) -> None:
-    """Add a line for each result to a file, which two processes may do at the same time.
+    """Append a line for each result to a file, safely with several processes.
 
-    With no results it only checks that there can be such a file, and makes its folder.
+    With no results it only checks that there can be such a file, and creates its folder.
 
     Raises:
-        UserError: It cannot be written; it is then as it was.
+        UserError: The file cannot be written; it is left as it was.
     """
     if path.parent.exists() and not path.parent.is_dir():
         raise UserError(f"{path.parent} is a file: give a folder")
@@ -120,7 +136,11 @@ def append_results(path: Path, results: Sequence[Result]) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """All results of a file, in order. Raises UserError for a line that is none."""
+    """Read all results of a file, in order.
+
+    Raises:
+        UserError: The file cannot be read, or a line is not a result.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

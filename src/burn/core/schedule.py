@@ -1,4 +1,4 @@
-"""Schedules: the share of a stage that is done, in [0, 1], to a value."""
+"""Schedules: functions from the progress of a stage, in [0, 1], to a value."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ LambdaShape = Literal["cosine", "constant", "heaviside"]
 
 
 def cosine_anneal(progress: float, start: float, end: float) -> float:
-    """Half a cosine from `start` at progress 0 to `end` at progress 1."""
+    """Return the value of half a cosine from `start` at progress 0 to `end` at progress 1."""
     return end - (end - start) * (math.cos(math.pi * progress) + 1) / 2
 
 
 def loss_balance(progress: float, shape: LambdaShape, start: float, end: float) -> float:
-    """λ(t), the weight of the feature similarity loss (paper, Eq. 3 and Table 7).
+    """Return λ(t), the weight of the feature similarity loss (paper, Eq. 3 and Table 7).
 
-    cosine: `start` to `end` by Eq. 3; constant: `end` throughout; heaviside: H(-t + T_max/2),
-    which is 1 in the first half and 0 in the second (and 1 at t = T_max/2, as H(0) = 1).
+    Args:
+        progress: Share of the stage that is done, in [0, 1].
+        shape: cosine goes from `start` to `end` by Eq. 3; constant is `end` throughout; heaviside
+            is H(-t + T_max/2), which is 1 in the first half and 0 in the second (and 1 at t =
+            T_max/2, as H(0) = 1).
+        start: λ at progress 0.
+        end: λ at progress 1.
     """
     if shape == "cosine":
         return cosine_anneal(progress, start, end)
@@ -27,10 +32,14 @@ def loss_balance(progress: float, shape: LambdaShape, start: float, end: float) 
 
 
 def learning_rate_factor(step: int, num_steps: int, num_warmup: int, shape: str) -> float:
-    """Factor of the base learning rate at optimizer step `step` (0-based).
+    """Return the factor of the base learning rate at an optimizer step.
 
-    Linear warm-up over `num_warmup` steps, then half a cosine ("cosine"), a straight line
-    ("linear") down to 0 at `num_steps`, or 1 ("constant").
+    Args:
+        step: Number of the step, from 0.
+        num_steps: Number of steps of the stage.
+        num_warmup: Number of steps of the linear warm-up.
+        shape: What follows the warm-up: cosine is half a cosine and linear a straight line down to
+            0 at `num_steps`; constant stays at 1.
     """
     if step < num_warmup:
         return (step + 1) / (num_warmup + 1)

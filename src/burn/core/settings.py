@@ -14,11 +14,18 @@ Settings = TypeVar("Settings")
 
 
 def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
-    """The dataclass `kind` from plain values; what is not given keeps its default.
+    """Return a dataclass with plain values; what is not given keeps its default.
 
-    A class whose plain values are arranged otherwise than its fields has `nested`, a class method
-    from the first to the second. Raises UserError naming the setting for unknown ones, wrong types
-    and numbers not finite.
+    A class whose plain values are arranged differently from its fields has a class method `nested`,
+    which maps the former to the latter.
+
+    Args:
+        kind: The dataclass.
+        values: Values by name, from JSON or YAML.
+        name: Name of the group of settings, for messages.
+
+    Raises:
+        UserError: A setting is unknown, has a wrong type, or is not finite; the message names it.
     """
     assert is_dataclass(kind)
     if isinstance(values, kind):

@@ -1,4 +1,4 @@
-"""The values that travel between modules, frozen."""
+"""Frozen values that modules pass to each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch
 
-# Names of settings stand here, and not beside the code that they choose, so that a command line is
-# read before torch is imported.
+# Choices of settings are here, and not beside the code that they select, so that a command line can
+# be read before torch is imported.
 ActivationGradient = Literal["poly", "clip"]
 WeightGradient = Literal["clip", "identity"]
 WeightInit = Literal["fan_in", "small"]
@@ -19,7 +19,7 @@ TeacherBatchNorm = Literal["running", "batch"]
 
 
 class Precision(StrEnum):
-    """What is a single bit in a network (paper, section 3.4)."""
+    """Parts of a network that are binary (paper, section 3.4)."""
 
     FLOAT = "float"
     BINARY_ACTIVATIONS = "binary_activations"  # stage 1
@@ -28,10 +28,12 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True)
 class Known:
-    """A teacher's features of a batch's views, as far as a cache knows them.
+    """Teacher's features of a batch's views, as far as a cache holds them.
 
-    values: float16 (views, batch, dimension), those of the views that the teacher sees; zeros where
-    they are not known. unknown: int64, the rows of the batch of which they are not.
+    Attributes:
+        values: float16 (views, batch, dimension) for the views that the teacher sees; zeros where
+            they are not in the cache.
+        unknown: int64, the rows of the batch that are not in the cache.
     """
 
     values: torch.Tensor
@@ -40,16 +42,18 @@ class Known:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a data loader hands to a method.
+    """Batch that a data loader passes to a method.
 
-    views: one uint8 tensor (batch, 3, height, width) for each augmented view of the same images.
-    indices: int64 (batch,), the images' positions in their source.
-    unreadable: positions of images that belonged in this batch and could not be decoded.
-    labels: int64 (batch,), or None where the source has none; method supervised alone looks.
-    epoch: the epoch of the stage that the views were drawn for, from 0.
-    teacher_views: the same views as a teacher of a size of its own sees them; with `known`, of its
-    unknown rows alone. Empty where the teacher sees the student's views.
-    known: what a cache knows of the teacher's features, or None without a cache.
+    Attributes:
+        views: One uint8 tensor (batch, 3, height, width) for each augmented view of the same
+            images.
+        indices: int64 (batch,), the images' positions in their source.
+        unreadable: Positions of images that belonged in this batch and could not be decoded.
+        labels: int64 (batch,), or None where the source has none; only method supervised uses them.
+        epoch: Epoch of the stage, from 0, that the views were drawn for.
+        teacher_views: The same views at the size that a teacher sees, where it has its own; with
+            `known`, of the unknown rows alone. Empty where the teacher sees the student's views.
+        known: Teacher's features from a cache, or None without a cache.
     """
 
     views: tuple[torch.Tensor, ...]
@@ -61,7 +65,7 @@ class Batch:
     known: Known | None = None
 
     def first(self, count: int) -> Batch:
-        """The first `count` images of it."""
+        """Return the first `count` images of the batch."""
         known, teacher_views = self.known, self.teacher_views
         rows = count
         if known is not None:
@@ -77,7 +81,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> Batch:
-        """With everything that a method computes with on a device."""
+        """Return the batch with everything that a method computes with on a device."""
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=True)
@@ -96,8 +100,11 @@ class Batch:
 class Features:
     """Features of the readable images of a source, in its order.
 
-    values: float32 (images, dimension); labels: int64 (images,), or None where there are none;
-    positions: int64 (images,), which images of the source these are.
+    Attributes:
+        values: float32 (images, dimension).
+        labels: int64 (images,), or None where there are none.
+        classes: Names of the classes.
+        positions: int64 (images,), the images' positions in the source.
     """
 
     values: torch.Tensor
@@ -108,10 +115,13 @@ class Features:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights and what is known about them.
+    """Weights and their description.
 
-    weights: name -> tensor, every name prefixed by the part it belongs to ("backbone.", ...).
-    meta: plain JSON values; `burn.checkpoints.native` says which. origin: the file, for messages.
+    Attributes:
+        weights: Tensors by name; every name begins with the part that it belongs to ("backbone.",
+            ...).
+        meta: Plain JSON values, which `burn.checkpoints.native` lists.
+        origin: The file, for messages.
     """
 
     weights: Mapping[str, torch.Tensor]
@@ -121,9 +131,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Part:
-    """A named part of what a method holds, and whether it is meant to learn.
+    """Named part of a method, and whether it is meant to learn.
 
-    learning_rate: factor of the recipe's learning rate.
+    Attributes:
+        name: Name of the part, for messages.
+        module: The module.
+        trained: Whether it is meant to learn.
+        learning_rate: Factor of the recipe's learning rate.
     """
 
     name: str

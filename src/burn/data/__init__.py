@@ -1,1 +1,1 @@
-"""Where images come from, and how they become batches."""
+"""Image sources, and the data loaders that turn them into batches."""

@@ -1,7 +1,7 @@
-"""Views: random augmentations of an image, and the plain view that evaluation sees.
+"""Views of an image: random augmentations for training, and the plain view for evaluation.
 
-Every draw comes from a generator seeded by (seed, epoch, index, view) alone, so that a resumed run,
-or one with another number of workers, sees the same images.
+Every random draw comes from a generator seeded by (seed, epoch, index, view) alone, so that a
+resumed run, or a run with another number of data-loader workers, sees the same images.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ Array = NDArray[Any]  # uint8 (height, width, 3)
 
 
 def generator(seed: int, epoch: int, index: int, view: int) -> np.random.Generator:
-    """The randomness of one view of one image in one epoch."""
+    """Return the random generator for one view of one image in one epoch."""
     return np.random.default_rng((seed, epoch, index, view))
 
 
 def random_view(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Tensor:
-    """uint8 (3, h, w) -> an augmented uint8 (3, size, size).
+    """Augment an image.
 
-    Random resized crop (bicubic, antialiased), flip, colour jitter in random order, RandAugment,
-    grey, blur.
+    The steps are: random resized crop (bicubic, antialiased), horizontal flip, colour jitter in
+    random order, RandAugment, conversion to greyscale, and Gaussian blur.
+
+    Args:
+        image: uint8 (3, height, width).
+        config: Settings of the augmentation.
+        random: The generator that everything is drawn from.
+
+    Returns:
+        The view, uint8 (3, size, size).
     """
     view = _crop_and_flip(image, config, random)
     if random.random() < config.jitter:
@@ -49,7 +57,10 @@ def random_view(image: Tensor, config: ViewConfig, random: np.random.Generator) 
 
 
 def drawing_fingerprint(config: ViewConfig) -> str:
-    """Hexadecimal: another one where this program draws other views by the same settings."""
+    """Return a hexadecimal digest of views drawn with the given settings.
+
+    Two installations that draw different views with the same settings have different digests.
+    """
     digest = hashlib.sha256()
     for index in range(8):
         random = generator(0, 0, index, 0)
@@ -59,14 +70,31 @@ def drawing_fingerprint(config: ViewConfig) -> str:
 
 
 def crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Tensor:
-    """The light augmentation of linear evaluation: random resized crop and horizontal flip."""
+    """Apply the light augmentation of linear evaluation: random resized crop, horizontal flip.
+
+    Args:
+        image: uint8 (3, height, width).
+        config: Settings of the crop and the flip; the others are ignored.
+        random: The generator that everything is drawn from.
+
+    Returns:
+        The view, uint8 (3, size, size).
+    """
     return _to_tensor(_crop_and_flip(image, config, random))
 
 
 def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
-    """uint8 (3, h, w) -> uint8 (3, size, size): short side resized, centre cropped."""
+    """Resize an image by its short side and crop its centre, without randomness.
+
+    Args:
+        image: uint8 (3, height, width).
+        config: Only `size` and `resize` are used.
+
+    Returns:
+        The view, uint8 (3, size, size).
+    """
     short = config.resize if config.resize is not None else round(config.size * 8 / 7)
-    most = 4 * min(image.shape[1:])  # a very long image is not blown up only to be cropped
+    most = 4 * min(image.shape[1:])  # do not enlarge all of a very long image only to crop it
     image = T.center_crop(image, [min(image.shape[1], most), min(image.shape[2], most)])
     _, height, width = image.shape
     if min(height, width) != short:
@@ -79,7 +107,10 @@ def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
 def _crop_box(
     height: int, width: int, config: ViewConfig, random: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """Top, left, height and width of a random resized crop; a centre crop after ten misses."""
+    """Draw (top, left, height, width) of a random resized crop.
+
+    The crop is centred if ten draws do not fit into the image.
+    """
     low, high = (math.log(ratio) for ratio in config.crop_ratio)
     for _ in range(10):
         area = height * width * random.uniform(*config.crop_scale)
@@ -95,8 +126,8 @@ def _crop_box(
 
 def _crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generator) -> Array:
     top, left, height, width = _crop_box(image.shape[1], image.shape[2], config, random)
-    # torch resizes twice as fast where a pixel's values lie together, as they do after decoding;
-    # the crop alone is copied for it.
+    # torch resizes twice as fast in the channels-last layout, which decoded images already have;
+    # only the crop is copied into it.
     crop = image[None, :, top : top + height, left : left + width]
     crop = crop.contiguous(memory_format=torch.channels_last)
     size = (config.size, config.size)
@@ -105,8 +136,8 @@ def _crop_and_flip(image: Tensor, config: ViewConfig, random: np.random.Generato
     return cv2.flip(array, 1) if random.random() < config.flip else array
 
 
-# From here on images are uint8 arrays (height, width, 3). OpenCV does to a 32-pixel image in 2 µs
-# what torchvision does in 20 to 100; the results agree to a grey level (hue: to a few).
+# From here on images are uint8 arrays (height, width, 3). For a 32-pixel image, OpenCV takes 2 µs
+# where torchvision takes 20 to 100; the results agree to one grey level (hue: to a few).
 
 
 def _jitter(view: Array, config: ViewConfig, random: np.random.Generator) -> Array:
@@ -128,7 +159,10 @@ def _jitter(view: Array, config: ViewConfig, random: np.random.Generator) -> Arr
 
 
 def _rand_augment(view: Array, config: ViewConfig, random: np.random.Generator) -> Array:
-    """torchvision's RandAugment (Cubuk et al., 2020); it draws from torch's global state."""
+    """Apply torchvision's RandAugment (Cubuk et al., 2020).
+
+    It draws from torch's global random state, which is therefore seeded here and restored.
+    """
     number = int(random.binomial(config.rand_augment, 0.5))
     magnitude = round(30 * config.rand_strength)
     operations = RandAugment(number, magnitude, num_magnitude_bins=31, fill=[128] * 3)
@@ -139,26 +173,31 @@ def _rand_augment(view: Array, config: ViewConfig, random: np.random.Generator) 
 
 
 def adjust_brightness(view: Array, factor: float) -> Array:
-    """Blend with black: factor 0 is black, 1 the image itself."""
+    """Blend an image with black: factor 0 gives black, 1 the image itself."""
     return cv2.addWeighted(view, factor, view, 0, 0)
 
 
 def adjust_contrast(view: Array, factor: float) -> Array:
-    """Blend with the mean grey level: factor 0 is uniform grey, 1 the image itself."""
+    """Blend an image with its mean grey level: factor 0 gives uniform grey, 1 the image itself."""
     mean = cv2.mean(cv2.cvtColor(view, cv2.COLOR_RGB2GRAY))[0]
     return cv2.addWeighted(view, factor, view, 0, mean * (1 - factor))
 
 
 def adjust_saturation(view: Array, factor: float) -> Array:
-    """Blend with the grey image: factor 0 is grey, 1 the image itself."""
+    """Blend an image with its greyscale version: factor 0 gives greyscale, 1 the image itself."""
     grey = cv2.cvtColor(cv2.cvtColor(view, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
     return cv2.addWeighted(view, factor, grey, 1 - factor, 0)
 
 
 def adjust_hue(view: Array, turn: float) -> Array:
-    """Turn the hue by `turn` of the colour circle, in OpenCV's 8-bit HSV.
+    """Rotate the hue of an image, in OpenCV's 8-bit HSV.
 
-    The way there and back costs up to a few grey levels, so no turn leaves the image alone.
+    The conversion to HSV and back changes pixels by up to a few grey levels; it is skipped if
+    `turn` is 0.
+
+    Args:
+        view: uint8 (height, width, 3).
+        turn: Rotation as a share of the colour circle; 1 is a full turn.
     """
     if not turn:
         return view
@@ -168,7 +207,12 @@ def adjust_hue(view: Array, turn: float) -> Array:
 
 
 def gaussian_blur(view: Array, sigma: float) -> Array:
-    """Gaussian blur out to 3 σ, reflected at the border."""
+    """Blur an image with a Gaussian kernel out to 3 σ, with reflection at the border.
+
+    Args:
+        view: uint8 (height, width, 3).
+        sigma: Standard deviation in pixels.
+    """
     side = 2 * max(1, math.ceil(3 * sigma)) + 1
     return cv2.GaussianBlur(view, (side, side), sigma, borderType=cv2.BORDER_REFLECT_101)
 

@@ -1,4 +1,4 @@
-"""A source gives undecorated uint8 images by position."""
+"""The interface of an image source, which returns unaugmented uint8 images by position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Split = Literal["train", "test"]
 
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")
-# Formats of photographs and pictures that are not read, by extension.
+# Extensions of image formats that cannot be read.
 UNREAD_EXTENSIONS = (
     ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".svg",
     ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2",
@@ -24,10 +24,17 @@ HELD_OUT = ("test", "val", "valid", "validation")
 
 
 class Source(Protocol):
-    """Images by position, and their labels where there are any.
+    """A source of images, with labels or without.
 
-    labels: int64 (images,) or None. fingerprint: changes when the images do (names and sizes, not
-    every byte). `read` returns uint8 (3, height, width) or raises UnreadableImage.
+    `read` returns an image as uint8 (3, height, width), or raises UnreadableImage if it cannot be
+    decoded. `describe` returns the name of an image for messages.
+
+    Attributes:
+        name: Name of the source for messages.
+        classes: Names of the classes, in the order of their labels; empty without labels.
+        labels: int64 (images,), or None.
+        fingerprint: A string that changes when the images change (their names or sizes; not every
+            byte is read).
     """
 
     name: str
@@ -41,7 +48,15 @@ class Source(Protocol):
 
 
 def named_part(words: Collection[str], split: Split) -> str | None:
-    """The word that names the split, where both are named."""
+    """Find the word that names a split among names of folders or files.
+
+    Args:
+        words: The names. A word of `HELD_OUT` names the test split; the first that occurs is used.
+        split: The split to find.
+
+    Returns:
+        The word, or None unless both the training and the test split are named.
+    """
     held_out = next((word for word in HELD_OUT if word in words), None)
     if held_out is None or "train" not in words:
         return None
@@ -49,7 +64,7 @@ def named_part(words: Collection[str], split: Split) -> str | None:
 
 
 class ImageFiles:
-    """Image files, by their names below a folder."""
+    """Base class of sources that read image files below a folder."""
 
     _path: Path
     _names: list[str]

@@ -1,4 +1,4 @@
-"""What a source must fulfil before hours are spent on it."""
+"""Checks of image sources and output folders, made before a long computation starts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
 
-_MOST_TRIED = 1000  # images, before a source is taken for one without any
+_MOST_TRIED = 1000  # images to try before a source counts as unreadable
 
 
 def require_readable(source: Source, at_least: int = 1) -> None:
-    """Raise UserError unless so many images can be decoded; stops reading as soon as they are.
+    """Check that a source has enough images that can be decoded.
 
-    The first images are tried, and where those cannot be read some thousand all over the source.
+    The first images are tried, and if too few of them can be read, about a thousand from all over
+    the source. Reading stops as soon as enough images were decoded.
+
+    Args:
+        source: The images.
+        at_least: Number of readable images that are required.
+
+    Raises:
+        UserError: Fewer images can be read.
     """
     tried = readable = 0
     reason = ""
@@ -38,10 +46,10 @@ def require_readable(source: Source, at_least: int = 1) -> None:
 
 
 def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[int]]]:
-    """A source's first images, and then more of them: sources, and positions in these."""
+    """Yield a source's first images and then a larger sample, each as (source, positions in it)."""
     count, more = len(source), max(_MOST_TRIED, at_least)
     yield source, range(min(count, at_least + 8))
-    if isinstance(source, _HasSample):  # one by one, images of shards are slow to reach
+    if isinstance(source, _HasSample):  # random access to the images of shards is slow
         some = source.sample(more)
         yield some, range(len(some))
     elif count > more:
@@ -56,9 +64,16 @@ class _HasSample(Protocol):
 
 
 def require_outside(out: Path, *sources: Source) -> None:
-    """Raise UserError where a folder to write into lies in a folder of images.
+    """Check that an output folder does not lie in a folder of images.
 
-    The pictures that are written there would be images of it from then on.
+    Pictures written there would become images of that source.
+
+    Args:
+        out: The output folder; it need not exist.
+        *sources: Sources of images; only those that are folders are checked.
+
+    Raises:
+        UserError: `out` is the folder of a source or lies in it.
     """
     for source in sources:
         if isinstance(source, Folder) and out.resolve().is_relative_to(source.root.resolve()):

@@ -1,4 +1,4 @@
-"""A PyTorch data set as a source of images."""
+"""A source of images that reads a PyTorch dataset."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torch import Tensor
 from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
 
-_LOOKED_AT = 16  # images that the fingerprint is made of
+_LOOKED_AT = 16  # images that the fingerprint is computed from
 
 
 class DatasetSource:
-    """The images of a data set with `__len__` and `__getitem__`.
+    """The images of a dataset with `__len__` and `__getitem__`.
 
     An item is an image or a tuple that begins with one: a PIL image, a uint8 tensor or array, or a
-    floating-point tensor in [0, 1]; tensors are (3, height, width) or (1, height, width), arrays
-    (height, width, 3) or (height, width). Grey images become three equal channels. Labels are taken
-    from the attribute `targets` or `labels`, and names of classes from `classes`, as torchvision's
-    data sets have them.
+    floating-point tensor in [0, 1]. Tensors are (3, height, width) or (1, height, width), arrays
+    (height, width, 3), (height, width, 1) or (height, width). Grey images become three equal
+    channels. Labels are taken from the attribute `targets` or `labels`, and names of classes from
+    `classes`, as torchvision's datasets have them.
 
     Args:
-        dataset: The data set. It must give the same image for the same position every time, so
-            random transforms do not belong in it.
+        dataset: The dataset. It must return the same image for the same position every time, so it
+            must not apply random transforms.
 
     Raises:
-        UserError: The data set has no length, no images, or labels that do not fit; or of 16 items
-            none is an image, or one is another image when it is read again.
+        UserError: The dataset has no length, no images, or labels that do not fit; none of the 16
+            items that are tried is an image; or an item changes when it is read again.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -51,14 +51,14 @@ class DatasetSource:
         return self._length
 
     def read(self, index: int) -> Tensor:
-        """The image at a position: uint8 (3, height, width).
+        """Return the image at a position, uint8 (3, height, width).
 
         Raises:
-            UnreadableImage: The data set fails, or the item is no image.
+            UnreadableImage: The dataset raises an exception, or the item is not an image.
         """
         try:
             item = self._dataset[index]
-        except Exception as error:  # a stranger's code
+        except Exception as error:  # the dataset is the user's code
             reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
             raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
         image = item[0] if isinstance(item, (tuple, list)) else item
@@ -81,7 +81,7 @@ class DatasetSource:
         return (image * 255).round().to(torch.uint8)
 
     def describe(self, index: int) -> str:
-        """Name of an image, for messages."""
+        """Return the name of an image for messages."""
         return f"{self.name} item {index}"
 
     def _read_fingerprint(self) -> str:
@@ -92,13 +92,13 @@ class DatasetSource:
             try:
                 image = self.read(index)
                 again = self.read(index) if read is None else image
-            except UnreadableImage as error:  # some are counted and skipped, as of any source
+            except UnreadableImage as error:  # a loader skips and counts single unreadable images
                 reason = reason or str(error)
                 continue
             if image.shape != again.shape or not torch.equal(image, again):
                 raise UserError(
-                    f"{self.describe(index)} is another image when it is read again: leave random "
-                    "transforms to the recipe's views"
+                    f"{self.describe(index)} is a different image when it is read again: leave "
+                    "random transforms to the recipe's views"
                 )
             read = index
             digest.update(image.numpy().tobytes())
@@ -122,7 +122,7 @@ class DatasetSource:
         whole = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels) == self._length
         if not whole or labels.min() < 0:
             raise UserError(
-                f"{self.name}: its labels are not one class number from 0 for each of "
+                f"{self.name}: its labels are not one class number, 0 or more, for each of "
                 f"{self._length:,} images"
             )
         names: Sequence[Any] = getattr(self._dataset, "classes", None) or ()

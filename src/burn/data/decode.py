@@ -1,8 +1,8 @@
-"""Encoded bytes to pixels, and what is not decoded: foreign formats, damage, and bombs.
+"""Decode images, and refuse other formats, damaged files, and decompression bombs.
 
-The limits stand here alone. An image of `MOST_PIXELS` takes 1 GB while it is decoded, and a WebP
-1.8 GB: Pillow holds 4 bytes a pixel, its copies 3 each, WebP's decoder two more canvases of 4. That
-bounds the memory of a process that loads images.
+All limits on the size of an image are defined here. An image of `MOST_PIXELS` takes 1 GB while it
+is decoded, and a WebP 1.8 GB: Pillow holds 4 bytes per pixel, its copies 3 each, and WebP's decoder
+two more canvases of 4. This bounds the memory of a process that loads images.
 """
 
 from __future__ import annotations
@@ -23,53 +23,70 @@ from torch import Tensor
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular
 
-# Pillow's names of the formats that are decoded, whatever a file is called. For others it may start
-# a program: Ghostscript for EPS. Phones' MPO opens as JPEG and has no entry of its own.
+# Pillow's names of the formats that are decoded, whatever a file is called. For some other formats
+# Pillow starts a program, e.g. Ghostscript for EPS. MPO, which some phones write, opens as JPEG and
+# needs no entry.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
-MOST_PIXELS = 100_000_000  # of an image, by its header, before anything is allocated for it
+MOST_PIXELS = 100_000_000  # of an image, read from its header before anything is allocated
 MOST_BYTES = 2**28  # of an encoded image
-# A JPEG has as many scans as its file says, a dozen by custom. Each is a pass over all its pixels,
-# of about a nanosecond a pixel, and an empty one takes few bytes.
+# A JPEG may have any number of scans; usual files have a dozen. Each scan is a pass over all
+# pixels, at about a nanosecond per pixel, and an empty scan takes only a few bytes of the file.
 _MOST_SCANNED = 10**10  # scans times pixels
 _LEAST_SCAN = 10  # bytes
-_TILE_SIDES = (TiffImagePlugin.TILEWIDTH, TiffImagePlugin.TILELENGTH)  # held whole, however large
+_TILE_SIDES = (TiffImagePlugin.TILEWIDTH, TiffImagePlugin.TILELENGTH)  # Pillow holds a whole tile
 
 
 class UnreadableImage(Exception):
-    """One image of a source cannot be decoded; the message names it and says why."""
+    """Raised if an image of a source cannot be decoded; the message names it and says why."""
 
 
 def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
-    """Encoded bytes -> uint8 (3, height, width), not contiguous: a pixel's values lie together.
+    """Decode an image.
 
-    A film's first frame; the high byte of 16-bit values; transparency dropped. upright: apply the
-    rotation that EXIF asks for. Raises UnreadableImage for what is none of FORMATS, has more than
-    MOST_PIXELS or MOST_BYTES, or cannot be decoded to its end by Pillow.
+    Of an animation the first frame is returned, of 16-bit values the high byte. Transparency is
+    dropped.
+
+    Args:
+        encoded: The bytes of an image file.
+        name: Name of the image for messages.
+        upright: Apply the rotation that the EXIF data ask for.
+
+    Returns:
+        uint8 (3, height, width) in the channels-last layout, so not contiguous.
+
+    Raises:
+        UnreadableImage: The image has none of FORMATS or more than MOST_PIXELS or MOST_BYTES, or
+            Pillow cannot decode it to its end.
     """
     check_bytes(len(encoded), name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
+            warnings.simplefilter("ignore")  # Pillow warns of odd but readable files
             image = Image.open(io.BytesIO(encoded), formats=FORMATS)
             _refuse_bombs(image, encoded)
             if upright:
                 ImageOps.exif_transpose(image, in_place=True)
-            if image.mode.startswith("I"):  # 16 bits, which convert() would clip
+            if image.mode.startswith("I"):  # convert() would clip 16-bit values
                 array = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
                 image = Image.fromarray(array)
             pixels = np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except _PILLOW_ERRORS as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        if "BytesIO" in reason:  # Pillow's own words for a format it does not know
+        if "BytesIO" in reason:  # Pillow does not know the format, and names the BytesIO object
             reason = f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        if isinstance(error, Image.DecompressionBombError):  # which names Pillow's limit, not ours
+        if isinstance(error, Image.DecompressionBombError):  # its text may name Pillow's limit
             reason = f"more than {MOST_PIXELS:,} pixels"
         raise UnreadableImage(f"{name}: {reason}") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def read_image(file: Path) -> bytes:
-    """The bytes of an image file. Raises UnreadableImage, which says why they cannot be had."""
+    """Return the bytes of an image file.
+
+    Raises:
+        UnreadableImage: The file cannot be read, is not a regular file, or is larger than
+            MOST_BYTES.
+    """
     try:
         with open_regular(file) as opened:
             check_bytes(os.fstat(opened.fileno()).st_size, str(file))
@@ -78,18 +95,23 @@ def read_image(file: Path) -> bytes:
         raise UnreadableImage(str(error)) from error
     except OSError as error:
         raise UnreadableImage(f"{file}: {error.strerror}") from error
-    check_bytes(len(encoded), str(file))  # it grew
+    check_bytes(len(encoded), str(file))  # the file may have grown since
     return encoded
 
 
 def check_bytes(number: int, name: str) -> None:
-    """Raise UnreadableImage for an encoded image of more than MOST_BYTES, before it is read."""
+    """Raise UnreadableImage if an encoded image has more than MOST_BYTES.
+
+    Args:
+        number: Size of the encoded image in bytes.
+        name: Name of the image for the message.
+    """
     if number > MOST_BYTES:
         raise UnreadableImage(f"{name}: {number:,} bytes, more than {MOST_BYTES:,}")
 
 
 def _refuse_bombs(image: Image.Image, encoded: bytes) -> None:
-    """Raise for an image of which only the header is read so far, where the rest would explode."""
+    """Raise an exception if an image is too large to decode, by its header and number of scans."""
     pixels = image.width * image.height
     if pixels > MOST_PIXELS:
         raise Image.DecompressionBombError
@@ -98,13 +120,13 @@ def _refuse_bombs(image: Image.Image, encoded: bytes) -> None:
         if not all(isinstance(side, int) for side in sides) or math.prod(sides) > MOST_PIXELS:
             raise ValueError(f"tiles of {sides[0]}×{sides[1]} pixels")
     if image.format not in ("JPEG", "MPO") or len(encoded) * pixels < _LEAST_SCAN * _MOST_SCANNED:
-        return  # counting takes a while itself
+        return  # counting the scans takes time itself
     scans = encoded.count(b"\xff\xda")
     if scans * pixels > _MOST_SCANNED:
         raise ValueError(f"{scans} scans of {pixels:,} pixels")
 
 
-# What Pillow's decoders raise on damaged files of one format or another.
+# The exceptions that Pillow's decoders raise on damaged files.
 _PILLOW_ERRORS = (
     OSError,
     ValueError,

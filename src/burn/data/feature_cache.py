@@ -1,13 +1,15 @@
-"""A teacher's features of views, kept on disk for the runs that draw the same views.
+"""A cache on disk of a teacher's features, shared by runs that draw the same views.
 
-A view is a function of (seed, epoch, image, view), so what a frozen teacher makes of it is one,
-too. A cache is a folder for each teacher, view settings and images (`about.json` tells which), and
-in it for each seed and view a file an epoch: a record for each image in the order of their
-positions, at a fixed place, so that runs whose batches differ share them.
+A view is a function of (seed, epoch, image, view), and so are the features that a frozen teacher
+computes from it. A cache holds one folder for each combination of teacher, view settings and
+images, described by its `about.json`. The folder holds one file for each seed, view and epoch. A
+file has one record for each image, at an offset given by the image's position, so that runs with
+different batches share it.
 
-A record is a CRC-32 and the features in float16. The checksum begins with the record's place: a
-hole of the file, a record that was torn by a killed process or by two that wrote at once, or one
-that was copied from elsewhere fails it, and counts as not known. So nothing has to be locked.
+A record is a CRC-32 and the features in float16. The checksum also covers the record's seed, epoch,
+image and view. It fails for a hole in the file, for a record that a killed process or two
+concurrent writers left incomplete, and for one that was copied from elsewhere. Such a record counts
+as missing, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -38,9 +40,12 @@ _CRC = 4  # bytes
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """The folder of one teacher, view settings and images in a cache.
+    """The folder in a cache for one combination of teacher, view settings and images.
 
-    path: it exists. dimension: of the teacher's features. num_images: of the source.
+    Attributes:
+        path: The folder, which exists.
+        dimension: Dimension of the teacher's features.
+        num_images: Number of images of the source.
     """
 
     path: Path
@@ -49,9 +54,14 @@ class CacheFolder:
 
     @staticmethod
     def known_dimension(cache: Path, about: Mapping[str, Any]) -> int | None:
-        """The dimension of the features that are kept for `about`; None where none are.
+        """Return the dimension of the cached features, or None if there are none.
 
-        Raises UserError for a folder whose description is damaged, or cannot be read.
+        Args:
+            cache: The folder of the whole cache.
+            about: Description of the features, as in `make`.
+
+        Raises:
+            UserError: The folder's description is damaged, cannot be read, or is another one.
         """
         path = _folder(cache, about) / _ABOUT
         if not path.exists():
@@ -71,9 +81,16 @@ class CacheFolder:
 
     @staticmethod
     def make(cache: Path, about: Mapping[str, Any], dimension: int, num_images: int) -> CacheFolder:
-        """The folder for `about`, plain JSON values that everything in it depends on.
+        """Create the folder for a description of features if it does not exist.
 
-        Raises UserError where it cannot be made.
+        Args:
+            cache: The folder of the whole cache.
+            about: Everything that the features depend on, in plain JSON values.
+            dimension: Dimension of the teacher's features.
+            num_images: Number of images of the source.
+
+        Raises:
+            UserError: The folder cannot be created.
         """
         path = _folder(cache, about)
         try:
@@ -97,15 +114,21 @@ def _described(about: Mapping[str, Any], dimension: int) -> dict[str, Any]:
 
 
 class FeatureCache:
-    """The features of the first `num_views` views of every image, for one seed.
+    """A teacher's cached features of the first views of every image, for one random seed.
 
-    Every process has its own files open, those of one epoch at a time.
+    Every process opens its own files, those of one epoch at a time.
+
+    Args:
+        folder: The folder of the features.
+        seed: The random seed of the views.
+        num_views: Number of views per image that the teacher sees.
     """
 
     def __init__(self, folder: CacheFolder, seed: int, num_views: int) -> None:
         self.folder, self.seed, self.num_views = folder, seed, num_views
         self._size = _CRC + 2 * folder.dimension  # bytes of a record
-        # Of which process and epoch: a forked process would share the place in the file.
+        # Process, epoch, and open files. A forked process must open its own files, since it would
+        # share the file offset with its parent.
         self._opened: tuple[int, int, list[BinaryIO | None]] = (-1, -1, [])
 
     def __del__(self) -> None:
@@ -117,31 +140,45 @@ class FeatureCache:
                 file.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers open their own files."""
+        """Return the state without open files, which data-loader workers open themselves."""
         return {**self.__dict__, "_opened": (-1, -1, [])}
 
     @property
     def known_shape(self) -> tuple[int, int]:
-        """Number of views, and dimension of the features of each."""
+        """Number of views, and dimension of the features of each view."""
         return self.num_views, self.folder.dimension
 
     def file(self, epoch: int, view: int) -> Path:
-        """Where the features of a view are kept."""
+        """Return the path of the file with the features of a view in an epoch."""
         return self.folder.path / f"seed{self.seed}-view{view}" / f"epoch{epoch:05d}.f16"
 
     def read(self, epoch: int, index: int) -> NDArray[np.float16] | None:
-        """Float16 (views, dimension) of an image; None where one of them is not known, or torn."""
+        """Return the features of an image's views.
+
+        Returns:
+            float16 (views, dimension), or None if those of any view are missing or damaged.
+        """
         found = [self._record(file, epoch, index, v) for v, file in enumerate(self._files(epoch))]
         known = [record for record in found if record is not None]
         return np.stack(known) if len(known) == self.num_views else None
 
     def write(self, epoch: int, view: int, indices: Sequence[int], values: NDArray[Any]) -> None:
-        """Keep float16 (images, dimension) of a view of some images. Raises OSError."""
+        """Write the features of one view of some images.
+
+        Args:
+            epoch: The epoch that the view was drawn in.
+            view: The number of the view.
+            indices: Positions of the images.
+            values: float16 (images, dimension).
+
+        Raises:
+            OSError: The file cannot be written.
+        """
         assert values.dtype == np.float16
         assert values.shape == (len(indices), self.folder.dimension)
         path = self.file(epoch, view)
         path.parent.mkdir(exist_ok=True)
-        with path.open("ab"):  # make it, if it is not there
+        with path.open("ab"):  # "r+b" does not create the file
             pass
         with path.open("r+b", buffering=0) as file:
             for index, row in zip(indices, values.astype("<f2"), strict=True):
@@ -152,11 +189,11 @@ class FeatureCache:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def share_known(self, keys: Sequence[tuple[int, int]]) -> float:
-        """The share of some (epoch, index) whose features are known."""
+        """Return the share of some (epoch, index) pairs whose features are cached."""
         return sum(self.read(epoch, index) is not None for epoch, index in keys) / len(keys)
 
     def num_bytes(self, epochs: int) -> int:
-        """Bytes of all features of so many epochs."""
+        """Return the size in bytes of all records of a number of epochs."""
         return epochs * self.num_views * self.folder.num_images * self._size
 
     def _crc(self, content: bytes, epoch: int, index: int, view: int) -> int:
@@ -171,7 +208,7 @@ class FeatureCache:
         try:
             file.seek(index * self._size)
             record = file.read(self._size)
-        except OSError:  # of the disk: the features are made once more
+        except OSError:  # an error of the disk: the features are computed again
             return None
         if len(record) != self._size:
             return None
@@ -181,7 +218,7 @@ class FeatureCache:
         return np.frombuffer(bytearray(content), dtype="<f2")
 
     def _files(self, epoch: int) -> list[BinaryIO | None]:
-        """Those of an epoch; one that is not there yet is looked for again."""
+        """Return an epoch's open files; a missing one is None, and is tried again at each call."""
         process = os.getpid()
         if self._opened[:2] != (process, epoch):
             self._close()

@@ -1,4 +1,4 @@
-"""From a source to batches: shuffled, augmented, resumable; bad images are left out and counted."""
+"""Data loaders that shuffle, augment and resume; unreadable images are skipped and counted."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ Key = tuple[int, int]  # epoch, index
 
 
 class Drawn(NamedTuple):
-    """What is drawn of an image.
+    """The views drawn from one image.
 
-    views: uint8 (3, size, size) each. teacher_views: the same for a teacher of a size of its own;
-    none where its features are known. known: float16 (views, dimension), the teacher's features of
-    the views that it sees, where a cache knows them.
+    Attributes:
+        views: uint8 (3, size, size) each.
+        teacher_views: The views of a teacher that sees another size; empty if the teacher sees
+            `views`, or if its features are cached.
+        known: float16 (views, dimension), the teacher's cached features of the views that it sees,
+            or None.
     """
 
     views: tuple[Tensor, ...]
@@ -36,9 +39,13 @@ class Drawn(NamedTuple):
 
 
 class Item(NamedTuple):
-    """An image of a batch: its epoch and position, what is drawn of it, and its label.
+    """One image of a batch before it is collated.
 
-    drawn: None where the image cannot be read. label: None where the source has none.
+    Attributes:
+        epoch: The epoch that the views are drawn in.
+        index: Position of the image in its source.
+        drawn: The views, or None if the image cannot be read.
+        label: The label, or None if the source has none.
     """
 
     epoch: int
@@ -51,7 +58,7 @@ Transform = Callable[[Tensor, int, int], Drawn]  # image, epoch, index
 
 
 class _Views(Dataset[Item]):
-    """index -> its item."""
+    """A dataset that maps (epoch, index) to an `Item`."""
 
     def __init__(self, source: Source, transform: Transform) -> None:
         self._source, self._transform = source, transform
@@ -71,9 +78,11 @@ class _Views(Dataset[Item]):
 
 
 def collate(items: Sequence[Item], known_shape: tuple[int, int] | None = None) -> Batch:
-    """The batch of some items of an epoch.
+    """Collate items of one epoch into a batch.
 
-    known_shape: number of views and dimension of the teacher's features, where there is a cache.
+    Args:
+        items: The items; those of unreadable images contribute only their index.
+        known_shape: Number of views and dimension of the teacher's features if there is a cache.
     """
     good = [item for item in items if item.drawn is not None]
     drawn = [item.drawn for item in items if item.drawn is not None]
@@ -106,11 +115,16 @@ def random_views(
     teacher_configs: Sequence[ViewConfig] = (),
     cache: FeatureCache | None = None,
 ) -> Transform:
-    """Pretraining's transform: a view by each of `configs`, drawn from (seed, epoch, index).
+    """Return the transform of pretraining, which draws several views of an image.
 
-    teacher_configs: those of a teacher that sees a size of its own: the first views once more,
-    with the same crop, flip and colours. cache: of the teacher's features; what it knows is not
-    drawn for the teacher.
+    Args:
+        configs: The settings of each view.
+        seed: The random seed; a view depends on it, the epoch, the image's index, and its own
+            number.
+        teacher_configs: Settings of the views of a teacher that sees another size: the first views
+            again, with the same crop, flip and colours.
+        cache: The teacher's cached features; its views are not drawn for images that the cache
+            holds.
     """
 
     def drawn(
@@ -132,9 +146,14 @@ def random_views(
 
 
 def light_views(size: int, seed: int) -> Transform:
-    """The protocols' transform: one random resized crop, flipped or not.
+    """Return the transform of the evaluation protocols: a random resized crop and a random flip.
 
-    The crops are torchvision's, 8 to 100 % of the image, whatever a network was pretrained with.
+    The crops are torchvision's, 8 to 100 % of the image, whatever views the network was pretrained
+    with.
+
+    Args:
+        size: Side of a view in pixels.
+        seed: The random seed; a view depends on it, the epoch and the image's index.
     """
     config = ViewConfig(size=size, crop_scale=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3), flip=0.5)
 
@@ -145,17 +164,30 @@ def light_views(size: int, seed: int) -> Transform:
 
 
 class EpochSampler(Sampler[list[Key]]):
-    """Batches of (epoch, index): one seeded permutation an epoch.
+    """Sample batches of (epoch, index) from one seeded permutation per epoch.
 
-    drop_last leaves the incomplete last batch out; where there are fewer images than one batch
-    holds, the batch is all of them. Of `count` processes each takes its own part of every batch,
-    `batch_size` images: together they see what one process with `count` times as many would.
+    Each of `count` processes takes its own `batch_size` images of every batch. Together they see
+    the batches that one process with a batch size of `count * batch_size` would.
+
+    Args:
+        num_images: Number of images of the source.
+        batch_size: Images per batch and process; reduced if there are fewer images than that.
+        seed: The random seed of the permutations.
+        drop_last: Leave out the incomplete last batch of an epoch; required with several processes.
+        rank: Rank of this process.
+        count: Number of processes.
     """
 
     def __init__(
-        self, num_images: int, batch_size: int, seed: int, *, drop_last: bool, rank: int = 0,
+        self,
+        num_images: int,
+        batch_size: int,
+        seed: int,
+        *,
+        drop_last: bool,
+        rank: int = 0,
         count: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert drop_last or count == 1
         self.num_images, self.seed = num_images, seed
         self.batch_size = min(batch_size, num_images // count)
@@ -176,7 +208,12 @@ class EpochSampler(Sampler[list[Key]]):
 
 
 class Epochs(Protocol):
-    """What yields an epoch's batches, or their keys: of `epoch`, without the first `skip`."""
+    """A sampler or dataset that yields the batches of one epoch, or their keys.
+
+    Attributes:
+        epoch: The epoch to yield.
+        skip: Number of batches to skip at its start.
+    """
 
     epoch: int
     skip: int
@@ -185,7 +222,14 @@ class Epochs(Protocol):
 
 
 class EpochLoader(QuietLoader):
-    """One epoch an iteration, and it knows where it stands: its state is the batches handed out."""
+    """A data loader that can be resumed in the middle of an epoch; each iteration is one epoch.
+
+    Args:
+        epochs: The sampler or dataset whose `epoch` and `skip` are set before each iteration.
+        dataset: The dataset, as `DataLoader` takes it.
+        workers: Number of data-loader workers.
+        **options: Further arguments of `DataLoader`.
+    """
 
     def __init__(self, epochs: Epochs, dataset: Dataset[Any], workers: int, **options: Any) -> None:
         super().__init__(
@@ -205,24 +249,33 @@ class EpochLoader(QuietLoader):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Batches handed out since the start of the stage."""
+        """Return the number of batches yielded since the start of the stage."""
         return {"used": self._used}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after the batches of `state`."""
+        """Continue after the batches that `state` counts."""
         self._used = state["used"]
 
 
 class TrainLoader(EpochLoader):
-    """Batches of views of a source's images.
+    """The data loader of training: batches of random views of a source's images.
 
-    known_shape: as `collate` takes it.
+    Args:
+        source: The images.
+        transform: Draws the views of an image.
+        sampler: Yields the keys of the batches.
+        workers: Number of data-loader workers.
+        known_shape: Number of views and dimension of the teacher's features if there is a cache.
     """
 
     def __init__(
-        self, source: Source, transform: Transform, sampler: EpochSampler, workers: int,
+        self,
+        source: Source,
+        transform: Transform,
+        sampler: EpochSampler,
+        workers: int,
         known_shape: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         views = _Views(source, transform)
         together = partial(collate, known_shape=known_shape)
         super().__init__(sampler, views, workers, batch_sampler=sampler, collate_fn=together)
@@ -236,9 +289,15 @@ def plain_batches(
     indices: Sequence[int] | None = None,
     view: Callable[[Tensor], Tensor] | None = None,
 ) -> DataLoader[Any]:
-    """Plain views of a source (or of some of its positions), in order, once.
+    """Return a data loader that yields the plain views of a source once, in order.
 
-    view: another function than `plain_view`, from an image to one of the size all share.
+    Args:
+        source: The images.
+        config: Settings of the plain view.
+        batch_size: Images per batch.
+        workers: Number of data-loader workers.
+        indices: Positions of the images to yield; default: all.
+        view: A function to use instead of `plain_view`; it must return images of one size.
     """
     chosen = range(len(source)) if indices is None else indices
     keys = [(0, int(index)) for index in chosen]

@@ -1,4 +1,4 @@
-"""From what a user types to a source of images."""
+"""Open the source of images that a user names."""
 
 from __future__ import annotations
 
@@ -30,19 +30,31 @@ _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
 
 
 def open_source(spec: str, split: Split = "train") -> Source:
-    """The images that `spec` names.
+    """Open the source of images that a specification names.
 
-    spec: `digits`; `digit-scenes`, without labels; `stream:PATH`, as `open_shards` takes PATH, for
-    shards that are read where they lie; a parquet file or a folder of them (column
-    `image` or `img`: bytes or {bytes, path}; optional integer column `label` or `fine_label`);
-    CIFAR's python batches, CUB-200-2011 or Birdsnap, or the folder they were unpacked in; a list,
-    .txt, .csv or .lst, of lines `path label`; a folder of images.
+    A specification is one of:
 
-    `split` chooses between train and test where the source itself has both: digits, CIFAR, CUB,
-    Birdsnap, and what names its parts. These are a folder that holds no image and no subfolders but
-    `train` and one or more of `test`, `val`, `valid`, `validation` (the first of them is the test),
-    and a folder of shards `train-….parquet` and `test-….parquet` (or another of these words). A
-    suffix `:train` or `:test` does the same by hand. Raises UserError where nothing is usable.
+    - `digits`, or `digit-scenes` (without labels);
+    - `stream:PATH` for shards that are read in place; `open_shards` describes PATH;
+    - a parquet file or a folder of them (column `image` or `img`: bytes or {bytes, path}; optional
+      integer column `label` or `fine_label`);
+    - the folder of CIFAR's Python batches, CUB-200-2011 or Birdsnap, or the folder it was unpacked
+      in;
+    - a list, .txt, .csv or .lst, with lines `path label`;
+    - a folder of images.
+
+    A suffix `:train` or `:test` of the specification takes precedence over `split`.
+
+    Args:
+        spec: The specification.
+        split: The part to open if the source has both: digits, CIFAR, CUB, Birdsnap, a folder
+            without images whose subfolders are `train` and one or more of `test`, `val`, `valid`,
+            `validation` (the first of these is the test split), and a folder of shards
+            `train-….parquet` and `test-….parquet` (or another of these words). Other sources
+            ignore it.
+
+    Raises:
+        UserError: There is nothing at the path, it cannot be read, or it holds no usable images.
     """
     for suffix in ("train", "test"):
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
@@ -58,7 +70,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
     if found is None:
         raise UserError(f"no data at {spec}: give a folder of images, a parquet file, or digits")
     if stat.S_ISDIR(found.st_mode):
-        list_folder(path)  # an error where it cannot be read, which globbing would take for empty
+        list_folder(path)  # raises if it cannot be read; globbing would find it empty
     elif not stat.S_ISREG(found.st_mode):
         raise UserError(f"{spec} is neither a folder nor a regular file (a pipe or a device)")
     if path.is_file():
@@ -98,7 +110,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
 
 
 def _part_folder(path: Path, split: Split) -> Path | None:
-    """train/, or test/ and the like, where nothing else lies beside them."""
+    """Return the subfolder of a split, or None unless a folder holds only subfolders of splits."""
     _, subfolders, files = next(os.walk(path), ("", [], []))
     subfolders = [name for name in subfolders if not name.startswith(".")]
     loose = any(name.lower().endswith((*EXTENSIONS, ".parquet")) for name in files)

@@ -1,4 +1,4 @@
-"""The images of a source that can be read, at given positions."""
+"""Iterate over the readable images of a source."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from burn.data.formats.shards import ShardedImages
 
 
 def readable_images(source: Source, ascending: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """Position and image, uint8 (3, height, width), of each that can be read, in ascending order.
+    """Yield the images at given positions, skipping those that cannot be read.
 
-    Shards are read forwards: one by one, their images are slow to reach.
+    Shards are read sequentially, since random access to their images is slow.
+
+    Args:
+        source: The images.
+        ascending: Positions in ascending order.
+
+    Yields:
+        Position and image, uint8 (3, height, width).
     """
     if isinstance(source, ShardedImages):
         for position, encoded in zip(ascending, source.encoded(ascending), strict=True):

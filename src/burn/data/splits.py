@@ -1,4 +1,4 @@
-"""Parts of a labelled source: so many images of each class."""
+"""Subsets of a labelled source with a given number of images of each class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from burn.data.base import Source
 
 
 class Subset:
-    """Some images of a source, in the order of `indices`."""
+    """A source that holds some images of another source.
+
+    Args:
+        source: The other source.
+        indices: Positions of the images in it, in the order that the subset has them.
+    """
 
     def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
         self._source = source
@@ -34,9 +39,16 @@ class Subset:
 
 
 def balanced_share(source: Source, share: float, seed: int) -> Subset:
-    """The same number of images of every class, `share` in (0, 1] of the source altogether.
+    """Draw the same number of images of every class.
 
-    At least one image a class. Raises UserError where a class has fewer than the others' number.
+    Args:
+        source: A source with labels.
+        share: Number of images of the subset, as a share in (0, 1] of the source; every class has
+            at least one.
+        seed: The random seed.
+
+    Raises:
+        UserError: A class has too few images.
     """
     labels, num_classes = source.labels, len(source.classes)
     assert labels is not None
@@ -55,9 +67,18 @@ def balanced_share(source: Source, share: float, seed: int) -> Subset:
 
 
 def hold_out(subset: Subset, share: float, seed: int) -> tuple[Subset, Subset]:
-    """The rest, and `share` of every class (at least one image) held out of it.
+    """Split a share of every class off a subset.
 
-    Raises UserError where a class has a single image.
+    Args:
+        subset: A subset with labels.
+        share: Share of the images of every class to hold out; at least one image of each.
+        seed: The random seed.
+
+    Returns:
+        The remaining images, and those held out.
+
+    Raises:
+        UserError: A class has a single image.
     """
     assert subset.labels is not None
     random = np.random.default_rng((seed, 1))

@@ -1,4 +1,4 @@
-"""Settings of the augmentation, apart from what computes it, so that they need no torch."""
+"""Settings of the augmentation, in a module of their own that does not import torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class ViewConfig:
         crop_ratio: least and greatest width / height of the crop.
         flip: probability of a horizontal flip.
         jitter: probability of colour jitter.
-        brightness: strength of the jitter; the factor is drawn from 1 ± this.
-        contrast: likewise.
-        saturation: likewise.
-        hue: greatest turn of the hue, as a share of the colour circle.
+        brightness: strength of the brightness jitter; the factor is drawn from 1 ± this.
+        contrast: strength of the contrast jitter, likewise.
+        saturation: strength of the saturation jitter, likewise.
+        hue: greatest rotation of the hue, as a share of the colour circle.
         rand_augment: number of RandAugment's operations on a view, each with probability one half,
             as in InfoMin's augmentation.
-        rand_strength: their strength, as a share of the greatest, which rotates by 30 degrees.
-        grey: probability of dropping colour.
+        rand_strength: strength of these operations, as a share of the greatest, which rotates by 30
+            degrees.
+        grey: probability of a conversion to greyscale.
         blur: probability of Gaussian blur.
         blur_sigma: least and greatest standard deviation of the blur in pixels.
         resize: short side to which evaluation resizes before the centre crop; default: size · 8/7.
@@ -47,7 +48,11 @@ class ViewConfig:
     resize: int | None = None
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         if not 8 <= self.size <= 4096:
             raise UserError(f"views.size {self.size} is not in 8 … 4096 pixels")
         for name in ("flip", "jitter", "grey", "blur"):

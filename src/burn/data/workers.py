@@ -1,4 +1,4 @@
-"""Processes that load images: their start, their end, and what is said where they fail."""
+"""Data-loader workers: how they start and end, and the errors that their failures raise."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ from torch.utils.data import DataLoader, Dataset
 from burn.core.errors import UserError
 
 _PR_SET_PDEATHSIG = 1
-_FILES = 64  # open files of a process without workers, and some to spare
-_FILES_OF_WORKER = 24  # its queues, and the tensors of the two batches that it is ahead
+_FILES = 64  # open files of a process without workers, with a margin
+_FILES_OF_WORKER = 24  # its queues, and the tensors of the two batches that it prefetches
 
 
 class QuietLoader(DataLoader[Any]):
     """A DataLoader that reports a failed worker in one line and accepts any number of workers.
 
-    Iterating raises UserError where the limit of open files is too low for the workers, where one
-    of them dies, and where their memory or files do not suffice.
+    Iterating raises UserError if the limit of open files is too low for the workers, if a worker
+    dies, and if memory or files run out.
 
-    Workers are forked, also in a process that was itself spawned, as a campaign's are: transforms
-    are functions within functions, which cannot be handed over otherwise.
+    Workers are forked, even in a process that was itself spawned, like those of a campaign:
+    transforms are nested functions, which cannot be pickled.
+
+    Args:
+        dataset: The dataset, as `DataLoader` takes it.
+        num_workers: Number of data-loader workers.
+        **options: Further arguments of `DataLoader`.
     """
 
     def __init__(self, dataset: Dataset[Any], *, num_workers: int, **options: Any) -> None:
@@ -59,14 +64,14 @@ class QuietLoader(DataLoader[Any]):
             yield batch
 
     def check_worker_number_rationality(self) -> None:
-        """Accept any number: the user asked for it, and torch warns of more workers than cores."""
+        """Do nothing: torch would warn of more workers than cores, but the user asked for them."""
 
 
 def _require_files(workers: int) -> None:
-    """Have the limit of open files suffice for so many workers.
+    """Raise the limit of open files if it is too low for a number of workers.
 
-    A worker has queues of its own, and every tensor that waits in one is an open file here and
-    there. Where files run out, workers lose their batches, and who waits for these waits forever.
+    Every worker has queues, and every tensor that waits in one is an open file in both processes.
+    If files run out, workers lose their batches, and the main process waits for them forever.
     """
     if resource is None:
         return
@@ -83,19 +88,19 @@ def _require_files(workers: int) -> None:
 
 
 def _died(reason: str) -> UserError:
-    """The error of a worker that is gone; `reason` is torch's."""
+    """Return the error for a worker that died, from the message of torch's exception."""
     if "Bus error" in reason:
         why = "shared memory is full (/dev/shm)"
     elif "Killed" in reason:
-        why = "memory ran out, perhaps"
+        why = "memory may have run out"
     else:
         why = reason.partition("\n")[0]
-    return UserError(f"an image-loading process was ended: {why}; give fewer --workers")
+    return UserError(f"a data-loader worker died: {why}; give fewer --workers")
 
 
 @contextlib.contextmanager
 def _failures_of_workers(workers: int) -> Iterator[None]:
-    """What torch raises where a worker died or found no memory or no files, as a UserError."""
+    """Turn torch's exceptions for a dead worker or for lack of memory or files into UserError."""
     try:
         yield
     except UserError as error:
@@ -110,7 +115,7 @@ def _failures_of_workers(workers: int) -> Iterator[None]:
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
             raise
         raise UserError(
-            f"{workers} data-loader workers cannot be run: {error.strerror}; give fewer --workers"
+            f"{workers} data-loader workers cannot run: {error.strerror}; give fewer --workers"
         ) from error
     except RuntimeError as error:
         reason = str(error)
@@ -124,13 +129,14 @@ def _failures_of_workers(workers: int) -> Iterator[None]:
         raise
 
 
-_handlers: list[Any] = []  # of SIGCHLD, ours
+_handlers: list[Any] = []  # the handlers of SIGCHLD that were installed here
 
 
 def _tell_deaths_as_errors(workers: int) -> None:
-    """Have torch's handler of SIGCHLD raise a UserError, wherever the main thread is by then.
+    """Make torch's handler of SIGCHLD raise a UserError.
 
-    Torch notices a worker's death in that handler first, in the middle of a training step, say.
+    Torch notices a worker's death first in that handler, which interrupts the main thread
+    anywhere, for instance in the middle of a training step.
     """
     torchs = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
     if threading.current_thread() is not threading.main_thread() or not callable(torchs):
@@ -147,36 +153,36 @@ def _tell_deaths_as_errors(workers: int) -> None:
 
 
 def start_worker(_worker: int) -> None:
-    """For every process that loads images."""
+    """Set up a data-loader worker: one thread, no reaction to signals, death with its parent."""
     cv2.setNumThreads(0)
     _end_with_parent()
-    # Signals to the whole group are the main process's to answer: it still needs its batches. A
-    # second SIGTERM is the main process's own, for a worker that does not end by itself.
+    # The main process answers signals to the whole group, and still needs the workers' batches. A
+    # second SIGTERM comes from the main process, for a worker that does not end by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     sys.excepthook = _say_unless_left
 
 
 def _say_unless_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Print an exception, but not that the main process has left in the middle of a batch.
+    """Print an exception unless its cause is that the main process has ended.
 
-    torch carries a worker's own exceptions to the main process. What comes here is of the thread
-    that hands batches over, which finds its connection closed where the main process ends.
+    torch carries exceptions of a worker's dataset to the main process. Those that arrive here come
+    from the thread that sends batches, whose connection is closed when the main process ends.
     """
     if not issubclass(kind, (ConnectionError, EOFError)):
         sys.__excepthook__(kind, error, trace)
 
 
 def _end_with_parent() -> None:
-    """Have this process end at once, and in silence, when the one that started it does.
+    """Make this process end at once, without output, when its parent process ends.
 
     Otherwise a worker whose main process was ended by a signal finds its queues closed in the
-    middle of a batch, says so at length, and stays for seconds.
+    middle of a batch, prints long tracebacks, and stays for seconds.
     """
     if sys.platform != "linux":
         return
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended just before
+    if os.getppid() != parent:  # it ended before prctl took effect
         os._exit(1)

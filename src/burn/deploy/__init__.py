@@ -1,1 +1,1 @@
-"""From a trained network to what a small computer runs."""
+"""Conversion of trained networks to files for other runtimes and small computers."""

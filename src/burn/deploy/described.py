@@ -1,4 +1,4 @@
-"""A packed file described for `burn info`; `burn-engine info` needs no PyTorch for it."""
+"""Description of a packed file for `burn info`; `burn-engine info` gives it without PyTorch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _SHOWN_CLASSES = 10
 
 
 def packed_facts(file: Path) -> dict[str, Any]:
-    """Sizes, layers, classes, image and origin of a packed file, as JSON values.
+    """Return sizes, layers, classes, image and origin of a packed file, as JSON values.
 
-    Raises UserError for a file that breaks a rule of the format and without burn-engine, OSError
-    for one that cannot be read.
+    Raises:
+        UserError: The file breaks a rule of the format, or burn-engine is not installed.
+        OSError: The file cannot be read.
     """
     try:
         from burn_engine import ModelError
@@ -25,7 +26,7 @@ def packed_facts(file: Path) -> dict[str, Any]:
         from burn_engine.facts import facts_of
         from burn_engine.format import parse_program, read_bytes
     except ImportError as error:
-        message = f"{file} needs burn-engine to be read: pip install burn-engine"
+        message = f"reading {file} needs burn-engine: pip install burn-engine"
         raise UserError(message) from error
     try:
         with in_file(file):
@@ -36,7 +37,7 @@ def packed_facts(file: Path) -> dict[str, Any]:
 
 
 def packed_table(facts: dict[str, Any]) -> Table:
-    """The facts, for a terminal."""
+    """Return the facts as a table for a terminal."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column()
@@ -52,7 +53,7 @@ def packed_table(facts: dict[str, Any]) -> Table:
     image = "any size"
     if facts["image"]:
         resize, size = facts["image"]["resize"], facts["image"]["size"]
-        image = f"{size} × {size} pixels, cut out of a short side of {resize}"
+        image = f"{size} × {size} pixels, cropped after its short side is resized to {resize}"
     table.add_row("image", image)
     if facts["origin"] is not None:
         origin = json.dumps(facts["origin"], ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""A packed file run in a fresh environment with numpy and burn-engine alone."""
+"""Run of a packed file in a fresh environment that has only numpy and burn-engine."""
 
 from __future__ import annotations
 
@@ -29,11 +29,17 @@ _TIMED = 30  # images
 
 @dataclass(frozen=True)
 class DeviceRun:
-    """How a packed classifier did there, against the network in PyTorch on the same images.
+    """Comparison of a packed classifier there with the network in PyTorch on the same images.
 
-    packages: all that the environment held. runs_on: instruction set. same_class: of `images`, to
-    how many both give the same best class. least_cosine: between both's scores. image_ms,
-    torch_ms: median milliseconds of one image on one thread. load_ms: of loading the file.
+    Attributes:
+        packages: All packages of the environment.
+        runs_on: Instruction set.
+        images: Number of images.
+        same_class: Number of images whose best class is the same in both.
+        least_cosine: Smallest cosine between the scores of both for an image.
+        load_ms: Milliseconds to load the file.
+        image_ms: Median milliseconds of one image in burn-engine.
+        torch_ms: Median milliseconds of one image in PyTorch on one thread.
     """
 
     packages: tuple[str, ...]
@@ -47,16 +53,26 @@ class DeviceRun:
 
 
 def make_environment(folder: Path, packages: Sequence[str] = _PACKAGES) -> Path:
-    """A virtual environment with copies of installed packages and nothing else; its python.
+    """Create a virtual environment with copies of installed packages and nothing else.
 
-    Raises UserError for a package that is not installed, or not as files of its own.
+    Args:
+        folder: Folder of the environment, which is cleared.
+        packages: Names of the packages.
+
+    Returns:
+        Its Python interpreter.
+
+    Raises:
+        UserError: A package is not installed, or is installed in place.
     """
     venv.create(folder, with_pip=False, clear=True)
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     found = subprocess.run(
         [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('platlib'))"],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     site = Path(found.stdout.strip())
     for package in packages:
         try:
@@ -81,8 +97,14 @@ def run_on_device(
 ) -> DeviceRun:
     """Run a packed classifier in a fresh environment, and the network here.
 
-    backbone: in eval mode. classifier: weight (classes, features) and bias (classes,). images:
-    uint8 (n, 3, h, w). Raises UserError where the environment cannot be made or the run fails.
+    Args:
+        packed: The packed file.
+        backbone: The network, in eval mode.
+        classifier: Weight (classes, features) and bias (classes,).
+        images: uint8 (n, 3, h, w).
+
+    Raises:
+        UserError: The environment cannot be made, or the run fails.
     """
     with tempfile.TemporaryDirectory(prefix="burn-device-") as name:
         folder = Path(name)
@@ -114,7 +136,7 @@ def run_on_device(
 def _in_torch(
     backbone: Backbone, classifier: tuple[Tensor, Tensor], images: Tensor
 ) -> tuple[np.ndarray, float]:
-    """Scores, and median milliseconds of one image on one thread."""
+    """Return the scores, and the median milliseconds of one image on one thread."""
     weight, bias = classifier
     threads = torch.get_num_threads()
     times = []

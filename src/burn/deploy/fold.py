@@ -1,12 +1,12 @@
-"""A trained chain of binary layers with few constants each: the maths of a packed file.
+"""Folding of a trained chain of binary layers into few constants per layer, as a packed file has.
 
-Notation, for each channel: a binary convolution of the network sees the map X, takes the signs of
-X + shift and gives to the integers d (the sum of products of signs) a BN and a shortcut; RPReLU
+Notation, for each channel: a binary convolution of the network gets the map X, takes the signs of
+X + shift, and passes the integers d (the sums of products of signs) to a BN and a shortcut; RPReLU
 then gives PReLU(· + before) + after.
 
-A folded layer hands on z = PReLU(y) and leaves the `after` of its RPReLU, a constant, to whoever
-reads the map, so no shift is ever added to a map. With the map's constant a, X = z + a (a = 0
-behind the stem):
+A folded layer gives z = PReLU(y) and leaves the constant `after` of its RPReLU to the layers that
+read the map, so that no shift is ever added to a map. With the map's constant a, X = z + a (a = 0
+after the stem):
 
 - Sign. X + shift ≥ 0 ⟺ z ≥ -shift - a, the threshold; sign(0) = +1 in both.
 - BN of the convolution with weights ±mean|W|: g · (mean|W| · d - mean) + β, g = γ / √(var + ε). So
@@ -15,9 +15,9 @@ behind the stem):
   shortcut(X) = shortcut(z) + a, whose a (repeated with the channels) goes to the bias as well.
 - bias = β - g · mean + a + before, and y = multiplier · d + bias + shortcut(z) is PReLU's argument.
 - Mean over all pixels: mean(X) = mean(z) + a.
-- Stem, with the images' normalisation (x - m) / s before it and g behind: the weight is g · W / s,
-  the bias β - g · mean - Σ weight · m. The zeros with which the network pads behind the
-  normalisation are the pixel m before it.
+- Stem, with the images' normalization (x - m) / s before it and g after it: the weight is
+  g · W / s, the bias β - g · mean - Σ weight · m. The zeros with which the network pads after the
+  normalization are the pixel m before it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from burn.layers.sign import hard_sign, weight_scale
 
 
 def fold(backbone: Backbone) -> tuple[Layer, ...]:
-    """The layers of `backbone`, a chain, in eval mode, images to features, in the order they run.
+    """Return the layers of `backbone`, a chain in eval mode, in the order in which they run.
 
-    Constants are float64 and not rounded; weights of binary convolutions have the network's type.
+    The constants are float64 and not rounded; weights of binary convolutions have the network's
+    dtype.
     """
     chain = backbone.chain()
     assert chain is not None
@@ -54,13 +55,13 @@ def fold(backbone: Backbone) -> tuple[Layer, ...]:
 
 
 def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Linear:
-    """weight: (out, in); bias: (out,)."""
+    """Return a Linear with float64 constants, from weight (out, in) and bias (out,)."""
     return Linear(name, relu, _float64(weight), _float64(bias))
 
 
 def _stem(backbone: Backbone, chain: Chain) -> Convolution:
     gain, offset = _affine(chain.stem_norm)
-    # As the network divides: its float32 0.229 is not the setting's.
+    # The network divides by its float32 buffers, where 0.229 is not exactly that of the settings.
     mean, std = (_float64(constant).reshape(3) for constant in (backbone.mean, backbone.std))
     weight = _float64(chain.stem.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
     bias = offset - (weight * mean).sum(axis=(1, 2, 3))
@@ -68,7 +69,7 @@ def _stem(backbone: Backbone, chain: Chain) -> Convolution:
 
 
 def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:
-    """after: (in,), the constant that the map before this layer lacks."""
+    """Fold a binary layer; `after`, (in,), is the constant that the map before it lacks."""
     convolution, activation = half.convolution, half.activation
     gain, offset = _affine(half.norm)
     weight = convolution.weight.detach()
@@ -89,7 +90,7 @@ def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:
 
 
 def _affine(norm: nn.BatchNorm2d) -> tuple[Array, Array]:
-    """BN in eval mode as gain · x + offset, each (channels,)."""
+    """Return BN in eval mode as gain and offset of gain · x + offset, each (channels,)."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     gain = _float64(norm.weight) / np.sqrt(_float64(norm.running_var) + norm.eps)

@@ -1,4 +1,4 @@
-"""The layers of a packed file with their constants; `burn.deploy.fold` makes them of a network."""
+"""Layers of a packed file with their constants; `burn.deploy.fold` makes them from a network."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Convolution:
-    """weight: (out, k, k, 3) on images on the scale 0 to 1; bias: (out,).
+    """Float convolution of images on the scale 0 to 1.
 
-    padding: (3,), the colour that stands outside the image.
+    Attributes:
+        name: Name of the layer.
+        stride: Stride in both directions.
+        weight: (out, k, k, 3).
+        bias: (out,).
+        padding: (3,), the colour of the pixels outside the image.
     """
 
     name: str
@@ -26,10 +31,18 @@ class Convolution:
 
 @dataclass(frozen=True)
 class BinaryConvolution:
-    """Signs of the map by their thresholds, a convolution, its BN, a shortcut around both, PReLU.
+    """Signs of a map by thresholds, convolution, BN, shortcut around all of these, and PReLU.
 
-    weight: (out, k, k, in), ±1 at precision BINARY; at the others the latent weights, and at FLOAT
-    on map - threshold instead of its signs. threshold: (in,). multiplier, bias, slope: (out,).
+    Attributes:
+        name: Name of the layer.
+        stride: Stride in both directions.
+        shortcut: Whether the shortcut is added.
+        weight: (out, k, k, in), ±1 at precision BINARY. At the others it is the latent weights, and
+            at FLOAT they apply to map - threshold instead of its signs.
+        threshold: (in,).
+        multiplier: (out,), factor of the convolution.
+        bias: (out,).
+        slope: (out,), slope of PReLU.
     """
 
     name: str
@@ -44,7 +57,12 @@ class BinaryConvolution:
 
 @dataclass(frozen=True)
 class GlobalMean:
-    """bias: (channels,), added to each channel's mean."""
+    """Mean of each channel over all pixels, to which a bias is added.
+
+    Attributes:
+        name: Name of the layer.
+        bias: (channels,).
+    """
 
     name: str
     bias: Array
@@ -52,7 +70,14 @@ class GlobalMean:
 
 @dataclass(frozen=True)
 class Linear:
-    """weight: (out, in); bias: (out,); relu: whether negative outputs become 0."""
+    """Linear layer.
+
+    Attributes:
+        name: Name of the layer.
+        relu: Whether negative outputs become 0.
+        weight: (out, in).
+        bias: (out,).
+    """
 
     name: str
     relu: bool

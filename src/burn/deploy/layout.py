@@ -1,4 +1,4 @@
-"""What a packed file consists of (docs/pack-format.md): its program, its tensors, and its size."""
+"""Contents of a packed file (docs/project/pack-format.md): program, tensors, and size."""
 
 from __future__ import annotations
 
@@ -17,32 +17,35 @@ from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean
 FORMAT = 1
 MOST_CHANNELS = 4096
 MOST_NAMES = 5_000_000  # characters of all classes' names, see `names_length`
-LARGEST_SIDE = 4096  # that `image` may name
+LARGEST_SIDE = 4096  # pixels, the largest size that the program's `image` may have
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An entry of a packed file: its dtype as safetensors names it, and its shape."""
+    """Description of a tensor in a packed file.
+
+    Attributes:
+        dtype: Its dtype as safetensors names it.
+        shape: Its shape.
+    """
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values."""
+        """Size of its values in bytes."""
         return int(np.prod(self.shape)) * {"F32": 4, "U8": 1}[self.dtype]
 
 
 def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Kind and settings of a layer as the program has them, and its float32 tensors."""
+    """Return a layer's kind and settings as the program has them, and its float32 tensors."""
     if isinstance(layer, Convolution):
         constants = {"weight": layer.weight, "bias": layer.bias, "padding": layer.padding}
         return {"kind": "convolution", "stride": layer.stride}, constants
     if isinstance(layer, BinaryConvolution):
         names = ("threshold", "multiplier", "bias", "slope")
-        kind = {
-            "kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut
-        }  # fmt: skip
+        kind = {"kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut}
         return kind, {name: getattr(layer, name) for name in names}
     if isinstance(layer, GlobalMean):
         return {"kind": "global_mean"}, {"bias": layer.bias}
@@ -50,7 +53,7 @@ def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
-    """Every tensor by its name."""
+    """Return the description of every tensor by its name."""
     found: dict[str, Tensor] = {}
     for layer in layers:
         for name, constant in parts(layer)[1].items():
@@ -68,7 +71,15 @@ def program_of(
     image: tuple[int, int],
     origin: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The program, as JSON values. features: a layer's name. image: resize and size in pixels."""
+    """Return the program as JSON values.
+
+    Args:
+        layers: The layers in the order in which they run.
+        features: Name of the layer that gives the features.
+        classes: Names of the outputs; none without a classifier.
+        image: Pixels of the short side after resizing, and of the side of the crop.
+        origin: Where the network comes from, as JSON values.
+    """
     program: dict[str, Any] = {"format": FORMAT, "features": features}
     if classes:
         program["classes"] = list(classes)
@@ -84,29 +95,33 @@ def program_of(
 
 
 def names_length(classes: Sequence[str]) -> int:
-    """Length of the classes' names in the header, quotes and commas included."""
+    """Return the length of the classes' names in the header, quotes and commas included."""
     return sum(len(name) + 8 for name in classes)
 
 
 def file_bytes(program: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
-    """Size of the file that safetensors writes of these, in bytes."""
+    """Return the size in bytes of the file that safetensors writes of these."""
     header: dict[str, Any] = {"__metadata__": {"bnn": json.dumps(program)}}
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].dtype != "F32", item[0])):
         begin, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)
-        }  # fmt: skip
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)}
     length = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())
     return 8 + -(-length // 8) * 8 + end
 
 
 def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
-    """Size of the file that `burn pack` writes of this network once its weights are binary.
+    """Return the size of the file that `burn pack` writes of a network with binary weights.
 
-    With a linear classifier of `num_classes` outputs, 0 for none. What is unknown here takes the
-    place that it usually has: classes are named by numbers, and the file's origin, of which `pack`
-    writes 150 bytes or so, is left out. None for a network that the format has no place for.
+    What is unknown here is given the size that it usually has: classes are named by numbers. The
+    file's origin, of which `burn pack` writes 150 bytes or so, is left out.
+
+    Args:
+        config: Settings of the backbone.
+        num_classes: Number of outputs of a linear classifier, 0 for none.
+
+    Returns:
+        The size in bytes, or None for a network that the format has no place for.
     """
     if config.name != REACTNET:
         return None
@@ -127,7 +142,7 @@ def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
 
 
 def _layers(plan: ReActNetPlan) -> list[Layer]:
-    """The layers that `fold` would make, with zeros for their constants."""
+    """Return the layers that `fold` would make, with zeros for their constants."""
     stem, features = plan.stem_channels, plan.num_features
     layers: list[Layer] = [
         Convolution("stem", plan.stem_stride, _zeros(stem, 3, 3, 3), _zeros(stem), _zeros(3))
@@ -137,18 +152,22 @@ def _layers(plan: ReActNetPlan) -> list[Layer]:
         weight = _zeros(out, part.kernel, part.kernel, part.in_channels)
         layers.append(
             BinaryConvolution(
-                part.name, part.stride, True, weight, _zeros(part.in_channels),
-                multiplier=_zeros(out), bias=_zeros(out), slope=_zeros(out),
+                part.name,
+                part.stride,
+                True,
+                weight,
+                _zeros(part.in_channels),
+                multiplier=_zeros(out),
+                bias=_zeros(out),
+                slope=_zeros(out),
             )
-        )  # fmt: skip
+        )
     layers.append(GlobalMean("pool", _zeros(features)))
     if plan.feature_layer:
-        layers.append(
-            Linear("feature_layer", True, _zeros(features, features), _zeros(features))
-        )  # fmt: skip
+        layers.append(Linear("feature_layer", True, _zeros(features, features), _zeros(features)))
     return layers
 
 
 def _zeros(*shape: int) -> Array:
-    """Zeros of any shape, in no memory."""
+    """Return zeros of any shape that take no memory."""
     return np.broadcast_to(np.zeros(()), shape)

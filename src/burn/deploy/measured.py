@@ -1,4 +1,4 @@
-"""A packed file's numbers as results: its size, how well it agrees, and how long an image takes."""
+"""Results about a packed file: size, agreement with the network, and time of an image."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from burn.runtime.hardware import processor
 
 _WARM_UP, _MEASURED = 0.2, 1.0  # seconds
 _LEAST_RUNS = 3
-_SIDE = 224  # pixels, for a file that names no size of images
+_SIDE = 224  # pixels, for a file that does not say the size of its images
 
 
 def pack_results(
     packed: Packed, file: Path, checkpoint: str, model: str | None = None
 ) -> list[Result]:
-    """Results of protocol pack: bytes, float32_bytes, cosine and milliseconds.
+    """Return the results of protocol pack: bytes, float32_bytes, cosine and milliseconds.
 
-    packed: what `pack` said of `file`. checkpoint: as the command names it. model: name for tables;
-    default: the one that evaluation gives it. Milliseconds are the median of an image in
-    burn-engine on one thread, of this process and machine, after a warm-up; settings say of which
-    side in pixels, by which instruction set and on what processor.
+    Milliseconds are the median of an image in burn-engine on one thread, of this process and
+    machine, after a warm-up; the settings say with which side in pixels, which instruction set and
+    which processor.
+
+    Args:
+        packed: What `burn.deploy.pack.pack` returned for the file.
+        file: The packed file.
+        checkpoint: The checkpoint as the command names it.
+        model: Name for tables. Default: the name that evaluation gives the checkpoint.
     """
     began = time.perf_counter()
     network = open_packed(file, checkpoint)
@@ -65,7 +70,7 @@ def pack_results(
 
 
 def _milliseconds(network: Any, side: int) -> list[float]:
-    """Milliseconds for one image, measured again until about a second has passed."""
+    """Measure milliseconds for one image repeatedly until about a second has passed."""
     image = np.ascontiguousarray(sample_images(side)[0].permute(1, 2, 0).numpy())
     ready = time.perf_counter() + _WARM_UP
     network(image)  # lays out the memory for images of this size
@@ -80,5 +85,5 @@ def _milliseconds(network: Any, side: int) -> list[float]:
 
 
 def _name(origin: dict[str, Any]) -> str:
-    """As evaluation names a checkpoint."""
+    """Return the name that evaluation gives a checkpoint."""
     return f"{origin.get('recipe', '')}, stage {origin.get('stage', '')}"[:80]

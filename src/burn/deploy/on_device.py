@@ -1,4 +1,4 @@
-"""What a small computer does: numpy and burn-engine, a packed file, images.
+"""Program for a small computer: numpy and burn-engine run a packed file on images.
 
 `environment.py` runs this file in an environment that holds nothing else:
 
@@ -19,7 +19,7 @@ import burn_engine
 
 
 def main() -> None:
-    """images: uint8 (n, h, w, 3) in IMAGES.npy; outputs: float32 (n, outputs) in SCORES.npy."""
+    """Read images, uint8 (n, h, w, 3), and write the outputs, float32 (n, outputs)."""
     path, images_file, scores_file = sys.argv[1:]
     began = time.perf_counter()
     model = burn_engine.load(path)

@@ -1,7 +1,7 @@
 """`burn export OUT.onnx`: a network in float, for other runtimes.
 
-A chain of binary layers goes out folded (`fold.py`): a constant a channel where the network has BN,
-scales and shifts, as one would write the graph by hand.
+A chain of binary layers is exported folded (`fold.py`): with one constant per channel where the
+network has BN, scales and shifts, as one would write the graph by hand.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ from burn.deploy.shared import (
 )
 from burn.layers.chain import Chain
 
-_MANY_PIXELS = 512**2  # of an image: larger ones are compared in smaller numbers
-_MISSING = "ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"
+_MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
+_MISSING = "exporting to ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"
 
 
 @dataclass(frozen=True)
 class ExportedOnnx:
-    """What was exported.
+    """Summary of an export to ONNX.
 
-    bytes: of the file. image_size: side of its images in pixels. outputs: their names. cosine:
-    between its features in ONNX Runtime and the network's, the least of a few images. left_out:
-    parts of the checkpoint that are neither backbone nor linear classifier.
+    Attributes:
+        bytes: Size of the file.
+        image_size: Side of its images in pixels.
+        outputs: Names of its outputs.
+        cosine: Smallest cosine between its features in ONNX Runtime and the network's, of a few
+            images.
+        left_out: Parts of the checkpoint that are neither backbone nor linear classifier.
     """
 
     bytes: int
@@ -54,20 +58,28 @@ class ExportedOnnx:
 
 
 def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> ExportedOnnx:
-    """Write the network of a checkpoint as the ONNX file `out` (.onnx, not there yet).
+    """Write the network of a checkpoint as an ONNX file.
 
-    Input `images`: float32 (batch, 3, size, size) on the scale 0 to 1, any batch; size: image_size,
-    or that of the checkpoint's views. Outputs: `features` (batch, features), and `scores` (batch,
-    classes) where the checkpoint has a linear classifier. The file is run and compared with the
-    network before it gets its name. Raises UserError, and writes nothing, where that fails.
+    The input `images` is float32 (batch, 3, size, size) on the scale 0 to 1 with any batch. The
+    outputs are `features` (batch, features), and `scores` (batch, classes) where the checkpoint has
+    a linear classifier. The file is run and compared with the network before it gets its name.
+
+    Args:
+        checkpoint: The checkpoint, or the folder of a run.
+        out: The file (.onnx), which must not exist yet.
+        image_size: Side of the images in pixels. Default: that of the checkpoint's views.
+
+    Raises:
+        UserError: The network cannot be exported, or file and network disagree. Nothing is written
+            then.
     """
     if out.suffix != ".onnx":
-        raise UserError(f"{out}: an ONNX file's name ends in .onnx")
+        raise UserError(f"{out}: an ONNX file's name must end in .onnx")
     require_free(out)
     if image_size is not None and not 8 <= image_size <= 2048:
         raise UserError(f"--image-size {image_size} is not in 8 … 2048 pixels")
     try:
-        import onnx  # noqa: F401 - the exporter's, whose own error comes late
+        import onnx  # noqa: F401 - the exporter needs it, and says so late
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
@@ -76,7 +88,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     backbone = backbone_from(held)
     size = image_size or backbone.fixed_size or views_of(held).size
     if backbone.fixed_size not in (None, size):
-        raise UserError(f"--image-size {size}: this network takes {backbone.fixed_size} pixels")
+        raise UserError(f"--image-size {size}: this network needs {backbone.fixed_size} pixels")
     classifier = linear_classifier(held, backbone.num_features)
     network = _Network(backbone, classifier).eval()
     names = ("features", "scores") if classifier else ("features",)
@@ -100,7 +112,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
 
 
 class _Network(nn.Module):
-    """images (batch, 3, size, size) -> features, and scores where there is a classifier."""
+    """Network from images (batch, 3, size, size) to features, and scores with a classifier."""
 
     def __init__(self, backbone: Backbone, classifier: nn.Linear | None) -> None:
         super().__init__()
@@ -116,7 +128,7 @@ class _Network(nn.Module):
 
 
 class _Normalized(nn.Module):
-    """A float backbone behind its normalisation, without the latter's change of memory format."""
+    """Float backbone with its normalization, in contiguous memory format."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -146,12 +158,12 @@ def _buffer(values: Array) -> nn.Parameter:
 
 
 def _map_constant(values: Array) -> nn.Parameter:
-    """(channels,) -> (channels, 1, 1)."""
+    """Return a parameter (channels, 1, 1) from values (channels,)."""
     return _buffer(values[:, None, None])
 
 
 class _Stem(nn.Module):
-    """The runtime pads with zeros alone: the colour outside the image is subtracted first."""
+    """Stem that subtracts the colour outside the image first, because ONNX pads with zeros."""
 
     def __init__(self, layer: Convolution) -> None:
         super().__init__()
@@ -167,7 +179,7 @@ class _Stem(nn.Module):
 
 
 class _SignConvolution(nn.Module):
-    """BN and the weights' scale are in the convolution's weight and bias."""
+    """Binary layer whose convolution contains BN and the scale of the binary weights."""
 
     def __init__(self, layer: BinaryConvolution, signs: bool) -> None:
         super().__init__()
@@ -212,16 +224,21 @@ def _export(
 ) -> None:
     try:
         program = torch.onnx.export(
-            network, (images,), dynamo=True, external_data=False, verbose=False,
-            input_names=["images"], output_names=list(names),
+            network,
+            (images,),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+            input_names=["images"],
+            output_names=list(names),
             dynamic_shapes=({0: torch.export.Dim("batch")},),
-        )  # fmt: skip
+        )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise UserError(f"{origin} cannot be exported to ONNX: {reason}") from error
     assert program is not None
     graph = program.model.graph
-    # The exporter notes at each node where in whose folders the code stands: a third of a graph.
+    # The exporter writes paths of source code on this machine at each node, a third of the graph.
     for value in (*graph, *graph.inputs, *graph.outputs):
         value.metadata_props.clear()
     program.save(to, external_data=False)
@@ -230,7 +247,7 @@ def _export(
 def _verify(
     file: Path, backbone: Backbone, classifier: nn.Linear | None, images: Tensor, origin: str
 ) -> float:
-    """Run the file in ONNX Runtime on two sizes of batches; the least cosine of the features.
+    """Run the file in ONNX Runtime on two sizes of batches; return the least cosine of features.
 
     Raises UserError where it is not the network's function.
     """

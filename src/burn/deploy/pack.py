@@ -1,4 +1,4 @@
-"""`burn pack`: a trained binary network as one file of bits, docs/pack-format.md."""
+"""`burn pack`: a trained binary network as one file of bits, docs/project/pack-format.md."""
 
 from __future__ import annotations
 
@@ -37,18 +37,23 @@ from burn.deploy.shared import (
 )
 from burn.layers.chain import Chain
 
-_CLOSE_SCORES = 0.01  # of the range of an image's scores
+_CLOSE_SCORES = 0.01  # share of the range of an image's scores
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed.
+    """Summary of a packed file.
 
-    bytes: of the file. float32_bytes: of the network's parameters with the classifier, at 4 bytes
-    each; ratio: of both. cosine: between the file's features and the network's, the least of
-    `images` images. same_class: to how many of them both give the same top class. layers, classes:
-    their numbers.
+    Attributes:
+        bytes: Size of the file.
+        float32_bytes: Size of the network's parameters, with the classifier, at 4 bytes each.
+        ratio: `float32_bytes` divided by `bytes`.
+        cosine: Smallest cosine between the file's features and the network's.
+        images: Number of images that were compared.
+        same_class: Number of these images whose top class is the same in both.
+        layers: Number of layers.
+        classes: Number of classes, 0 without a classifier.
     """
 
     bytes: int
@@ -62,10 +67,18 @@ class Packed:
 
 
 def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
-    """Write the network of a checkpoint as the packed file `out` (.bnn, not there yet).
+    """Write the network of a checkpoint as a packed file, as `pack_network` does.
 
-    As `pack_network`. head: a classifier that `burn evaluate linear --out DIR` kept (the file or
-    DIR), or a checkpoint or run of burn's with a linear classifier; of the same backbone.
+    Args:
+        checkpoint: The checkpoint, or the folder of a run.
+        out: The file (.bnn), which must not exist yet.
+        head: A classifier that `burn evaluate linear --out DIR` kept (the file or DIR), or a
+            checkpoint or run of burn's with a linear classifier, for the same backbone; None for
+            features alone.
+
+    Raises:
+        UserError: The checkpoint or the classifier cannot be read, or the network cannot be packed.
+            Nothing is written then.
     """
     _check_out(out)
     file = find_checkpoint(checkpoint)
@@ -81,24 +94,27 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
 
 def _check_out(out: Path) -> None:
     if out.suffix != ".bnn":
-        raise UserError(f"{out}: a packed file's name ends in .bnn")
+        raise UserError(f"{out}: a packed file's name must end in .bnn")
     require_free(out)
 
 
 def pack_network(
-    backbone: Backbone, held: Checkpoint, out: Path, classifier: Classifier | None,
+    backbone: Backbone,
+    held: Checkpoint,
+    out: Path,
+    classifier: Classifier | None,
     about: Mapping[str, Any],
-) -> Packed:  # fmt: skip
-    """Write a network as the packed file `out` (.bnn, not there yet).
+) -> Packed:
+    """Write a network as a packed file.
 
     The file is run and compared with the network before it gets its name.
 
     Args:
         backbone: The network, with the weights that are packed.
         held: The checkpoint that says what its views are and by which recipe it was trained.
-        out: The file.
+        out: The file (.bnn), which must not exist yet.
         classifier: A linear classifier on the same backbone, or None.
-        about: Kept in the file for people, beside recipe and version.
+        about: Remarks for people that the file keeps besides recipe and version.
 
     Raises:
         UserError: The network's weights are not binary, the format has no place for something, or
@@ -148,11 +164,11 @@ def pack_network(
 
 
 def _unpackable(backbone: Backbone) -> str | None:
-    """Why the format has no place for this network, if it has none."""
+    """Return why the format has no place for this network, or None if it has."""
     chain = backbone.chain()
     if chain is None:
         return (
-            f"it is a {backbone.config.name}, which is no chain of binary layers, as reactnet_a "
+            f"it is a {backbone.config.name}, which is not a chain of binary layers as reactnet_a "
             "is; burn export writes it as ONNX"
         )
     if problem := _unfoldable(chain):
@@ -163,33 +179,33 @@ def _unpackable(backbone: Backbone) -> str | None:
             "trained to be"
         )
     if chain.precision == Precision.FLOAT:
-        return "its precision is float: nothing of it is binary; burn export writes it as ONNX"
+        return "its precision is float, without binary layers; burn export writes it as ONNX"
     if backbone.num_features > MOST_CHANNELS:
         return f"it has {backbone.num_features} channels; the format has {MOST_CHANNELS} at most"
     return None
 
 
 def _unfoldable(chain: Chain) -> str | None:
-    """What the format has no place for in the chain of a plugin's backbone."""
+    """Return why the format has no place for the chain of a plugin's backbone, or None."""
     stem = chain.stem
     side = stem.kernel_size[0]
     plain = stem.groups == 1 and set(stem.dilation) == {1} and stem.padding_mode == "zeros"
     if not plain or stem.bias is not None or stem.padding != (side // 2, side // 2):
-        return "its stem is no plain convolution without bias that pads by half its kernel"
+        return "its stem is not a plain convolution without bias that pads by half its kernel"
     channels = stem.out_channels
     for name, half in chain.layers:
         weight = half.convolution.weight
         if weight.shape[1] != channels or len(weight) % channels:
             return (
-                f"layer {name} takes {weight.shape[1]} channels and gives {len(weight)} behind a "
-                f"layer of {channels}, which is no chain whose shortcuts fit"
+                f"layer {name} has {weight.shape[1]} input and {len(weight)} output channels after "
+                f"a layer of {channels}, so its shortcut does not fit"
             )
         channels = len(weight)
     return None
 
 
 def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
-    """The tensors by name. Raises UserError where a constant is too large for float32."""
+    """Return the tensors by name. Raises UserError where a constant is too large for float32."""
     tensors: dict[str, Array] = {}
     for layer in layers:
         for name, constant in parts(layer)[1].items():
@@ -198,7 +214,7 @@ def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
             if not np.isfinite(single).all():
                 raise UserError(
                     f"{origin} cannot be packed: {layer.name}.{name} is too large for float32: "
-                    "the batch normalisation there has diverged"
+                    "the batch normalization there has diverged"
                 )
             tensors[f"{layer.name}.{name}"] = single
         if isinstance(layer, BinaryConvolution):
@@ -208,7 +224,7 @@ def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
 
 
 def _origin(held: Checkpoint) -> dict[str, Any]:
-    """For people: which checkpoint, by what recipe. Its texts may be a stranger's."""
+    """Return the checkpoint's recipe and stage for people; its texts may come from a stranger."""
     meta: Mapping[str, Any] = held.meta
     recipe = meta.get("recipe")
     name = recipe.get("name") if isinstance(recipe, Mapping) else None
@@ -221,7 +237,16 @@ def _origin(held: Checkpoint) -> dict[str, Any]:
 
 
 def read_head(head: Path, backbone: Backbone) -> Classifier:
-    """The classifier that --head means, checked against the backbone."""
+    """Read the classifier that `--head` names, and check it against the backbone.
+
+    Args:
+        head: A file or folder that `burn evaluate linear --out` wrote, or a checkpoint or run of
+            burn's.
+        backbone: The network to pack.
+
+    Raises:
+        UserError: There is no linear classifier, or it does not belong to the backbone.
+    """
     kept = head / CLASSIFIER_NAME if head.is_dir() else head
     if head.is_dir() and not kept.is_file() and not any(head.glob("stage*.safetensors")):
         raise UserError(
@@ -247,7 +272,7 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
 
 
 def _check_head(classifier: Classifier, backbone: Backbone, origin: str) -> None:
-    """Raise UserError for a classifier that does not belong to the backbone, or to the format."""
+    """Raise UserError for a classifier of another backbone, or that the format has no place for."""
     if classifier.backbone != fingerprint(backbone):
         raise UserError(f"{origin} was trained on another backbone than the one to pack")
     if classifier.weight.shape[1] != backbone.num_features:
@@ -275,10 +300,15 @@ def _check_names(classes: Sequence[str], origin: str) -> None:
 
 
 def open_packed(packed: Path, origin: str) -> Any:
-    """The file as a `burn_engine.Model`, on one thread. origin: what was packed, for messages.
+    """Open a packed file as a `burn_engine.Model` on one thread.
 
-    Raises UserError without burn-engine, for a file that it refuses, and where BURN_ENGINE_ISA
-    names an instruction set that this processor does not have.
+    Args:
+        packed: The file.
+        origin: What was packed, for messages.
+
+    Raises:
+        UserError: burn-engine is not installed or refuses the file, or BURN_ENGINE_ISA names an
+            instruction set that this processor does not have.
     """
     try:
         import burn_engine
@@ -286,27 +316,27 @@ def open_packed(packed: Path, origin: str) -> Any:
         raise UserError("packing needs burn-engine: pip install burn-engine") from error
 
     with warnings.catch_warnings():
-        # Where its compiled core is missing it says that the NumPy reference is slow: as good here.
+        # Without its compiled core it warns that the NumPy reference is slow, which is fine.
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             return burn_engine.load(packed, threads=1)
         except burn_engine.ModelError as error:
             reason = str(error).removeprefix(f"{packed}: ")
             raise UserError(f"{origin} cannot be packed: {reason}") from error
-        except ValueError as error:  # the environment's BURN_ENGINE_ISA
+        except ValueError as error:  # BURN_ENGINE_ISA in the environment is not usable
             raise UserError(f"{error}: unset it, or give one of these") from error
 
 
 def _verify(
     packed: Path, backbone: Backbone, classifier: Classifier | None, images: Tensor, origin: str
 ) -> tuple[float, int]:
-    """Run the file and the network on images: least cosine of their features, same top classes.
+    """Run the file and the network; return the least cosine of features and the same top classes.
 
     Raises UserError where they are not the same function.
     """
     model = open_packed(packed, origin)
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
-    with np.errstate(all="ignore"):  # what overflows does not agree
+    with np.errstate(all="ignore"):  # features that overflow fail the comparison
         found = np.asarray(model.features(pixels))
     with torch.inference_mode():
         expected = backbone(images)
@@ -336,7 +366,7 @@ def _verify(
 
 
 def _same_top(expected: Array, found: Array) -> Array:
-    """For each image whether its top class is the same, or its two best scores are that close."""
+    """Return for each image whether the top class is the same, or its two best scores are close."""
     rows = np.arange(len(expected))
     lost = expected.max(axis=1) - expected[rows, found.argmax(axis=1)]
     spread = expected.max(axis=1) - expected.min(axis=1)

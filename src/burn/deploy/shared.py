@@ -1,4 +1,4 @@
-"""What packing and exporting share: views of a checkpoint, and how its copy is evaluated."""
+"""Parts of packing and exporting: views of a checkpoint, and the comparison of two networks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from burn.deploy.layers import Array
 
 LEAST_COSINE = 0.999
 _NUM_EACH = 4  # sample images of each kind
-_LEAST_SHARE = 0.75  # of the images
+_LEAST_SHARE = 0.75  # of the images, whose cosine must be above LEAST_COSINE
 
 
 def views_of(checkpoint: Checkpoint) -> ViewConfig:
-    """The views that a checkpoint was trained on."""
+    """Return the views that a checkpoint was trained on.
+
+    Raises:
+        UserError: The checkpoint's description is damaged.
+    """
     try:
         views = from_plain(ViewConfig, checkpoint.meta["views"])
         views.check()
@@ -31,7 +35,7 @@ def views_of(checkpoint: Checkpoint) -> ViewConfig:
 
 
 def sample_images(size: int) -> Tensor:
-    """Built-in images to compare two networks on: uint8 (8, 3, size, size)."""
+    """Return built-in images to compare two networks on, uint8 (8, 3, size, size)."""
     digits = Digits("test")
     images = [digits.read(index).permute(1, 2, 0).numpy() for index in range(_NUM_EACH)]
     random = np.random.default_rng(0)
@@ -41,7 +45,11 @@ def sample_images(size: int) -> Tensor:
 
 
 def cosines(one: Array, other: Array) -> Array:
-    """Cosines between the rows of two matrices; 1 for two rows of 0, NaN for what is not finite."""
+    """Return the cosines between the rows of two matrices.
+
+    Returns:
+        Shape (rows,): 1 where both rows are 0, and NaN for all where a number is not finite.
+    """
     one, other = one.astype(np.float64), other.astype(np.float64)
     if not (np.isfinite(one).all() and np.isfinite(other).all()):
         return np.full(len(one), np.nan)
@@ -52,16 +60,19 @@ def cosines(one: Array, other: Array) -> Array:
 
 
 def agree(found: Array) -> bool:
-    """Whether two networks whose features have these cosines, one an image, are the same.
+    """Return whether two networks whose features have these cosines are the same.
 
-    Each has its own order of additions. Where an argument of a sign is nearly 0, rounding turns
-    the sign, and all behind it follow: on trained networks and 32-pixel images one cosine of 100
-    falls below 0.999. A wrong constant leaves no image alike.
+    Each network adds in its own order. Where an argument of a sign is nearly 0, rounding turns the
+    sign, and everything after it changes: on trained networks and 32-pixel images, one cosine of
+    100 falls below 0.999. A wrong constant changes every image.
+
+    Args:
+        found: Cosine of each image.
     """
     return bool((found > LEAST_COSINE).mean() >= _LEAST_SHARE)
 
 
 def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | None:
-    """The linear classifier that a checkpoint holds beside its backbone, if it does."""
+    """Return the linear classifier that a checkpoint holds beside its backbone, or None."""
     weights = {n: t for n, t in checkpoint.weights.items() if n.startswith("classifier.")}
     return classifier_from(weights, ["classifier"], num_features)

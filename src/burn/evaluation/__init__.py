@@ -1,1 +1,1 @@
-"""Protocols that measure a checkpoint."""
+"""Protocols that evaluate a checkpoint."""

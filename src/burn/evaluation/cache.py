@@ -1,4 +1,4 @@
-"""Features that are extracted once: kept in memory, and in the folder that results go to."""
+"""Features that are extracted once and then kept in memory and in the folder of the results."""
 
 from __future__ import annotations
 
@@ -25,30 +25,60 @@ from burn.evaluation.progress import progress_bar
 
 Split = Literal["train", "test"]
 
-_CHECKSUM = "sha256"  # in the file's metadata: of the values and then the positions
-_HEADER = 2**16  # bytes, at most, that a file has beside its tensors
+_CHECKSUM = "sha256"  # key in the file's metadata: the hash of the values and then the positions
+_HEADER = 2**16  # greatest number of bytes that a file has besides its tensors
 
 
 def plain_features(context: EvaluationContext, split: Split, console: Console) -> Features:
-    """The backbone's own features of plain views."""
+    """Return the backbone's own features of plain views, extracting them if necessary.
+
+    Args:
+        context: The backbone and the images.
+        split: The images to use.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: No image can be read, a class lost all of its images, the features are not
+            finite, or a file of features is damaged.
+    """
     return _features(context, split, console, "plain", 1, None, None)
 
 
 def custom_features(
-    context: EvaluationContext, split: Split, console: Console, kind: str, cells: int,
-    view: Callable[[Tensor], Tensor], pool: Callable[[Tensor], Tensor],
-) -> Features:  # fmt: skip
-    """Features of `view(image)` by `pool(last feature map)`, `cells` for every channel.
+    context: EvaluationContext,
+    split: Split,
+    console: Console,
+    kind: str,
+    cells: int,
+    view: Callable[[Tensor], Tensor],
+    pool: Callable[[Tensor], Tensor],
+) -> Features:
+    """Return features of other views or with another pooling, extracting them if necessary.
 
-    `kind` names the pair of functions, and no other.
+    Args:
+        context: The backbone and the images.
+        split: The images to use.
+        console: Where progress is shown.
+        kind: A name of this combination of `view` and `pool`, which no other has.
+        cells: Number of features that `pool` returns for every channel.
+        view: Function from an image to the backbone's input.
+        pool: Function from the last feature map to features.
+
+    Raises:
+        UserError: As for `plain_features`.
     """
     return _features(context, split, console, kind, cells, view, pool)
 
 
 def _features(
-    context: EvaluationContext, split: Split, console: Console, kind: str, cells: int,
-    view: Callable[[Tensor], Tensor] | None, pool: Callable[[Tensor], Tensor] | None,
-) -> Features:  # fmt: skip
+    context: EvaluationContext,
+    split: Split,
+    console: Console,
+    kind: str,
+    cells: int,
+    view: Callable[[Tensor], Tensor] | None,
+    pool: Callable[[Tensor], Tensor] | None,
+) -> Features:
     source = context.train if split == "train" else context.test
     parts = (
         context.fingerprint, source.fingerprint, source.name, len(source), kind,
@@ -63,10 +93,15 @@ def _features(
         with progress_bar(console) as progress:
             bar = progress.add_task(f"features of {source.name}", total=len(source))
             features = extract_features(
-                context.backbone, source, context.views, workers=context.workers,
-                bfloat16=context.bfloat16, view=view, pool=pool,
+                context.backbone,
+                source,
+                context.views,
+                workers=context.workers,
+                bfloat16=context.bfloat16,
+                view=view,
+                pool=pool,
                 advance=lambda number: progress.advance(bar, number),
-            )  # fmt: skip
+            )
         if not bool(torch.isfinite(features.values).all()):
             raise UserError(f"features of {source.name} are not finite: the network diverged")
         if path:
@@ -77,11 +112,20 @@ def _features(
 
 
 def read_features(path: Path, source: Source, dimension: int) -> Features | None:
-    """Features of all images of `source` that `_write` kept, float32 (images, dimension).
+    """Read features that an earlier evaluation wrote.
 
-    None where there is no file, one of an earlier version, without a checksum, or one that lacks
-    images: those are tried again, for what kept them from being read may have passed.
-    Raises UserError for a file that does not hold what was written.
+    Args:
+        path: The file.
+        source: The images.
+        dimension: Number of features of an image.
+
+    Returns:
+        float32 (images, dimension), or None if there is no file, if it is one of an earlier version
+        without a checksum, or if it lacks images. Those are read again, since the cause that made
+        them unreadable may be gone.
+
+    Raises:
+        UserError: The file does not hold what was written to it.
     """
     if status_of(path) is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether two sources can be evaluated together."""
+"""Checks that the training and the test images of an evaluation fit together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from burn.evaluation.context import are_numbers
 
 
 def check_sources(train: Source, test: Source) -> None:
-    """Raise UserError unless both have labels of the same classes."""
+    """Check that training and test images have labels of the same classes.
+
+    Raises:
+        UserError: They do not.
+    """
     for source in (train, test):
         if source.labels is None:
             raise UserError(
@@ -20,22 +24,23 @@ def check_sources(train: Source, test: Source) -> None:
     _check_classes(train, test)
     if test.labels.max() >= len(train.classes):
         raise UserError(
-            f"{test.name} has label {test.labels.max()}, {train.name} only "
+            f"{test.name} has label {test.labels.max()}, but {train.name} has only "
             f"0 … {len(train.classes) - 1}"
         )
 
 
 def _check_classes(train: Source, test: Source) -> None:
-    """Raise UserError where a number would not mean the same class in both."""
+    """Raise UserError if a label would not mean the same class in both."""
     numbered = [are_numbers(source.classes) for source in (train, test)]
     if train.classes == test.classes or all(numbered):
         return
-    if any(numbered):  # a list or a parquet file knows no names
+    if any(numbered):  # a list or a parquet file need not name its classes
         named = test if numbered[0] else train
         if all(name.isdigit() for name in named.classes):
             shown = ", ".join(named.classes[:5])
             raise UserError(
-                f"{named.name} has classes named {shown}: they are not the other's numbers"
+                f"{named.name} has classes named {shown}, which do not match the numbers of the "
+                "other images' classes"
             )
     elif extra := sorted(set(test.classes) - set(train.classes)):
         raise UserError(f"{test.name} has classes that {train.name} lacks: {', '.join(extra[:5])}")

@@ -1,4 +1,4 @@
-"""Settings of `burn evaluate` and of its protocols, apart from what runs them: no torch here."""
+"""Settings of `burn evaluate` and of its protocols, in a module that does not import torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MOST_EPOCHS = 10**6
 _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
 
 
-# What `lr auto` chooses among. The best rate goes with the inverse square of the features' length,
-# which is a hundred for some networks here and 1 for others.
+# The learning rates that `lr auto` tries. The best one is proportional to the inverse square of the
+# features' length, which is about 100 for some networks here and 1 for others.
 LINEAR_RATES = (
     1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0,
 )  # fmt: skip
@@ -23,22 +23,23 @@ _PAPERS_RATE = 30.0
 
 @dataclass(frozen=True)
 class LinearConfig:
-    """The protocol's settings; the defaults are the paper's but for the learning rate.
+    """Settings of linear evaluation; the defaults are the paper's, except the learning rate.
 
-    The paper has one rate, 30, for all networks.
+    The paper uses one learning rate, 30, for all networks.
 
     Attributes:
-        probe: strict is one linear layer. mlp puts a Linear + ReLU of the features' width below
-            it, as the released code does: no linear evaluation, and reported as what it is.
-        epochs: passes over the training images.
+        probe: strict is one linear layer. mlp puts a Linear + ReLU of the features' width below it,
+            as the released code does; this is not linear evaluation, and the result says so.
+        epochs: number of passes over the training images.
         lr: first learning rate of SGD with momentum 0.9. auto chooses it for each network, from
             0.00001 to 100 in steps of about 3, on a tenth of the training images that are held out,
             and then trains on all of them; with the mlp probe it is the paper's 30.
         drops: shares of the epochs after each of which the learning rate falls to a tenth.
         weight_decay: L2 penalty of the layer.
-        batch_size: images for each step.
-        augment: crop trains on random resized crops and flips, as the protocol does; none on
-            features of plain views, extracted once, which is much faster and says so in the result.
+        batch_size: number of images for each step.
+        augment: crop trains on random resized crops and flips, as in the paper; none trains on
+            features of plain views, which are extracted once. This is much faster, and the result
+            says so.
     """
 
     probe: Literal["strict", "mlp"] = "strict"
@@ -50,11 +51,15 @@ class LinearConfig:
     augment: Literal["crop", "none"] = "crop"
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         require_within(1, _MOST_EPOCHS, epochs=self.epochs)
         require_within(1, 2**20, batch_size=self.batch_size)
         if self.lr != "auto" and not 0 < self.lr <= 1e6:
-            raise UserError(f"lr {self.lr} is not in (0, 1e6], nor auto")
+            raise UserError(f"lr {self.lr} is neither in (0, 1e6] nor auto")
         if not all(0 < drop < 1 for drop in self.drops):
             raise UserError(f"drops {list(self.drops)}: give shares of the epochs, in (0, 1)")
         if not 0 <= self.weight_decay < 1:
@@ -62,14 +67,14 @@ class LinearConfig:
 
     @property
     def first_rate(self) -> float | None:
-        """The first learning rate; None where it is chosen for each network."""
+        """The first learning rate, or None if it is chosen for each network."""
         if self.lr != "auto":
             return self.lr
         return _PAPERS_RATE if self.probe == "mlp" else None
 
     def factor(self, epoch: int) -> float:
-        """What an epoch's learning rate is of the first; epochs are counted from 0."""
-        # 0.6 · 5 is 3.0 in floating point, 0.55 · 20 is 11.000000000000002
+        """Return the ratio of an epoch's learning rate to the first; epochs are counted from 0."""
+        # In floating point 0.6 · 5 is 3.0, but 0.55 · 20 is 11.000000000000002.
         drops = sum(epoch >= round(drop * self.epochs, 9) for drop in self.drops)
         return 0.1**drops
 
@@ -79,15 +84,19 @@ class KnnConfig:
     """Settings of the kNN protocol.
 
     Attributes:
-        k: neighbours that vote.
-        temperature: of the votes' weights, exp(cosine / temperature).
+        k: number of neighbours that vote.
+        temperature: temperature of the votes' weights, exp(cosine / temperature).
     """
 
     k: int = 20
     temperature: float = 0.07
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         require_within(1, 10**6, k=self.k)
         require_within(1e-3, 1e3, temperature=self.temperature)
 
@@ -97,18 +106,19 @@ _PLACES = LinearConfig(epochs=28, drops=(0.25, 0.5, 0.75), weight_decay=1e-5)
 
 @dataclass(frozen=True)
 class TransferConfig:
-    """Settings of transfer learning: a data set's name brings the paper's, which others overrule.
+    """Settings of transfer learning: the paper's for a dataset, which the other fields override.
 
     Attributes:
-        settings: cifar10, cifar100, cub200 and birdsnap are linear evaluation's; places205 trains
-            28 epochs, the rate falling to a tenth after every 7, weight decay 1e-5.
-        epochs: instead of theirs.
-        lr: as for linear; the paper's is 30, and 0.01 for places205.
-        drops: instead of theirs.
-        weight_decay: instead of theirs.
-        batch_size: images for each step.
-        augment: as for linear.
-        probe: as for linear.
+        settings: the dataset whose settings are used. cifar10, cifar100, cub200 and birdsnap use
+            those of linear evaluation; places205 trains for 28 epochs, with the learning rate
+            falling to a tenth after every 7, and weight decay 1e-5.
+        epochs: number of epochs instead of the dataset's.
+        lr: learning rate, as for protocol linear; the paper's is 30, and 0.01 for places205.
+        drops: shares of the epochs, as for protocol linear, instead of the dataset's.
+        weight_decay: weight decay instead of the dataset's.
+        batch_size: number of images for each step.
+        augment: augmentation, as for protocol linear.
+        probe: the probe, as for protocol linear.
     """
 
     settings: Literal["cifar10", "cifar100", "cub200", "birdsnap", "places205"] = "cifar10"
@@ -121,32 +131,39 @@ class TransferConfig:
     probe: Literal["strict", "mlp"] = "strict"
 
     def linear(self) -> LinearConfig:
-        """The settings, each from here or from the data set."""
+        """Return the settings of linear evaluation, with the dataset's for fields that are None."""
         base = _PLACES if self.settings == "places205" else LinearConfig()
         own = {name: value for name, value in asdict(self).items() if name != "settings"}
         return replace(base, **{name: value for name, value in own.items() if value is not None})
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         self.linear().check()
 
 
 @dataclass(frozen=True)
 class SemiConfig:
-    """The protocol's settings; the defaults are the paper's, which is silent on the batch size.
+    """Settings of semi-supervised fine-tuning; the defaults are the paper's.
+
+    The paper does not state its batch size.
 
     Attributes:
         labels: percentage of the training images whose labels are used, the same number of each
             class.
-        select: what chooses among the sweep's runs. held_out: a fifth of the labelled images,
-            after which the best setting trains on all of them and is tested once. test: the test
-            images themselves, as the paper's numbers were made, which flatters.
-        epochs: passes over the labelled images; both learning rates fall to a fifth after three
-            fifths and again after four fifths of them.
-        batch_size: images for each step.
+        select: the images on which the best run of the sweep is selected. held_out uses a fifth of
+            the labelled images; the best setting then trains on all of them and is tested once.
+            test uses the test images themselves, as for the paper's numbers, which is optimistic.
+        epochs: number of passes over the labelled images; both learning rates fall to a fifth after
+            three fifths and again after four fifths of them.
+        batch_size: number of images for each step.
         lrs: learning rates of the backbone to try.
-        head_factors: factors on it for the linear layer to try with each.
-        weight_decay: of all parameters.
+        head_factors: factors to try with each of these, which give the linear layer's learning
+            rate.
+        weight_decay: weight decay of all parameters.
     """
 
     labels: float = 1.0
@@ -158,7 +175,11 @@ class SemiConfig:
     weight_decay: float = 5e-4
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         if not 0 < self.labels <= 100:
             raise UserError(f"labels {self.labels} is not a percentage in (0, 100]")
         require_within(1, _MOST_EPOCHS, epochs=self.epochs)
@@ -171,22 +192,22 @@ class SemiConfig:
             raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
 
     def learning_rate(self, lr: float, epoch: int) -> float:
-        """What becomes of a first learning rate in an epoch, counted from 0."""
+        """Return the learning rate of an epoch, counted from 0, from the first one."""
         drops = sum(10 * epoch >= tenth * self.epochs for tenth in (6, 8))
         return lr * 0.2**drops
 
 
 @dataclass(frozen=True)
 class SvmConfig:
-    """The protocol's settings; the defaults are the paper's.
+    """Settings of SVM classification; the defaults are the paper's.
 
     Attributes:
         full: learn from all training images.
-        shots: positives of each class in few-shot learning, beside 19 times as many negatives;
-            default: those of 1, 2, 4, 8, 16, 32, 64 and 96 that every class has.
-        samples: independent few-shot samples.
-        image_size: side in pixels of the square that images are squashed to; default: that of the
-            views in pretraining.
+        shots: numbers of positives of each class in few-shot learning, each with 19 times as many
+            negatives; default: those of 1, 2, 4, 8, 16, 32, 64 and 96 that every class has.
+        samples: number of independent few-shot samples.
+        image_size: side in pixels of the square that images are resized to, without keeping their
+            aspect ratio; default: the size of the views in pretraining.
     """
 
     full: bool = True
@@ -195,7 +216,11 @@ class SvmConfig:
     image_size: int | None = None
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range, or there is nothing to do.
+        """
         for shots in self.shots or ():
             require_within(1, 10**6, shots=shots)
         require_within(1, 1000, samples=self.samples)
@@ -210,11 +235,11 @@ class DetectorConfig:
 
     Attributes:
         anchors: sides of the anchors in pixels of the resized image, each at three aspect ratios.
-        proposals: regions that the last stage evaluates in each test image.
-        rois: regions that it learns from in each training image.
-        roi_size: side in cells of the map that is cut out for a region.
+        proposals: number of regions that the last stage evaluates in each test image.
+        rois: number of regions that the last stage learns from in each training image.
+        roi_size: side in cells of the feature map that is cut out for a region.
         score_threshold: least score of a detection.
-        detections: most detections of an image.
+        detections: greatest number of detections in an image.
     """
 
     anchors: tuple[int, ...] = (32, 64, 128, 256, 512)
@@ -227,21 +252,20 @@ class DetectorConfig:
 
 @dataclass(frozen=True)
 class DetectionConfig:
-    """The protocol's settings; the defaults are MoCo's VOC configuration, which the paper takes.
+    """Settings of object detection; the defaults are MoCo's VOC configuration, as in the paper.
 
     Attributes:
-        iterations: optimizer steps.
-        batch_size: images for each, over all processes.
+        iterations: number of optimizer steps.
+        batch_size: number of images for each step, over all processes.
         lr: learning rate of SGD with momentum 0.9 after warm-up.
-        drops: shares of the iterations after each of which it falls to a tenth.
-        warmup: iterations in which it rises linearly from a thousandth.
-        weight_decay: L2 penalty; BN has none.
-        train_sides: short sides in pixels, of which each training image is resized to one at
-            random.
-        test_side: short side of test images.
-        max_side: longest side of any.
-        precise_bn: training batches from which BN's statistics are taken anew before the test; 0
-            keeps the running averages.
+        drops: shares of the iterations after each of which the learning rate falls to a tenth.
+        warmup: number of iterations in which the learning rate rises linearly from a thousandth.
+        weight_decay: L2 penalty of all parameters except those of BN.
+        train_sides: short sides in pixels; each training image is resized to one of them at random.
+        test_side: short side in pixels of the resized test images.
+        max_side: greatest long side in pixels of a resized image.
+        precise_bn: number of training batches from which BN's statistics are recomputed before the
+            test; 0 keeps the running averages.
         detector: sizes of the detector.
     """
 
@@ -258,7 +282,11 @@ class DetectionConfig:
     detector: DetectorConfig = field(default_factory=DetectorConfig)
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         require_within(1, 10**8, iterations=self.iterations)
         require_within(1, 2**12, batch_size=self.batch_size)
         if not 0 < self.lr <= 1e6 or not 0 <= self.weight_decay < 1:
@@ -279,7 +307,7 @@ class DetectionConfig:
             raise UserError(f"detector.score_threshold {d.score_threshold} is not in [0, 1)")
 
     def learning_rate(self, iteration: int) -> float:
-        """Learning rate of an iteration, counted from 0."""
+        """Return the learning rate of an iteration, counted from 0."""
         rate = self.lr * 0.1 ** sum(
             iteration >= round(drop * self.iterations) for drop in self.drops
         )
@@ -293,16 +321,16 @@ class Request:
 
     Attributes:
         checkpoint: run folder or checkpoint of burn's, or ARCHITECTURE:FILE.
-        train: images to learn from: with labels, or with boxes in VOC's layout.
+        train: images to learn from, with labels, or with boxes in VOC's layout.
         test: images to evaluate on.
-        random_init: the checkpoint's network with random weights: the floor.
-        out: folder that results.jsonl, extracted features and what else the protocol keeps are
-            added to; semi and detection need one.
+        random_init: evaluate the checkpoint's network with random weights, as a lower bound.
+        out: folder to which results.jsonl, extracted features and other files of the protocol are
+            written; semi and detection need one.
         seed: random seed.
-        device: auto, cpu or cuda.
-        compute: number format of the backbone's arithmetic; auto is bfloat16 where the hardware
-            has it.
-        workers: data-loader workers.
+        device: where the networks run; auto is the GPU, if there is one.
+        compute: number format of the backbone's arithmetic; auto is bfloat16 if the hardware
+            supports it.
+        workers: number of data-loader workers.
     """
 
     checkpoint: str
@@ -316,7 +344,11 @@ class Request:
     workers: int = 0
 
     def check(self) -> None:
-        """Raise UserError for values out of range or missing."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is missing or out of range.
+        """
         for name in ("train", "test"):
             if not getattr(self, name):
                 raise UserError(f"give --{name}: images with labels")

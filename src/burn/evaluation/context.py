@@ -1,4 +1,4 @@
-"""From a command line's words to something that can be evaluated."""
+"""The network and the images of an evaluation, and what it collects while it runs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,31 @@ from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.view_config import ViewConfig
 
-_LOST = 5  # images of a class; a rare class may lose one or two that are damaged
-_MOST_NAMES = 1000  # names of classes in each line of results.jsonl; ImageNet's are 10 kB
+_LOST = 5  # least size of a class whose loss is an error; a rare class may lose all its images
+_MOST_NAMES = 1000  # class names to write in each line of results.jsonl; ImageNet's take 10 kB
 
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """What is evaluated, on what, and how.
+    """What a protocol evaluates, on which images, and how.
 
-    model: short name for tables. checkpoint: where its weights came from. out: folder for what a
-    protocol keeps, if anything. bfloat16: whether the backbone runs under autocast. notes: what
-    the user should hear of afterwards, such as images that were left out. kept: features by key.
-    training: how long the checkpoint was trained, as `Result.training`.
-    announce: called with the results before anything beside them is written. unkept: why files
-    beside the results could not be written, a line each. classifiers: the linear ones that a
-    protocol trained.
+    Attributes:
+        model: Short name of the network for tables.
+        checkpoint: The checkpoint of its weights, as the command names it.
+        backbone: The network.
+        views: Settings of the views that it was trained with.
+        train: Images to learn from.
+        test: Images to evaluate on.
+        seed: The random seed.
+        workers: Number of data-loader workers.
+        out: Folder for the files that a protocol writes, or None.
+        bfloat16: Whether the backbone runs under autocast.
+        notes: Remarks to show the user afterwards, such as images that were left out.
+        kept: Extracted features by key.
+        training: How long the checkpoint was trained, as in `Result.training`.
+        announce: To be called with the results before other files are written.
+        unkept: Why other files could not be written, a line each.
+        classifiers: The linear classifiers that a protocol trained.
     """
 
     model: str
@@ -60,16 +70,16 @@ class EvaluationContext:
 
     @property
     def device(self) -> torch.device:
-        """Where the backbone is."""
+        """The device of the backbone."""
         return next(self.backbone.parameters()).device
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with the network's weights and settings."""
+        """A hash that changes with the weights and settings of the backbone."""
         return fingerprint(self.backbone)
 
     def about(self) -> dict[str, str]:
-        """Which network is evaluated on what, in the words of its results."""
+        """Return the names of network, checkpoint and images, as results have them."""
         return {
             "model": self.model,
             "checkpoint": self.checkpoint,
@@ -78,9 +88,13 @@ class EvaluationContext:
         }
 
     def keep(self, write: Callable[[], object]) -> bool:
-        """Call `write`, which writes a file that no number depends on; returns whether it could.
+        """Write a file that no number depends on; a failure is added to `unkept`, not raised.
 
-        A full disk or a folder without permission is remembered in `unkept` instead of raised.
+        Args:
+            write: Writes the file. It may raise OSError or UserError, e.g. for a full disk.
+
+        Returns:
+            Whether the file was written.
         """
         try:
             write()
@@ -94,7 +108,11 @@ class EvaluationContext:
         return True
 
     def require_kept(self) -> None:
-        """Raise UserError where a file that `keep` was to write could not be written."""
+        """Check that `keep` wrote all files.
+
+        Raises:
+            UserError: A file could not be written.
+        """
         if self.unkept:
             more = f" (and {len(self.unkept) - 1} more)" if len(self.unkept) > 1 else ""
             raise UserError(
@@ -104,7 +122,7 @@ class EvaluationContext:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the training labels: the test images' where the training images have numbers."""
+        """Names of the training labels, from the test images if the training images have none."""
         train, test = self.train.classes, self.test.classes
         if not are_numbers(train):
             return train
@@ -112,7 +130,7 @@ class EvaluationContext:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What the images are beyond their names, as `Result.data`."""
+        """Facts about the images, as in `Result.data`."""
         names = self.class_names
         about: dict[str, Any] = {"num_classes": len(names)}
         if len(names) <= _MOST_NAMES:
@@ -126,10 +144,15 @@ class EvaluationContext:
         return about
 
     def note_unreadable(self, source: Source, positions: Iterable[int]) -> None:
-        """Have the user hear, once, of images of `source` that could not be read, and why not.
+        """Add a note about images that could not be read, unless it was added before.
 
-        Raises UserError where a class lost all of its images, `_LOST` or more: the number would be
-        of fewer classes than it says.
+        Args:
+            source: The images.
+            positions: Positions of those that could not be read; possibly none.
+
+        Raises:
+            UserError: A class lost all of its images, and had at least five, so that the result
+                would be about fewer classes than it claims.
         """
         missing = sorted(set(positions))
         if not missing:
@@ -151,12 +174,23 @@ class EvaluationContext:
             self.notes.append(note)
 
     def results(
-        self, protocol: str, numbers: Mapping[str, float], settings: Mapping[str, Any],
-        began: float, spread: Mapping[str, float] | None = None, right: str | None = None,
-    ) -> list[Result]:  # fmt: skip
-        """A Result for each number; `began` is when its work did, by `time.perf_counter`.
+        self,
+        protocol: str,
+        numbers: Mapping[str, float],
+        settings: Mapping[str, Any],
+        began: float,
+        spread: Mapping[str, float] | None = None,
+        right: str | None = None,
+    ) -> list[Result]:
+        """Make a Result of each number.
 
-        right: of the top-1, as `Result.right`.
+        Args:
+            protocol: Name of the protocol.
+            numbers: The numbers by the names of their metrics.
+            settings: Settings of the protocol.
+            began: When the work began, by `time.perf_counter`.
+            spread: Standard deviations over samples by the names of their metrics.
+            right: The right answers of the top-1, as in `Result.right`.
         """
         seconds = round(time.perf_counter() - began, 3)
         compute = "bfloat16" if self.bfloat16 else "float32"
@@ -179,7 +213,7 @@ class EvaluationContext:
 
 
 def _why_unreadable(source: Source, index: int) -> str:
-    """Name of an image and the reason; the name alone where it can be read by now."""
+    """Return the name of an image and why it is unreadable; only the name if it is not any more."""
     try:
         source.read(index)
     except UnreadableImage as error:
@@ -188,7 +222,7 @@ def _why_unreadable(source: Source, index: int) -> str:
 
 
 def are_numbers(classes: tuple[str, ...]) -> bool:
-    """Whether the classes have no names but 0, 1, 2 …"""
+    """Return whether the names of classes are just 0, 1, 2 …"""
     return classes == tuple(str(i) for i in range(len(classes)))
 
 
@@ -196,8 +230,11 @@ def are_numbers(classes: tuple[str, ...]) -> bool:
 class Model:
     """A network to evaluate.
 
-    name: short, for tables. backbone: in eval mode. views: the views that it is used to.
-    training: how long it was trained, as `Result.training`.
+    Attributes:
+        name: Short name for tables.
+        backbone: The network in eval mode.
+        views: Settings of the views that it was trained with.
+        training: How long it was trained, as in `Result.training`.
     """
 
     name: str
@@ -207,16 +244,31 @@ class Model:
 
 
 def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, ViewConfig]:
-    """Name, backbone and views of `open_model`."""
+    """Open a network with `open_model`; return its name, backbone and views.
+
+    Args:
+        spec: Name of the network, as in `open_model`.
+        fresh: Draw new weights.
+        seed: The random seed of new weights.
+
+    Raises:
+        UserError: The checkpoint cannot be read.
+    """
     model = open_model(spec, fresh=fresh, seed=seed)
     return model.name, model.backbone, model.views
 
 
 def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
-    """The network that `spec` names.
+    """Open the network that a specification names.
 
-    spec: as for a teacher (`burn.checkpoints.foreign.weights.load_backbone`). fresh: the same
-    network with new weights drawn from `seed`, the floor that a checkpoint is compared with.
+    Args:
+        spec: Run folder, checkpoint, or ARCHITECTURE:FILE, as for a teacher (see
+            `burn.checkpoints.foreign.weights.load_backbone`).
+        fresh: Draw new weights for the network of a checkpoint, as a lower bound to compare with.
+        seed: The random seed of new weights.
+
+    Raises:
+        UserError: The checkpoint cannot be read.
     """
     if not Path(spec).exists():
         backbone, origin = load_backbone(spec)
@@ -236,7 +288,11 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
 
 
 def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
-    """The backbone with what its checkpoint says of it. Raises UserError where that is damaged."""
+    """Combine a backbone with the description in its checkpoint.
+
+    Raises:
+        UserError: The description is damaged.
+    """
     meta = checkpoint.meta
     try:
         views = from_plain(ViewConfig, meta["views"])
@@ -249,7 +305,7 @@ def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
 
 
 def _training(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How long a checkpoint's stage was trained, and by whose labels, if its description says."""
+    """Return how long a checkpoint was trained and its teacher's labels, if the metadata say so."""
     try:
         stage, steps = int(meta["stage"]), int(meta["steps"])
         images = steps * images_per_step(meta)

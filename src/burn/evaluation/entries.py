@@ -1,4 +1,4 @@
-"""Protocols by name: the paper's, and those of plugins; no torch here."""
+"""Table of the protocols, burn's own and those of plugins, by name, without torch."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Function = TypeVar("Function", bound="Run")
 
 @dataclass(frozen=True)
 class ProtocolEntry:
-    """What is known of a protocol before it runs.
+    """Description of a protocol that is known before it runs.
 
     Attributes:
-        name: What `burn evaluate` takes.
-        of: What runs it, a function of an `EvaluationContext`, the settings and a console, or
-            MODULE:FUNCTION.
+        name: Name of the protocol for `burn evaluate`.
+        of: Function that runs it, with an `EvaluationContext`, the settings and a console as
+            arguments, or the text MODULE:FUNCTION.
         config: The dataclass of its settings.
-        images: What its images have: labels, boxes in VOC's layout, or either.
+        images: What its images must have: labels, boxes in VOC's layout, or either.
         shares: Whether several processes may run it together.
-        plugin: Where it comes from, or None for burn's own.
+        plugin: The plugin that registered it, or None for burn's own.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ProtocolEntry:
     plugin: Plugin | None = None
 
     def load(self) -> Run:
-        """What runs it."""
+        """Return the function that runs the protocol."""
         return cast("Run", resolve(self.of))
 
 
@@ -64,34 +64,38 @@ PROTOCOLS: dict[str, ProtocolEntry] = {
         ProtocolEntry("transfer", "burn.evaluation.linear:run_transfer", TransferConfig),
         ProtocolEntry("svm", "burn.evaluation.svm.protocol:run_svm", SvmConfig, "either"),
         ProtocolEntry(
-            "detection", "burn.evaluation.detection.protocol:run_detection", DetectionConfig,
-            "boxes", shares=True,
+            "detection",
+            "burn.evaluation.detection.protocol:run_detection",
+            DetectionConfig,
+            "boxes",
+            shares=True,
         ),
     )
-}  # fmt: skip
+}
 
 
 def register_protocol(
     name: str, *, config: type, images: Images = "labels"
 ) -> Callable[[Function], Function]:
-    """Decorate a function so that `burn evaluate` knows it as a protocol.
+    """Decorate a function to register it as a protocol of `burn evaluate`.
 
-    It is called with a `burn.EvaluationContext`, the settings and a console for progress, and
-    returns the results that `EvaluationContext.results` makes of its numbers.
+    The function is called with a `burn.EvaluationContext`, the settings and a console for progress,
+    and returns the results that `EvaluationContext.results` makes of its numbers.
 
     Args:
-        name: What `burn evaluate` takes.
+        name: Name of the protocol for `burn evaluate`.
         config: A frozen dataclass of its settings, every field of which has a default; a method
             `check`, if it has one, raises UserError for values out of range.
-        images: What its images have: labels, boxes in VOC's layout, or either.
+        images: What its images must have: labels, boxes in VOC's layout, or either.
 
     Raises:
-        UserError: The name is taken or no identifier, or config is no frozen dataclass.
+        UserError: The name is taken or is not an identifier, config is not a frozen dataclass, or
+            images is something else.
     """
     check_name("protocol", name, PROTOCOLS)
     check_config("protocol", name, config)
     if images not in get_args(Images):
-        raise UserError(f"protocol {name}: images is one of {', '.join(get_args(Images))}")
+        raise UserError(f"protocol {name}: images must be one of {', '.join(get_args(Images))}")
 
     def register(function: Function) -> Function:
         plugin = registering(getattr(function, "__module__", "?"))

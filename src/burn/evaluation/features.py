@@ -1,4 +1,4 @@
-"""Features of a source's images, from a backbone in eval mode."""
+"""Extraction of the features of a source's images."""
 
 from __future__ import annotations
 
@@ -29,13 +29,28 @@ def extract_features(
     pool: Callable[[Tensor], Tensor] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Features:
-    """Pooled features of plain views, float32, on the CPU; unreadable images are left out.
+    """Extract pooled features of plain views with a backbone in eval mode.
 
-    indices: positions to take (default: all). unreadable: list to which the positions of images
-    that cannot be decoded are added. bfloat16: run the backbone under autocast. view: image to
-    backbone's input (default: the plain view). pool: last feature map to features (default: the
-    backbone's own). advance: told the number of images after each batch; it may raise.
-    The backbone is left in the mode it was in. Raises UserError where not one image can be read.
+    Unreadable images are left out. The backbone is left in the mode that it was in.
+
+    Args:
+        backbone: The backbone.
+        source: The images.
+        views: Settings of the plain view.
+        batch_size: Images per batch.
+        workers: Number of data-loader workers.
+        indices: Positions of the images; default: all.
+        unreadable: A list to which the positions of unreadable images are added.
+        bfloat16: Run the backbone under autocast.
+        view: Function from an image to the backbone's input; default: the plain view.
+        pool: Function from the last feature map to features; default: the backbone's own pooling.
+        advance: Called after each batch with its number of images; it may raise an exception.
+
+    Returns:
+        Features in float32 on the CPU.
+
+    Raises:
+        UserError: None of the images can be read.
     """
     device = next(backbone.parameters()).device
     training = backbone.training

@@ -20,38 +20,72 @@ from burn.evaluation.linear_layer import right_answers, top_k
 
 
 def knn_predict(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, num_classes: int, k: int = 20,
+    bank: Tensor,
+    bank_labels: Tensor,
+    queries: Tensor,
+    num_classes: int,
+    k: int = 20,
     temperature: float = 0.07,
-) -> Tensor:  # fmt: skip
-    """Class scores (queries, num_classes): votes of the k nearest, weighted by exp(cos / T).
+) -> Tensor:
+    """Score classes by the votes of the k nearest neighbours, weighted by exp(cosine / T).
 
-    bank (n, dimension), bank_labels int64 (n,), queries (m, dimension). k is cut to n.
+    Args:
+        bank: Features that vote, (n, dimension).
+        bank_labels: Their labels, int64 (n,).
+        queries: Features to classify, (m, dimension).
+        num_classes: Number of classes.
+        k: Number of neighbours, reduced to n if it is larger.
+        temperature: T.
+
+    Returns:
+        Scores, (m, num_classes).
     """
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     scores = []
     for chunk in queries.split(1024):
         similarity, nearest = (chunk @ bank.T).topk(min(k, len(bank)), dim=1)
-        votes = torch.exp((similarity - 1) / temperature)  # the shift by 1 cancels in a comparison
+        votes = torch.exp((similarity - 1) / temperature)  # -1 is a factor of all scores
         score = votes.new_zeros(len(chunk), num_classes)
         scores.append(score.scatter_add_(1, bank_labels[nearest], votes))
     return torch.cat(scores)
 
 
 def knn_accuracy(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, labels: Tensor, k: int = 20,
+    bank: Tensor,
+    bank_labels: Tensor,
+    queries: Tensor,
+    labels: Tensor,
+    k: int = 20,
     temperature: float = 0.07,
-) -> float:  # fmt: skip
-    """Share of queries, in [0, 1], whose best-scored class is their label."""
+) -> float:
+    """Return the share of queries, in [0, 1], whose class with the best score is their label.
+
+    Args:
+        bank: Features that vote, (n, dimension).
+        bank_labels: Their labels, int64 (n,).
+        queries: Features to classify, (m, dimension).
+        labels: Their labels, int64 (m,).
+        k: Number of neighbours, reduced to n if it is larger.
+        temperature: T of the weights exp(cosine / T).
+    """
     num_classes = int(max(bank_labels.max(), labels.max())) + 1
     scores = knn_predict(bank, bank_labels, queries, num_classes, k, temperature)
     return float((scores.argmax(dim=1) == labels).float().mean())
 
 
 def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> list[Result]:
-    """Top-1 of weighted kNN between plain features of the training and the test images.
+    """Run kNN evaluation: top-1 of weighted kNN with plain features.
 
-    The confusion matrix, in the place of an older one, and the nearest neighbours of a few test
-    images, one set for each network, are kept in `context.out`.
+    The confusion matrix, which replaces an older one, and the nearest neighbours of a few test
+    images, one set for each network, are written to `context.out`.
+
+    Args:
+        context: The backbone, the images and the folder.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: Images cannot be read, or their features are not finite.
     """
     began = time.perf_counter()
     bank, queries = (plain_features(context, part, console) for part in ("train", "test"))

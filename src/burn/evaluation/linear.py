@@ -1,4 +1,4 @@
-"""Linear evaluation, and transfer to another data set by linear evaluation."""
+"""The protocols linear and transfer: linear evaluation, also on other datasets."""
 
 from __future__ import annotations
 
@@ -31,25 +31,37 @@ from burn.evaluation.linear_layer import (
 )
 from burn.evaluation.progress import progress_bar
 
-_HELD_OUT = 0.1  # of the training images, to choose the learning rate by
+_HELD_OUT = 0.1  # share of the training images on which the learning rate is chosen
 
 
 def run_linear(context: EvaluationContext, config: LinearConfig, console: Console) -> list[Result]:
-    """Top-1 and top-5 of a linear layer on the frozen backbone.
+    """Run linear evaluation: top-1 and top-5 of a linear layer on the frozen backbone.
 
-    A strict one is kept in `context.out`, and the confusions of either, in the place of older ones.
+    The confusion matrix, and a strict layer, are written to `context.out` and replace older ones.
+
+    Args:
+        context: The backbone, the images and the folder.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: Training diverged, or images cannot be read.
     """
     evaluated = _probe(context, config, console)
     probe, settings = evaluated.probe, evaluated.settings
     results = context.results(
         "linear", evaluated.numbers, settings, evaluated.began, right=evaluated.right
-    )  # fmt: skip
+    )
     context.announce(results)
     keep_confusion(
-        context, "linear", next(iter(evaluated.numbers)), evaluated.scores, evaluated.labels,
+        context,
+        "linear",
+        next(iter(evaluated.numbers)),
+        evaluated.scores,
+        evaluated.labels,
         context.class_names,
-    )  # fmt: skip
-    if isinstance(probe, nn.Linear):  # the mlp probe is no linear classifier
+    )
+    if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
         classes = tuple(context.train.classes)
         weight, bias = probe.weight.detach(), probe.bias.detach()
         context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
@@ -58,27 +70,42 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
         path = context.out / CLASSIFIER_NAME
         context.keep(lambda: save_classifier(path, context.classifiers[0], about))
     elif context.out:
-        context.notes.append("the mlp probe is not kept: burn pack takes a linear classifier")
+        context.notes.append("the mlp probe is not saved: burn pack takes only linear classifiers")
     return results
 
 
 def run_transfer(
     context: EvaluationContext, config: TransferConfig, console: Console
 ) -> list[Result]:
-    """Linear evaluation on another data set than the one pretrained on, by that set's settings."""
+    """Run linear evaluation with the settings of another dataset than that of pretraining.
+
+    Args:
+        context: The backbone and the images.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: Training diverged, or images cannot be read.
+    """
     evaluated = _probe(context, config.linear(), console)
     settings = evaluated.settings | {"settings": config.settings}
     return context.results(
         "transfer", evaluated.numbers, settings, evaluated.began, right=evaluated.right
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
 class _Probed:
-    """A trained probe and how it did; numbers are in percent, the top-1 first.
+    """A trained probe and its evaluation.
 
-    scores: (images, classes) of the test images; labels: int64 (images,).
-    right: as `Result.right`. began: when its work did.
+    Attributes:
+        probe: The probe.
+        scores: Scores of the test images, (images, classes).
+        labels: Labels of the test images, int64 (images,).
+        numbers: Top-1 and top-5 in percent, top-1 first.
+        right: The right answers, as in `Result.right`.
+        settings: Settings for the results.
+        began: When the work began, by `time.perf_counter`.
     """
 
     probe: nn.Module
@@ -98,9 +125,15 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
         batches = cached_batches(plain_features(s, "train", console), config.batch_size, s.seed)
     else:
         batches = augmented_batches(
-            s.backbone, s.train, s.views.size, config.batch_size, s.seed, s.workers, unreadable,
+            s.backbone,
+            s.train,
+            s.views.size,
+            config.batch_size,
+            s.seed,
+            s.workers,
+            unreadable,
             bfloat16=s.bfloat16,
-        )  # fmt: skip
+        )
     num_classes, settings = len(s.train.classes), asdict(config)
     held_out = _held_out(s, console) if config.first_rate is None else None
     with progress_bar(console) as progress:
@@ -132,16 +165,18 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
 
 
 def _held_out(context: EvaluationContext, console: Console) -> Features:
-    """Plain features of a tenth of the training images, the same share of every class."""
+    """Return plain features of a tenth of the training images, the same share of every class."""
     train = context.train
     try:
         _, part = hold_out(Subset(train, range(len(train))), _HELD_OUT, context.seed)
     except UserError as error:
-        raise UserError(f"lr auto holds training images out: {error}; give --lr, 30 say") from error
+        raise UserError(
+            f"lr auto holds training images out: {error}; give --lr, such as 30"
+        ) from error
     features = plain_features(context, "train", console)
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
-        raise UserError("lr auto: none of the held-out images can be read; give --lr, 30 say")
+        raise UserError("lr auto: none of the held-out images can be read; give --lr, such as 30")
     labels = None if features.labels is None else features.labels[rows]
     return Features(features.values[rows], labels, features.classes, features.positions[rows])
 
@@ -151,11 +186,11 @@ def _shown_rates(chosen: ChosenLinear) -> dict[str, float]:
 
 
 def _about_rate(chosen: ChosenLinear, count: int) -> str:
-    """A line on the choice for the user."""
+    """Return a line about the chosen learning rate for the user."""
     text = (
         f"linear: learning rate {chosen.lr:g} was the best of {len(chosen.held_out)} on {count:,} "
         f"held-out training images, {chosen.held_out[chosen.lr]:.1f} %"
     )
     if chosen.lr in (min(chosen.held_out), max(chosen.held_out)):
-        text += "; it is the last of the range: --lr may do better beyond it"
+        text += "; it is at the end of the range: a --lr beyond it may be better"
     return text

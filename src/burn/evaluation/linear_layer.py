@@ -1,4 +1,4 @@
-"""Linear evaluation: one linear layer on frozen features (paper, appendix A)."""
+"""Training of a linear layer on frozen features (paper, appendix A)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 
 
 def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
-    """A linear layer with weights from N(0, 0.01²) and bias 0."""
+    """Return a linear layer with weights from N(0, 0.01²) and bias 0."""
     layer = nn.Linear(num_features, num_classes)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -32,17 +32,34 @@ def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
 
 # Features (batch, dimension), labels, and positions of the images in their source.
 Rows = tuple[Tensor, Tensor, Tensor]
-Batches = Callable[[int], Iterator[Rows]]  # of an epoch
+Batches = Callable[[int], Iterator[Rows]]  # from an epoch to its batches
 
 
 def train_linear(
-    batches: Batches, dimension: int, num_classes: int, config: LinearConfig, seed: int,
+    batches: Batches,
+    dimension: int,
+    num_classes: int,
+    config: LinearConfig,
+    seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
-) -> nn.Module:  # fmt: skip
-    """Fit the probe with cross-entropy: features (batch, dimension) -> scores.
+) -> nn.Module:
+    """Train a probe with cross-entropy.
 
-    config: with a learning rate, not auto. A hidden layer starts uniform in ±1/√dimension. Raises
-    UserError where it diverges.
+    A hidden layer is initialized uniformly in ±1/√dimension.
+
+    Args:
+        batches: The training batches.
+        dimension: Number of features of an image.
+        num_classes: Number of classes.
+        config: Settings with a learning rate, not auto.
+        seed: The random seed of the weights.
+        on_epoch: Called after every epoch with its number.
+
+    Returns:
+        The probe, which maps features (batch, dimension) to scores (batch, classes).
+
+    Raises:
+        UserError: Training diverged.
     """
     rate = config.first_rate
     assert rate is not None
@@ -71,9 +88,12 @@ def train_linear(
 
 @dataclass(frozen=True)
 class ChosenLinear:
-    """A linear layer, and the learning rate that it was trained at.
+    """A linear layer and the learning rate that it was trained with.
 
-    held_out: top-1 in percent on the held-out images of each rate that was tried.
+    Attributes:
+        layer: The layer.
+        lr: The learning rate.
+        held_out: Top-1 in percent on the held-out images for each learning rate that was tried.
     """
 
     layer: nn.Linear
@@ -82,16 +102,31 @@ class ChosenLinear:
 
 
 def train_linear_at_best_rate(
-    batches: Batches, held_out: Features, num_classes: int, config: LinearConfig, seed: int,
+    batches: Batches,
+    held_out: Features,
+    num_classes: int,
+    config: LinearConfig,
+    seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
-) -> ChosenLinear:  # fmt: skip
-    """Fit a linear layer at that of LINEAR_RATES which is best on held-out images.
+) -> ChosenLinear:
+    """Train a linear layer with the learning rate of LINEAR_RATES that is best on held-out images.
 
-    Two layers for each rate are trained at once on the same batches: one on all but the held-out
-    images, which is evaluated on these, and one on all. So the features are computed once, and the
-    layer of the best rate is the one that `train_linear` gives at it, up to rounding. held_out:
-    plain features of some of the training images. Of equally good rates that with the least
-    cross-entropy on them is taken.
+    Two layers for each learning rate are trained at once on the same batches: one on all but the
+    held-out images, which is evaluated on these, and one on all images. The features are thus
+    computed once, and the layer of the best learning rate equals that of `train_linear`, up to
+    rounding. Among learning rates with equal accuracy, the one with the least cross-entropy on the
+    held-out images is chosen.
+
+    Args:
+        batches: The training batches.
+        held_out: Plain features of some of the training images.
+        num_classes: Number of classes.
+        config: Settings; the learning rate is ignored.
+        seed: The random seed of the weights.
+        on_epoch: Called after every epoch with its number.
+
+    Raises:
+        UserError: Training diverged.
     """
     assert held_out.labels is not None
     assert len(held_out.values)
@@ -126,9 +161,9 @@ def train_linear_at_best_rate(
 
 
 class _Layers:
-    """Linear layers at several learning rates, trained by SGD with momentum 0.9 side by side.
+    """Linear layers with several learning rates, trained together by SGD with momentum 0.9.
 
-    Their weights lie beside each other, (dimension, rates · classes), so that a step is two matrix
+    Their weights are one matrix, (dimension, rates · classes), so that a step is two matrix
     products.
     """
 
@@ -140,25 +175,25 @@ class _Layers:
         self._speed = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
 
     def scores(self, features: Tensor) -> Tensor:
-        """Features (batch, dimension) -> (rates, batch, classes)."""
+        """Return the scores of features (batch, dimension): (rates, batch, classes)."""
         return self._scores(features).transpose(0, 1)
 
     def _scores(self, features: Tensor) -> Tensor:
-        """(batch, rates, classes)."""
+        """Return the scores as (batch, rates, classes)."""
         scores = torch.addmm(self._bias, features, self._weight)
         return scores.view(len(features), self._count, -1)
 
     def copy(self, number: int, to: nn.Linear) -> None:
-        """Give a layer the numbers of that of a rate."""
+        """Copy the weights and the bias of one learning rate to a layer."""
         columns = slice(number * to.out_features, (number + 1) * to.out_features)
         with torch.no_grad():
             to.weight.copy_(self._weight[:, columns].T)
             to.bias.copy_(self._bias[columns])
 
     def step(self, features: Tensor, labels: Tensor, factor: float) -> None:
-        """One step of each on the cross-entropy of a batch, at `factor` of its rate."""
+        """Train each layer for one step on a batch, at `factor` times its learning rate."""
         scores = self._scores(features)
-        # e^-60 is as good as 0, and no denormal number, with which a step takes four times as long.
+        # e^-60 is practically 0 but not a denormal number; those make a step four times as slow.
         error = (scores - scores.amax(dim=2, keepdim=True)).clamp_min_(-60).softmax(dim=2)
         error[torch.arange(len(labels)), :, labels] -= 1
         error = error.view(len(features), -1) / len(labels)
@@ -170,7 +205,7 @@ class _Layers:
 
 
 def cached_batches(features: Features, batch_size: int, seed: int) -> Batches:
-    """Batches of features that were extracted once, in a seeded order for each epoch."""
+    """Return batches of features that were extracted once, in a seeded order for each epoch."""
     values, labels, positions = features.values, features.labels, features.positions
     assert labels is not None
 
@@ -183,13 +218,29 @@ def cached_batches(features: Features, batch_size: int, seed: int) -> Batches:
 
 
 def augmented_batches(
-    backbone: Backbone, source: Source, size: int, batch_size: int, seed: int, workers: int,
-    unreadable: set[int], *, bfloat16: bool = False,
-) -> Batches:  # fmt: skip
-    """Batches of features of augmented views, through the backbone in eval mode every time.
+    backbone: Backbone,
+    source: Source,
+    size: int,
+    batch_size: int,
+    seed: int,
+    workers: int,
+    unreadable: set[int],
+    *,
+    bfloat16: bool = False,
+) -> Batches:
+    """Return batches of features of augmented views, which the backbone computes in eval mode.
 
-    size: side of a view in pixels. unreadable: to which the positions of images that cannot be
-    decoded are added.
+    Epochs must be taken in order.
+
+    Args:
+        backbone: The backbone.
+        source: The images, with labels.
+        size: Side of a view in pixels.
+        batch_size: Images per batch.
+        seed: The random seed of order and views.
+        workers: Number of data-loader workers.
+        unreadable: A set to which the positions of unreadable images are added.
+        bfloat16: Run the backbone under autocast.
     """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
@@ -198,7 +249,7 @@ def augmented_batches(
     loader = TrainLoader(source, light_views(size, seed), sampler, workers)
     backbone.eval()
 
-    def batches(epoch: int) -> Iterator[Rows]:  # the loader counts
+    def batches(epoch: int) -> Iterator[Rows]:  # the loader counts epochs itself
         if len(unreadable) == len(source):
             raise UserError(f"{source.name}: none of its images can be read")
         for batch in loader:
@@ -213,9 +264,13 @@ def augmented_batches(
 
 
 def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int) -> str:
-    """Which of `number` test images the best score classifies rightly, as `Result.right`.
+    """Pack which test images are classified correctly, as in `Result.right`.
 
-    positions: int64, which of them the rows are.
+    Args:
+        scores: (rows, classes).
+        labels: int64 (rows,).
+        positions: Positions of the rows among the test images, int64 (rows,).
+        number: Number of test images.
     """
     right = torch.zeros(number, dtype=torch.bool)
     right[positions] = scores.topk(1, dim=1).indices[:, 0] == labels
@@ -223,6 +278,12 @@ def right_answers(scores: Tensor, labels: Tensor, positions: Tensor, number: int
 
 
 def top_k(scores: Tensor, labels: Tensor, k: int) -> float:
-    """Share of rows, in [0, 1], whose label is among the k best scores (k cut to the classes)."""
+    """Return the share of rows, in [0, 1], whose label is among the k best scores.
+
+    Args:
+        scores: (rows, classes).
+        labels: int64 (rows,).
+        k: Number of scores, reduced to the number of classes if it is larger.
+    """
     best = scores.topk(min(k, scores.shape[1]), dim=1).indices
     return float((best == labels[:, None]).any(dim=1).float().mean())

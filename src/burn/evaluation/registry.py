@@ -1,4 +1,4 @@
-"""`burn evaluate`: protocols by name, from a command line's words to results."""
+"""The work of `burn evaluate`: open checkpoint and images, run a protocol, write its results."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from burn.runtime.signals import interrupted, sigterm_raises
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What an evaluation gives.
+    """Output of an evaluation.
 
     Attributes:
-        results: One for each number.
+        results: One result for each number.
         notes: Remarks on the data, a line each.
         classifier: The linear classifier that protocol linear trained, or None.
     """
@@ -93,25 +93,22 @@ def evaluate_checkpoint(
 ) -> Evaluated:
     """Evaluate a checkpoint by a protocol.
 
-    The results come first: they are shown, then appended to results.jsonl in `request.out`, and
-    only then other files are written there. The folder is locked meanwhile.
+    The results are shown first, then appended to results.jsonl in `request.out`; only then are
+    other files written there. The folder is locked meanwhile.
 
     Args:
         protocol: Name of the protocol.
         request: The checkpoint, the images and the folder.
-        config: Settings of the protocol's own type.
+        config: Settings, of the protocol's own type.
         console: Where progress is shown.
         show: Called with the results and with remarks on the data as soon as they are known.
-        model: In place of what the request names as its checkpoint.
-        train: In place of the training images that the request names.
-        test: In place of the test images that the request names.
-
-    Returns:
-        The results, all remarks, and the linear classifier of protocol linear.
+        model: A network to use instead of the request's checkpoint.
+        train: Images to use instead of the request's training images.
+        test: Images to use instead of the request's test images.
 
     Raises:
-        UserError: For whatever the user can fix; also where the results are shown, but something
-            could not be written.
+        UserError: Settings, checkpoint or images cannot be used, or a file could not be written,
+            possibly after the results were shown.
         Interrupted: After Ctrl-C or SIGTERM.
     """
     request.check()
@@ -123,7 +120,7 @@ def evaluate_checkpoint(
     out = expand(request.out) if request.out else None
     with contextlib.ExitStack() as held:
         if out:
-            append_results(out / "results.jsonl", [])  # hours later would be late to find out
+            append_results(out / "results.jsonl", [])  # fail now if it cannot be written
             if ranks().rank == 0:
                 held.enter_context(locked(out))
                 remove_unfinished(out)
@@ -142,11 +139,16 @@ def evaluate_checkpoint(
 
 
 def _evaluate(
-    protocol: str, request: Request, config: Any, console: Console, out: Path | None,
-    announced: list[Result], show: Callable[[Sequence[Result], Sequence[str]], None],
+    protocol: str,
+    request: Request,
+    config: Any,
+    console: Console,
+    out: Path | None,
+    announced: list[Result],
+    show: Callable[[Sequence[Result], Sequence[str]], None],
     given: tuple[Model | None, Source | None, Source | None],
-) -> Evaluated:  # fmt: skip
-    """`evaluate_checkpoint` in the locked folder; `announced` becomes the results shown."""
+) -> Evaluated:
+    """Do the work of `evaluate_checkpoint`; results that were shown are added to `announced`."""
     told = 0
     file = out / "results.jsonl" if out else None
 
@@ -168,10 +170,19 @@ def _evaluate(
     if out:
         require_outside(out, train, test)
     context = EvaluationContext(
-        model.name, request.checkpoint, model.backbone.to(device), model.views, train, test,
-        request.seed, request.workers, out, uses_bfloat16(request.compute, request.device),
-        announce=announce, training=model.training,
-    )  # fmt: skip
+        model.name,
+        request.checkpoint,
+        model.backbone.to(device),
+        model.views,
+        train,
+        test,
+        request.seed,
+        request.workers,
+        out,
+        uses_bfloat16(request.compute, request.device),
+        announce=announce,
+        training=model.training,
+    )
     if model.training and "teacher_labels" in model.training:
         labels = model.training["teacher_labels"]
         context.notes.append(f"{model.name}: its teacher was trained with {labels} labels")

@@ -31,7 +31,7 @@ from burn.evaluation.linear_layer import new_head, right_answers, top_k
 from burn.evaluation.progress import progress_bar
 from burn.runtime.signals import interrupted
 
-_HELD_OUT = 0.2  # of the labelled images, to choose the learning rates by
+_HELD_OUT = 0.2  # share of the labelled images on which the learning rates are chosen
 _RUN = {
     "lr": (int, float), "head_factor": (int, float), "on": str, "top1": (float, type(None)),
     "top5": (float, type(None)), "seconds": float, "notes": list,
@@ -42,13 +42,33 @@ _DIVERGED = (None, None, None)
 
 
 def fine_tune(
-    backbone: Backbone, source: Source, context: EvaluationContext, config: SemiConfig, lr: float,
-    head_factor: float, on_epoch: Callable[[], None] = lambda: None,
-) -> nn.Linear | None:  # fmt: skip
-    """Train `backbone` in place and a linear layer on it; None where the loss left the numbers.
+    backbone: Backbone,
+    source: Source,
+    context: EvaluationContext,
+    config: SemiConfig,
+    lr: float,
+    head_factor: float,
+    on_epoch: Callable[[], None] = lambda: None,
+) -> nn.Linear | None:
+    """Train a backbone, in place, and a linear layer on it.
 
-    Every step sees random crops and flips; BN is in training mode; precision stays what it is, so
-    a binary network stays binary.
+    Every step sees random crops and flips. BN is in training mode. The precision does not change,
+    so a binary network stays binary.
+
+    Args:
+        backbone: The backbone.
+        source: The labelled images.
+        context: Views, random seed and number format; notes about unreadable images are added.
+        config: Settings of the protocol.
+        lr: First learning rate of the backbone.
+        head_factor: Factor that gives the linear layer's learning rate.
+        on_epoch: Called after every epoch.
+
+    Returns:
+        The linear layer, or None if the loss or a weight is not finite.
+
+    Raises:
+        UserError: Too few images can be read.
     """
     device = next(backbone.parameters()).device
     head = new_head(backbone.num_features, len(source.classes), context.seed).to(device)
@@ -90,11 +110,19 @@ def fine_tune(
 
 
 def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -> list[Result]:
-    """Top-1 and top-5 of the best of the sweep; every run of it is kept in `context.out`.
+    """Run semi-supervised fine-tuning: a sweep of learning rates, and top-1 and top-5 of the best.
 
-    Writes semi-<labels>percent-seed<seed>.txt, the labelled images, and the same name with .jsonl,
-    a line a run, from which an interrupted sweep goes on. Raises UserError without `context.out`,
-    for a class with too few images, and where every run diverged.
+    It writes semi-<labels>percent-seed<seed>.txt, the labelled images, to `context.out`, and the
+    same name with .jsonl, a line for each run, from which an interrupted sweep is resumed.
+
+    Args:
+        context: The backbone, the images and the folder.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: There is no `context.out`, a class has too few images, or every run diverged.
+        Interrupted: After Ctrl-C or SIGTERM.
     """
     if context.out is None:
         raise UserError("semi keeps its list of labelled images and its sweep: give --out")
@@ -111,7 +139,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     kept_in = stem.with_name(stem.name + ".jsonl")
     sweep = KeptParts(kept_in, _key(context, labelled, config), _RUN)
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
-    earlier = 0.0  # seconds that runs took in earlier calls
+    earlier = 0.0  # seconds of the runs that earlier calls finished
     num_runs = len(grid) + (config.select == "held_out")
     with progress_bar(console) as progress:
         bar = progress.add_task("semi", total=num_runs * config.epochs)
@@ -135,7 +163,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             if head is not None:
                 top1, top5, right = _evaluate(backbone, head, test_on, context)
             seconds = round(time.perf_counter() - started, 3)
-            if not console.is_terminal:  # a log instead of a bar
+            if not console.is_terminal:  # there is no bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
                 console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
             done = {
@@ -152,7 +180,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             valid = [r for r in runs if r["top1"] is not None]
             if not valid:
                 raise UserError("semi: the loss of every run diverged: give lower --lrs")
-            best = max(valid, key=lambda r: (r["top1"], r["top5"]))  # the first among equals
+            best = max(valid, key=lambda r: (r["top1"], r["top5"]))  # the first of equal ones
             if config.select == "held_out":
                 final = run(best["lr"], best["head_factor"], labelled, context.test, "final")
             else:
@@ -179,14 +207,14 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
         {f"{config.labels:g}% {metric}": final[metric] for metric in ("top1", "top5")},
         asdict(config) | chosen,
         began - earlier,
-        right=final.get("right"),  # not of a sweep that an earlier version kept
+        right=final.get("right"),  # missing from sweeps that an earlier version wrote
     )
 
 
 def _evaluate(
     backbone: Backbone, head: nn.Linear, source: Source, context: EvaluationContext
 ) -> tuple[float, float, str] | tuple[None, None, None]:
-    """Top-1 and top-5 in percent and the right answers; None where the scores left the numbers."""
+    """Return top-1 and top-5 in percent and the right answers; None if a score is not finite."""
     features = extract_features(
         backbone, source, context.views, workers=context.workers, bfloat16=context.bfloat16
     )
@@ -202,7 +230,7 @@ def _evaluate(
 
 
 def _key(context: EvaluationContext, labelled: Subset, config: SemiConfig) -> str:
-    """Changes with everything that decides what a run of the sweep computes."""
+    """Return a hash of everything that affects the numbers of a run of the sweep."""
     parts = [
         context.fingerprint, context.train.fingerprint, context.test.fingerprint,
         np.asarray(labelled.indices).tobytes().hex(), config.epochs, config.batch_size,

@@ -1,8 +1,8 @@
-"""Picture, sentences and tables of benchmarks/engine.py, a file of rows for each machine.
+"""The report on benchmarks/engine.py: a picture, sentences and tables.
 
 A machine is what the benchmark writes as JSON: `name`; `source`, how its numbers were measured;
 `ratios`; and `rows`, each with network, runtime, isa (burn-engine's instruction set, else ""), size
-(pixels of a side), batch, threads, and milliseconds of an image. A row with `from_ratio` was not
+(side in pixels), batch, threads, and milliseconds (per image). A row with `from_ratio` was not
 timed: it follows from a reported ratio, is drawn hatched and written with ≈.
 """
 
@@ -30,12 +30,20 @@ _ISAS = {
 _OURS = "burn-engine"
 _SIDE = 224  # pixels of the comparison's images
 _RIVAL = "MobileNetV2"
-_COLUMNS = {(1, 1): "1 thread", (1, 2): "2 threads", (8, 1): "batch 8, 1 thread",
-            (8, 2): "batch 8, 2 threads"}  # fmt: skip
+_COLUMNS = {
+    (1, 1): "1 thread",
+    (1, 2): "2 threads",
+    (8, 1): "batch 8, 1 thread",
+    (8, 2): "batch 8, 2 threads",
+}
 
 
 def engine(machines: Sequence[Machine]) -> Report:
-    """Milliseconds of an image by every runtime, a panel and a table a machine."""
+    """Return the report on every runtime's milliseconds per image.
+
+    Args:
+        machines: Measurements of each machine; it gets a panel and a table.
+    """
     said = [_sentence(machine) for machine in machines]
     return Report(
         title="Milliseconds an image: " + "; ".join(_alt(machine) for machine in machines),
@@ -46,21 +54,22 @@ def engine(machines: Sequence[Machine]) -> Report:
 
 
 def _alone(machine: Machine, size: int = _SIDE) -> list[Row]:
-    """Its rows of one image on one thread, the fastest first."""
+    """Return the machine's rows of one image on one thread, the fastest first."""
     rows = [
-        row for row in machine["rows"]
+        row
+        for row in machine["rows"]
         if (row["size"], row["batch"], row["threads"]) == (size, 1, 1)
-    ]  # fmt: skip
+    ]
     return sorted(rows, key=lambda row: row["milliseconds"])
 
 
 def _best(rows: Sequence[Row]) -> Row:
-    """burn-engine's fastest row."""
+    """Return burn-engine's fastest row."""
     return next(row for row in rows if row["runtime"] == _OURS)
 
 
 def _name(row: Row) -> str:
-    """ReActNet-A, 1 bit: burn-engine, AVX2"""
+    """Return a row's label, such as "ReActNet-A, 1 bit: burn-engine, AVX2"."""
     if row["runtime"] == _OURS:
         return f"{row['network']}, 1 bit: {_OURS}, {_ISAS[row['isa']]}"
     return f"{row['network']}, float: {row['runtime']}"
@@ -73,21 +82,19 @@ def _milliseconds(row: Row) -> str:
 
 
 def _against(machine: Machine) -> tuple[Row, Row | None, Row | None]:
-    """burn-engine's fastest row, MobileNetV2's, and the same network's in ONNX Runtime."""
+    """Return burn-engine's fastest row, MobileNetV2's, and the same network's in ONNX Runtime."""
     rows = _alone(machine)
     ours = _best(rows)
 
     def of(network: str) -> Row | None:
-        found = (
-            r for r in rows if (r["network"], r["runtime"]) == (network, "ONNX Runtime")
-        )  # fmt: skip
+        found = (r for r in rows if (r["network"], r["runtime"]) == (network, "ONNX Runtime"))
         return next(found, None)
 
     return ours, of(_RIVAL), of(ours["network"])
 
 
 def _verdict(machine: Machine) -> str:
-    """Who is faster, MobileNetV2 in float or the binary network, and by what factor."""
+    """Say which is faster, MobileNetV2 in float or the binary network, and by what factor."""
     ours, rival, _ = _against(machine)
     if rival is None:
         return f"{_ISAS[ours['isa']]}"
@@ -109,7 +116,7 @@ def _alt(machine: Machine) -> str:
 
 
 def _sentence(machine: Machine) -> str:
-    """What came out on one machine, and how it was measured."""
+    """Describe the result on one machine and how it was measured."""
     ours, _, same = _against(machine)
     told = [_verdict(machine)]
     ratio = machine["ratios"].get("ort_fp32_same_network")
@@ -124,11 +131,15 @@ def _sentence(machine: Machine) -> str:
 
 
 def _tables(machine: Machine) -> str:
-    """At 224 pixels a column a batch and number of threads; then the smaller images, if there."""
+    """Return a table of the images of 224 pixels and, if there are any, one of smaller images.
+
+    The first has a column for each batch size and number of threads.
+    """
     columns = [
-        key for key in _COLUMNS
+        key
+        for key in _COLUMNS
         if any((r["size"], r["batch"], r["threads"]) == (_SIDE, *key) for r in machine["rows"])
-    ]  # fmt: skip
+    ]
     title = f"{machine['name']}, milliseconds an image"
     lines = [_line([title, *(_COLUMNS[key] for key in columns)])]
     lines.append(_line(["---"] + ["---:"] * len(columns)))
@@ -161,12 +172,16 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def engine_figure(machines: Sequence[Machine]) -> Figure:
-    """Bars of one image on one thread, the fastest at the top, on one scale for all machines."""
+    """Draw bars of one image on one thread, the fastest at the top, all on one scale."""
     heights = [len(_alone(machine)) + 1.6 for machine in machines]
     figure, axes = plt.subplots(
-        len(machines), 1, figsize=(WIDTH, 0.3 * sum(heights) + 0.6), sharex=True, squeeze=False,
+        len(machines),
+        1,
+        figsize=(WIDTH, 0.3 * sum(heights) + 0.6),
+        sharex=True,
+        squeeze=False,
         height_ratios=heights,
-    )  # fmt: skip
+    )
     longest = max(row["milliseconds"] for m in machines for row in _alone(m))
     for panel, machine in zip(axes.flat, machines, strict=True):
         _panel(panel, machine, longest)
@@ -186,8 +201,9 @@ def _panel(panel: Axes, machine: Machine, longest: float) -> None:
         derived = {"hatch": "////", "fill": False} if row.get("from_ratio") else {}
         colour = ORANGE if ours else BLUE if row["network"] == _RIVAL else "#b8bec7"
         panel.barh(place, row["milliseconds"], 0.7, color=colour, edgecolor=colour, **derived)
-        panel.text(row["milliseconds"] + longest / 100, place, _milliseconds(row), va="center",
-                   fontsize=8)  # fmt: skip
+        panel.text(
+            row["milliseconds"] + longest / 100, place, _milliseconds(row), va="center", fontsize=8
+        )
     panel.set_yticks(range(len(rows)), [_name(row) for row in rows], fontsize=8)
     panel.tick_params(axis="y", length=0)
     panel.tick_params(axis="x", labelbottom=True)
@@ -195,8 +211,13 @@ def _panel(panel: Axes, machine: Machine, longest: float) -> None:
     panel.set_xlim(0, 1.1 * longest)
     best = _ISAS[_best(rows)["isa"]]
     title = panel.annotate(
-        f"{machine['name']}, {best}: {_verdict(machine)}", (0.01, 1), (0, 6),
-        xycoords=("figure fraction", "axes fraction"), textcoords="offset points",
-        fontsize=8.5, weight="bold", annotation_clip=False,
-    )  # fmt: skip
-    title.set_in_layout(False)  # or it would narrow the panels
+        f"{machine['name']}, {best}: {_verdict(machine)}",
+        (0.01, 1),
+        (0, 6),
+        xycoords=("figure fraction", "axes fraction"),
+        textcoords="offset points",
+        fontsize=8.5,
+        weight="bold",
+        annotation_clip=False,
+    )
+    title.set_in_layout(False)  # otherwise it would narrow the panels

@@ -1,7 +1,7 @@
-"""What the pictures and paragraphs of `burn analyze` share.
+"""Functions that the pictures and texts of `burn analyze` share.
 
-Both are made of the rows of its CSV files alone. What a paragraph claims is decided by the numbers,
-so that it is true of whatever came out.
+Both are made only from the rows of the CSV files. The numbers decide what a text claims, so that it
+is true for every outcome.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from burn.report.render.plots import STYLE
 
 Row = Mapping[str, Any]
 
-# Apart for colour-blind eyes too: the two blues differ in lightness.
+# Also distinct for colour-blind readers: the two blues differ in lightness.
 INK, ORANGE, BLUE, SKY, SOFT = "#20242b", "#e4572e", "#2e6fb7", "#79b4e3", "#8a919c"
 WIDTH = 7.3  # inches: 700 pixels
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is told of one analysis.
+    """The report on one analysis.
 
-    text: a paragraph, or a few. table: more in Markdown, or nothing. draw: writes the picture, SVG
-    or PNG by the file's suffix.
+    Attributes:
+        title: Heading.
+        text: One or more paragraphs.
+        table: Tables in Markdown, or an empty string.
+        draw: Function that writes the picture, SVG or PNG by the file's suffix.
     """
 
     title: str
@@ -40,7 +43,13 @@ class Report:
 
 
 def save(make: Callable[..., Figure], file: Path, *given: Any) -> None:
-    """The figure that `make` gives, as SVG or PNG; the same rows give the same bytes."""
+    """Write a figure as SVG or PNG; the same rows give the same bytes.
+
+    Args:
+        make: Function that draws the figure.
+        file: File to write; its suffix decides the format.
+        given: Arguments of `make`.
+    """
     with plt.rc_context(STYLE):
         figure = make(*given)
         metadata = {"Date": None} if file.suffix == ".svg" else None
@@ -49,7 +58,7 @@ def save(make: Callable[..., Figure], file: Path, *given: Any) -> None:
 
 
 def label_ends(panel: Axes) -> None:
-    """Each labelled line's name beside its end, moved apart where they would overlap."""
+    """Write each labelled line's name beside its end, moved apart where names would overlap."""
     height = panel.get_window_extent().height / panel.figure.dpi * 72  # points
     entries = []
     for line in panel.get_lines():
@@ -63,14 +72,23 @@ def label_ends(panel: Axes) -> None:
         _apart([entry[0] for entry in entries], 9.5, height), entries, strict=True
     ):
         panel.annotate(
-            label, (1, place / height), (4, 0), xycoords="axes fraction",
-            textcoords="offset points", va="center", fontsize=7.5, color=colour,
+            label,
+            (1, place / height),
+            (4, 0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="center",
+            fontsize=7.5,
+            color=colour,
             annotation_clip=False,
-        )  # fmt: skip
+        )
 
 
 def _apart(places: Sequence[float], gap: float, top: float) -> list[float]:
-    """The places moved to lie `gap` apart between 0 and `top`: a crowd about its own middle."""
+    """Move places apart to lie at least `gap` from each other between 0 and `top`.
+
+    Places that are too close are spread evenly about their mean.
+    """
     crowds: list[list[int]] = []
 
     def lowest(crowd: list[int]) -> float:
@@ -93,30 +111,30 @@ def _apart(places: Sequence[float], gap: float, top: float) -> list[float]:
 
 
 def times(ratio: float) -> str:
-    """×2.4"""
+    """Return a ratio with two digits, such as ×2.4."""
     return f"×{digits(ratio)}"
 
 
 def digits(number: float) -> str:
-    """Two digits, without an exponent where that is short."""
+    """Return a number with two significant digits, without an exponent if that is short."""
     if number >= 100:
         return f"{float(f'{number:.2g}'):,.0f}"
     return f"{number:.2g}"
 
 
 def listed(words: Iterable[str]) -> str:
-    """One, two and three."""
+    """Join words as in "one, two and three"."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def range_of(numbers: Sequence[float]) -> str:
-    """From the least to the largest."""
+    """Return the least and the largest number, as in "0.1 to 0.3"."""
     low, high = f"{min(numbers):.3g}", f"{max(numbers):.3g}"
     return low if low == high else f"{low} to {high}"
 
 
 def counted(steps: Sequence[int]) -> str:
-    """Step 20, or steps 19 to 22."""
+    """Return a range of steps, as in "step 20" or "steps 19 to 22"."""
     low, high = min(steps), max(steps)
     return f"step {low}" if low == high else f"steps {low} to {high}"

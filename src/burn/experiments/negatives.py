@@ -21,7 +21,7 @@ _SHARES = (1, 4, 16)
 
 @dataclass(frozen=True)
 class NegativesOptions:
-    """What InfoMin is trained on, with 1, 1/4 and 1/16 of its negatives, and weaker augmentation.
+    """Settings of InfoMin's runs with 1, 1/4 and 1/16 of its negatives, and weaker augmentation.
 
     Attributes:
         data: images to learn from, as for pretraining; with labels, which evaluation needs.
@@ -29,11 +29,11 @@ class NegativesOptions:
         budget: images that each run sees in all of its stages together.
         recipe: a recipe of method infomin, for the binary network.
         float_recipe: a recipe whose backbone is the float network.
-        seeds: random seeds, 0,1,2 …
+        seeds: random seeds, as 0,1,2.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
         device: auto, cpu or cuda.
         workers: data-loader workers.
-        processes: runs at once; default: one for each GPU, or one.
+        processes: number of runs at the same time; default: one for each GPU, or one.
     """
 
     data: str
@@ -48,25 +48,30 @@ class NegativesOptions:
     processes: int | None = None
 
     def check(self) -> None:
-        """Raise UserError for values out of range and recipes that do not fit."""
+        """Check the settings.
+
+        Raises:
+            UserError: A value is out of range, or a recipe does not fit.
+        """
         base = find_recipe(self.recipe)
         if base.method != "infomin":
-            raise UserError(f"--recipe {self.recipe} is not of method infomin: infomin_small, say")
+            raise UserError(f"--recipe {self.recipe} is not of method infomin: try infomin_small")
         if base.infomin.negatives < _SHARES[-1]:
             raise UserError(f"--recipe {self.recipe} has too few negatives to take a sixteenth of")
         if len(find_recipe(self.float_recipe).precisions()) > 1:
-            raise UserError(f"--float-recipe {self.float_recipe} is of a binary network")
+            raise UserError(f"--float-recipe {self.float_recipe} trains a binary network")
         seeds_in(self.seeds)
         self.linear.check()
 
     def variants(self) -> dict[str, Recipe]:
-        """Name of each run to its recipe."""
+        """Return the recipe of each run, by the run's name."""
         binary = find_recipe(self.recipe)
         backbone = find_recipe(self.float_recipe).backbone
         found = {}
         for network, base in (
-            ("binary", binary), ("float", replace(binary, stages=1, backbone=backbone))
-        ):  # fmt: skip
+            ("binary", binary),
+            ("float", replace(binary, stages=1, backbone=backbone)),
+        ):
             for share in _SHARES:
                 fewer = replace(base.infomin, negatives=base.infomin.negatives // share)
                 found[f"{network}-{fewer.negatives}"] = replace(base, infomin=fewer)
@@ -74,17 +79,35 @@ class NegativesOptions:
         return {**found, "binary-weak": replace(binary, views=weak)}
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Variant `model`'s run. Raises UserError where the budget does not make a step."""
+        """Return the plan of one run.
+
+        Args:
+            model: Name of a variant.
+            seed: Random seed.
+            num_images: Number of training images.
+
+        Raises:
+            UserError: The budget is less than one optimizer step in each stage.
+        """
         recipe, steps = within_budget(self.variants()[model], self.budget, num_images)
         return RunPlan(self.recipe, recipe, self.data, None, seed, steps)
 
 
 def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Console) -> list[Row]:
-    """Train and evaluate each variant in `out`; a row for each run that is there.
+    """Train and evaluate each variant with each seed.
 
-    A row's `images` is the number of test images, from which the picture's error bars follow.
+    Args:
+        options: Settings of the runs.
+        out: Folder of the runs; finished ones are kept.
+        console: Console for progress.
 
-    Raises UserError where a run fails, Interrupted after a signal; the same call goes on.
+    Returns:
+        A row for each run in the folder. `images` is the number of test images, from which the
+        picture's error bars follow.
+
+    Raises:
+        UserError: A run failed.
+        Interrupted: After a signal. The same call continues.
     """
     from burn.campaigns.folder import read_campaign
     from burn.campaigns.run import run_campaign

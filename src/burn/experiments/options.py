@@ -1,7 +1,7 @@
-"""Settings of `burn analyze`'s small experiments, apart from what runs them: no torch here.
+"""Settings of `burn analyze`'s small experiments, in a module that needs no torch.
 
-jsonargparse also imports what a module imports under TYPE_CHECKING, so such a block must not stand
-beside a class whose fields are options.
+jsonargparse also imports everything that a module imports under TYPE_CHECKING, so no such block may
+be in the module of a class whose fields are options.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from burn.runtime.compute import Device
 
 @dataclass(frozen=True)
 class GradientOptions:
-    """What is trained for the gradients.
+    """Settings of the runs whose gradients are measured.
 
     Attributes:
         data: images to learn from, as for pretraining.
         teacher: float teacher, as for pretraining.
-        recipe: a recipe of method burn; its loss is varied, all else stays.
-        steps: how many of the first steps of stage 1.
-        seeds: random seeds, 0,1,2 …
+        recipe: a recipe of method burn; only its loss is varied.
+        steps: number of steps from the start of stage 1.
+        seeds: random seeds, as 0,1,2.
         device: auto, cpu or cuda.
         workers: data-loader workers.
     """
@@ -36,7 +36,11 @@ class GradientOptions:
     workers: int | None = None
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check the settings.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         require_within(2, 10**6, steps=self.steps)
         require_processes(0, workers=self.workers)
         seeds_in(self.seeds)
@@ -44,7 +48,7 @@ class GradientOptions:
 
 @dataclass(frozen=True)
 class EmaToyOptions:
-    """The toy has the paper's constants.
+    """Settings of the toy, whose constants are the paper's.
 
     Attributes:
         seed: random seed.
@@ -53,13 +57,17 @@ class EmaToyOptions:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check the settings.
+
+        Raises:
+            UserError: The seed is out of range.
+        """
         require_within(0, 2**32 - 1, seed=self.seed)
 
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """Nothing to choose: BURN's defaults."""
+    """No settings: the schedules are BURN's defaults."""
 
     def check(self) -> None:
-        """Nothing can be out of range."""
+        """Do nothing, because there are no settings."""

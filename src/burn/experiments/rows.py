@@ -1,4 +1,4 @@
-"""What an analysis computes: rows of named numbers, as they stand in its CSV file."""
+"""Results of an analysis: rows of named numbers, as they are written to its CSV file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from burn.core.errors import UserError
 
 Row = dict[str, Any]  # name -> number, word, or None where there is no number
 
-_DIGITS = 20  # no number that is written has as many
+_DIGITS = 20  # more characters than any number that is written has
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Text of a CSV file with the first row's columns; numbers to six digits, None is empty."""
+    """Return the rows as the text of a CSV file with the first row's columns.
+
+    Numbers have six digits, and None is empty.
+    """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -24,7 +27,15 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def from_csv(lines: Iterable[str], name: str = "the file") -> list[Row]:
-    """The rows of `to_csv`. Raises UserError for what is no such file, or a row cut short."""
+    """Read the rows that `to_csv` wrote.
+
+    Args:
+        lines: Lines of the file.
+        name: Name of the file for the error message.
+
+    Raises:
+        UserError: The lines are not such a file, or a row is incomplete.
+    """
     try:
         rows = [{key: _read(text) for key, text in row.items()} for row in csv.DictReader(lines)]
     except csv.Error:
@@ -41,7 +52,7 @@ def _written(value: Any) -> Any:
 
 
 def _read(text: Any) -> Any:
-    if not isinstance(text, str):  # a column too few or too many
+    if not isinstance(text, str):  # the row has a column too few or too many
         return ...
     for kind in (int, float):
         try:

@@ -1,4 +1,4 @@
-"""Binary layers; they know nothing of training."""
+"""Binary convolution, its activations and its signs, independent of how a network is trained."""
 
 from burn.layers.activation import RPReLU, RSign
 from burn.layers.chain import BinaryLayer, Chain

@@ -1,4 +1,4 @@
-"""ReActNet's two activations, each with a shift learned per channel."""
+"""ReActNet's activations, RSign and RPReLU, whose shifts are learned per channel."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from burn.layers.sign import hard_sign, sign
 
 
 def per_channel(vector: Tensor, like: Tensor) -> Tensor:
-    """(channels,) -> (1, channels, 1, 1) in the dtype of `like`."""
+    """Reshape a (channels,) vector to (1, channels, 1, 1) in the dtype of `like`."""
     return vector.to(like.dtype).view(1, -1, 1, 1)
 
 
 def sum_channels(x: Tensor) -> Tensor:
-    """(batch, channels, height, width) -> (channels,), accumulated in float32 or better."""
+    """Sum (batch, channels, height, width) to (channels,), accumulated in float32 or better."""
     return x.sum(dim=(0, 2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 class RSign(nn.Module):
-    """sign(x + shift): the threshold of each channel is learned.
+    """Sign with a threshold that is learned per channel: sign(x + shift).
 
-    x: (batch, channels, height, width); returns +1 and -1 in the same shape. shift starts at 0.
+    The input has shape (batch, channels, height, width); the output has the same shape and the
+    values +1 and -1. The shift starts at 0.
+
+    Args:
+        channels: Number of channels of the input.
+        gradient: Straight-through gradient of the sign; see `sign_derivative`.
     """
 
     def __init__(self, channels: int, gradient: ActivationGradient = "poly") -> None:
@@ -38,7 +43,7 @@ class RSign(nn.Module):
 
 
 class _RPReLU(torch.autograd.Function):
-    """Keeps only its input; written with ordinary operations it would keep three of its size."""
+    """RPReLU that saves only its input; autograd would save three tensors of that size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, before: Tensor, slope: Tensor, after: Tensor) -> Tensor:
@@ -51,8 +56,9 @@ class _RPReLU(torch.autograd.Function):
         x, before, slope = ctx.saved_tensors
         (grad,) = grads
         shifted = x + per_channel(before, x)
-        # The derivative is 1 or the slope: the middle of both, plus or minus half their distance.
-        # (torch.where and PReLU's own backward are an order slower than this on bfloat16.)
+        # The derivative is 1 or the slope, computed as their mean plus or minus half their
+        # difference: torch.where and PReLU's own backward are an order of magnitude slower on
+        # bfloat16.
         half = per_channel((1 - slope) / 2, x)
         derivative = torch.addcmul(1 - half, hard_sign(shifted), half)
         grad_x = derivative.mul_(grad)
@@ -68,7 +74,10 @@ class _RPReLU(torch.autograd.Function):
 class RPReLU(nn.Module):
     """PReLU(x + before) + after, with shifts and slope learned per channel.
 
-    x: (batch, channels, height, width). Shifts start at 0, slopes at 0.25.
+    The input has shape (batch, channels, height, width). The shifts start at 0, the slopes at 0.25.
+
+    Args:
+        channels: Number of channels of the input.
     """
 
     def __init__(self, channels: int) -> None:

@@ -1,14 +1,16 @@
-"""One block of ReActNet in training, as a single function that keeps three of its maps.
+"""Training pass of a ReActNet block as one autograd function that saves three feature maps.
 
-A half of a block is sign, convolution, BN, shortcut, RPReLU. Written with a function for each, it
-keeps three maps for the backward pass: what the convolution, BN and RPReLU saw. But
+Half a block is sign, convolution, BN, shortcut, RPReLU. With an autograd function for each layer,
+it saves three maps for the backward pass: the inputs of the convolution, of BN and of RPReLU. Some
+of them are cheap to compute again:
 
-- RPReLU's input is BN's output plus the shortcut, both a multiply-add away from maps that are kept;
-- the second half's input is the first half's RPReLU of that.
+- The input of RPReLU is the output of BN plus the shortcut, both a multiply-add away from maps that
+  are saved.
+- The input of the second half is the output of the first half's RPReLU.
 
-So a block keeps its input and what its two convolutions gave, and computes the rest again: passes
-over memory, no convolution. Binary weights are computed again too. tests/layers/test_block.py
-compares it with the layers one by one.
+Therefore a block saves its input and the outputs of its two convolutions, and computes the rest
+again, which takes passes over memory but no convolution. Binary weights are computed again too.
+tests/layers/test_block.py compares the block with its layers applied one by one.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from burn.layers.sign import hard_sign, sign_derivative, weight_scale
 
 @dataclass(frozen=True)
 class Half:
-    """The layers of half a block: RPReLU(BN(binary convolution(x)) + shortcut(x)).
+    """Layers of half a block, which computes RPReLU(BN(binary convolution(x)) + shortcut(x)).
 
-    shortcut(x) is averaged over 2×2 where the convolution is strided, and repeated along the
-    channels where it widens.
+    The shortcut averages x over 2×2 pixels where the convolution has stride 2, and repeats its
+    channels where the convolution has more outputs than inputs.
     """
 
     convolution: BinaryConv2d
@@ -43,16 +45,21 @@ class Half:
     def parameters(self) -> tuple[Tensor, ...]:
         convolution, norm, activation = self.convolution, self.norm, self.activation
         return (
-            convolution.sign.shift, convolution.weight, norm.weight, norm.bias,
-            activation.before, activation.slope, activation.after,
-        )  # fmt: skip
+            convolution.sign.shift,
+            convolution.weight,
+            norm.weight,
+            norm.bias,
+            activation.before,
+            activation.slope,
+            activation.after,
+        )
 
     def fits(self) -> bool:
-        """Whether it is what the function below computes: signs, and plain BN that trains."""
+        """Return whether `train_block` supports this half: signs, and plain BN in training mode."""
         norm = self.norm
         return (
             self.convolution.precision != Precision.FLOAT
-            and type(norm) is nn.BatchNorm2d  # SyncBatchNorm looks at other processes
+            and type(norm) is nn.BatchNorm2d  # SyncBatchNorm needs other processes
             and norm.training
             and norm.affine
             and norm.track_running_stats
@@ -60,7 +67,7 @@ class Half:
         )
 
     def add_shortcut(self, z: Tensor, x: Tensor) -> Tensor:
-        """z + shortcut(x), in z's place; x is the half's input."""
+        """Add shortcut(x) to z in place and return z; x is the input of the half."""
         if self.convolution.stride == 2:
             x = F.avg_pool2d(x, 2, ceil_mode=True)
         for part in z.split(x.shape[1], dim=1):
@@ -74,13 +81,13 @@ class Half:
             grad = sum(more, first + second)
         if self.convolution.stride == 1:
             return grad
-        # Under autocast the block's input may be wider than what its convolutions gave.
+        # Under autocast the block's input may have a wider dtype than its convolutions' outputs.
         return torch.ops.aten.avg_pool2d_backward(
             grad.to(x.dtype), x, [2, 2], [2, 2], [0, 0], True, True, None
         )
 
     def convolve(self, shifted: Tensor, weight: Tensor) -> Tensor:
-        """The convolution of the signs of `shifted`, which is overwritten; without gradient."""
+        """Convolve the signs of `shifted`, without gradients; `shifted` is overwritten."""
         stride, padding = self.convolution.stride, self.convolution.padding
         if self.convolution.precision == Precision.BINARY:
             y = sign_conv2d(shifted, weight, stride, padding)
@@ -90,7 +97,7 @@ class Half:
         return F.conv2d(_signs(shifted, out=shifted), weight, stride=stride, padding=padding)
 
     def weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """The convolution's weight from its parameter, without gradient."""
+        """Return the weight that the convolution uses, from its parameter, without gradients."""
         if self.convolution.precision == Precision.BINARY:
             weight = hard_sign(weight).mul_(weight_scale(weight))
         return weight.to(dtype)
@@ -105,9 +112,11 @@ class Half:
 
 
 def train_block(x: Tensor, halves: Sequence[Half]) -> Tensor:
-    """The halves of a block one after the other, in training, with gradients.
+    """Run the halves of a block one after the other in training mode, with gradients.
 
-    x: (batch of at least 2, channels, height, width). Each half must fit.
+    Args:
+        x: Shape (batch, channels, height, width) with a batch of at least 2.
+        halves: Halves of which `Half.fits` is true.
     """
     for half in halves:
         assert half.norm.num_batches_tracked is not None
@@ -117,10 +126,10 @@ def train_block(x: Tensor, halves: Sequence[Half]) -> Tensor:
 
 
 class _Block(torch.autograd.Function):
-    """A block of halves, one after the other. `parameters` are theirs in turn.
+    """Autograd function of a block; `parameters` are those of its halves, one half after the other.
 
-    New memory costs a CPU more than arithmetic does (a map of 51 MB: 30 ms, against 5 ms in place),
-    so whatever is needed no more is overwritten.
+    On a CPU, new memory costs more than arithmetic (a map of 51 MB takes 30 ms, against 5 ms in
+    place), so whatever is not needed any more is overwritten.
     """
 
     @staticmethod
@@ -131,7 +140,7 @@ class _Block(torch.autograd.Function):
             shift, weight, gain, bias, before, slope, after = own
             norm = half.norm
             y = half.convolve(_shifted(x, shift), weight)
-            # BN's offset and RPReLU's first shift are one addition.
+            # BN's bias and RPReLU's first shift are added together, which saves a pass.
             z, mean, inverse_std = torch.native_batch_norm(
                 y, gain, bias + before, norm.running_mean, norm.running_var,
                 True, norm.momentum, norm.eps,  # type: ignore[arg-type]
@@ -148,7 +157,7 @@ class _Block(torch.autograd.Function):
         number = 1 + 3 * len(halves)
         kept, parameters = ctx.saved_tensors[:number], ctx.saved_tensors[number:]
         parts = _parted(parameters, halves)
-        maps: list[tuple[Tensor, Tensor]] = []  # each half's input, and its PReLU's
+        maps: list[tuple[Tensor, Tensor]] = []  # inputs of each half and of its PReLU
         x = kept[0]
         for i, (half, own) in enumerate(zip(halves, parts, strict=True)):
             _, _, gain, bias, before, slope, after = own
@@ -172,20 +181,27 @@ class _Block(torch.autograd.Function):
 
 
 def _half_backward(
-    grad: Tensor, maps: tuple[Tensor, Tensor], kept: Sequence[Tensor], half: Half,
+    grad: Tensor,
+    maps: tuple[Tensor, Tensor],
+    kept: Sequence[Tensor],
+    half: Half,
     parameters: Sequence[Tensor],
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-    """Gradients of a half's input and of its parameters.
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the gradients of a half's input and of its parameters.
 
-    grad: of its output. maps: its input, and its PReLU's, which is overwritten. kept: what its
-    convolution gave, and that map's means and inverse standard deviations.
+    Args:
+        grad: Gradient of the half's output.
+        maps: Inputs of the half and of its PReLU; the latter is overwritten.
+        kept: Output of the convolution, and its means and inverse standard deviations.
+        half: The layers.
+        parameters: Those of `half.parameters()`.
     """
     (x, z), (y, mean, inverse_std) = maps, kept
     del maps
     shift, weight, gain, _, before, slope, after = parameters
     convolution, norm = half.convolution, half.norm
-    # The derivative is 1 or the slope: the middle of both, plus or minus half their distance.
-    # (torch.where and PReLU's own backward are an order slower than this on bfloat16.)
+    # The derivative is 1 or the slope, computed as their mean plus or minus half their difference:
+    # torch.where and PReLU's own backward are an order of magnitude slower on bfloat16.
     middle = per_channel((1 - slope) / 2, z)
     grad_z = _signs(z)
     torch.addcmul(1 - middle, grad_z, middle, out=grad_z).mul_(grad)
@@ -208,19 +224,23 @@ def _half_backward(
     del shifted, grad_signs
     _, grad_shift = _products(through, through)
     return through.add_(grad_x), [
-        grad_shift.to(shift.dtype), half.weight_backward(grad_weight, weight),
-        grad_gain, grad_bias, grad_bias.to(before.dtype),
-        grad_slope.to(slope.dtype), grad_after.to(after.dtype),
-    ]  # fmt: skip
+        grad_shift.to(shift.dtype),
+        half.weight_backward(grad_weight, weight),
+        grad_gain,
+        grad_bias,
+        grad_bias.to(before.dtype),
+        grad_slope.to(slope.dtype),
+        grad_after.to(after.dtype),
+    ]
 
 
 def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over each channel of a · b and of a, (channels,), in float32 or better."""
+    """Return the sums of a · b and of a over each channel, (channels,), in float32 or better."""
     dtype = torch.promote_types(a.dtype, torch.float32)
     if a.device.type != "cpu":
         return (a * b).sum(dim=(0, 2, 3), dtype=dtype), a.sum(dim=(0, 2, 3), dtype=dtype)
-    # They are BN's gradients at mean 0 and deviation 1: read once, where a sum of bfloat16 would
-    # first make a float32 copy of it (2.4 against 29 ms for 25 MB).
+    # These sums are BN's gradients at mean 0 and standard deviation 1. BN reads its inputs once,
+    # while a sum over bfloat16 first makes a float32 copy (2.4 against 29 ms for 25 MB).
     one = torch.ones(a.shape[1], dtype=dtype)
     _, products, sums = torch.ops.aten.native_batch_norm_backward(
         a, b, one, None, None, torch.zeros_like(one), one, True, 0.0, [False, True, True]
@@ -234,12 +254,13 @@ def _parted(parameters: Sequence[Tensor], halves: Sequence[Half]) -> list[Sequen
 
 
 def _shifted(x: Tensor, shift: Tensor) -> Tensor:
-    # x + 0.0 is never -0.0, and neither is the sum of a number and its opposite.
+    # The sum is never -0.0: adding 0.0 turns a shift of -0.0 into +0.0, and the sum of a number
+    # and its opposite is +0.0.
     return x + (per_channel(shift, x) + 0.0)
 
 
 def _signs(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """`hard_sign` of what holds no -0.0, or where the sign of zero does not matter."""
+    """Return `hard_sign(x)` where x holds no -0.0, or where the sign of zero does not matter."""
     return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x, out=out)
 
 

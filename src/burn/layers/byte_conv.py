@@ -1,8 +1,9 @@
-"""Convolutions of signs with signs in 8-bit integers: exact, and three times as fast as in float32.
+"""Convolution of signs with signs in 8-bit integers: exact, and three times as fast as in float32.
 
-oneDNN has them for quantised networks; torch's operators for that are no documented interface.
-They are tried once against a convolution in float, and left alone where they are absent or differ,
-and on processors without instructions for them.
+oneDNN has such convolutions for quantized networks, but torch's operators for them are not a
+documented interface. They are therefore compared once with a convolution in float, and not used
+where they are missing, where they give something else, or where the processor has no instructions
+for them (VNNI).
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from burn.layers.sign import hard_sign, weight_scale
 
 
 def sign_conv2d(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor | None:
-    """conv2d(sign(x), sign(weight) · mean|weight|), without gradient, or None where it is slower.
+    """Return conv2d(sign(x), sign(weight) · mean|weight|), without gradients, or None.
 
-    x: (batch, channels, height, width), without -0.0. weight: (out channels, channels, k, k). In
-    x's type, or that of an autocast around it; each sum is exact and rounded once.
+    Args:
+        x: Shape (batch, channels, height, width), without -0.0.
+        weight: Shape (out channels, channels, k, k).
+        stride: Stride in both directions.
+        padding: Zero padding in pixels on each side.
+
+    Returns:
+        The convolution in the dtype of x, or of an autocast around it, where each sum is exact and
+        rounded once. None for a device, dtype or processor without 8-bit convolutions.
     """
     dtype = x.dtype
     if torch.is_autocast_enabled("cpu"):
@@ -33,9 +41,9 @@ def sign_conv2d(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor 
 
 
 def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, dtype: torch.dtype) -> Tensor:
-    # Comparisons of bfloat16 are slow; as integers its numbers have the same signs.
+    # Comparisons of bfloat16 are slow; the same bits as int16 have the same signs.
     positive = x.view(torch.int16) >= 0 if x.dtype == torch.bfloat16 else x >= 0
-    signs = positive.view(torch.uint8).mul_(2)  # 0 and 2 with a zero point of 1, which pads, too
+    signs = positive.view(torch.uint8).mul_(2)  # 0 and 2; the zero point 1 is also the padding
     scale = weight_scale(weight).flatten().float()
     window = ([stride] * 2, [padding] * 2, [1, 1], 1)
     packed = torch.ops.onednn.qconv_prepack(

@@ -1,4 +1,4 @@
-"""Binary layers one after the other: what is folded, packed and exported."""
+"""Chains of binary layers, the form in which networks are folded, packed and exported."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from burn.layers.conv import BinaryConv2d
 
 
 class BinaryLayer(nn.Module):
-    """RPReLU(BN(binary convolution(x)) + shortcut(x)), of which a block of ReActNet has two.
+    """Binary convolution with BN, shortcut and RPReLU, which is half of a ReActNet block.
 
-    x: (batch, in_channels, h, w) -> (batch, out_channels, ⌈h/stride⌉, ⌈w/stride⌉). The shortcut is
-    averaged over 2×2 where the convolution is strided, and repeated along the channels where it
-    widens.
+    It computes RPReLU(BN(binary convolution(x)) + shortcut(x)) and maps (batch, in_channels, h, w)
+    to (batch, out_channels, ⌈h/stride⌉, ⌈w/stride⌉). The shortcut averages over 2×2 pixels where
+    the convolution has stride 2, and repeats its channels where the convolution has more outputs
+    than inputs.
 
     Args:
-        in_channels: Channels of x.
-        out_channels: Channels of the output, a multiple of `in_channels`.
+        in_channels: Number of input channels.
+        out_channels: Number of output channels, a multiple of `in_channels`.
         kernel: Side of the kernel in pixels, odd.
-        stride: 1 or 2.
-        precision: What is binary; see `burn.Precision`.
-        activation_gradient: Gradient of the sign of activations.
-        weight_gradient: Gradient of the sign of weights.
-        weight_init: How the weights start, as `burn.BackboneConfig.weight_init`.
+        stride: Stride of the convolution, 1 or 2.
+        precision: Whether activations and weights are binary; see `burn.Precision`.
+        activation_gradient: Straight-through gradient of the sign of activations.
+        weight_gradient: Straight-through gradient of the sign of weights.
+        weight_init: Initialization of the weights; see `burn.BackboneConfig.weight_init`.
 
     Raises:
-        ValueError: `out_channels` is no multiple of `in_channels`.
+        ValueError: `out_channels` is not a multiple of `in_channels`.
     """
 
     def __init__(
@@ -51,19 +52,25 @@ class BinaryLayer(nn.Module):
         if out_channels % in_channels:
             raise ValueError(f"{out_channels} channels are no multiple of {in_channels}")
         self.convolution = BinaryConv2d(
-            in_channels, out_channels, kernel, stride, precision, activation_gradient,
-            weight_gradient, weight_init,
-        )  # fmt: skip
+            in_channels,
+            out_channels,
+            kernel,
+            stride,
+            precision,
+            activation_gradient,
+            weight_gradient,
+            weight_init,
+        )
         self.norm = nn.BatchNorm2d(out_channels)
         self.activation = RPReLU(out_channels)
 
     def half(self) -> Half:
-        """Its layers, for a `Chain`."""
+        """Return the layers in the form that a `Chain` takes."""
         return Half(self.convolution, self.norm, self.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         half = self.half()
-        # One image has no statistics of its own where the map is a pixel: BN says so below.
+        # A single image with a map of one pixel has no statistics: BN below raises its own error.
         if len(x) > 1 and half.fits() and not torch.compiler.is_compiling():
             return train_block(x, [half])
         shortcut = F.avg_pool2d(x, 2, ceil_mode=True) if self.convolution.stride == 2 else x
@@ -74,16 +81,16 @@ class BinaryLayer(nn.Module):
 
 @dataclass(frozen=True)
 class Chain:
-    """A network from images to features as layers one after the other.
+    """Network from images to features as a sequence of layers.
 
-    After its normalisation of images come stem and BN, the binary layers, the mean over all pixels
-    and, where there is one, Linear + ReLU.
+    The backbone's normalization of the images is followed by the stem with BN, the binary layers,
+    the mean over all pixels and, in some networks, Linear and ReLU.
 
     Attributes:
-        stem: A float convolution of the images without bias, padded by half its kernel.
-        stem_norm: BN behind it.
+        stem: Float convolution of the images without bias, padded by half its kernel.
+        stem_norm: BN after the stem.
         layers: Name and layers of each binary layer.
-        feature_layer: The Linear, or None.
+        feature_layer: The Linear layer, or None.
     """
 
     stem: nn.Conv2d
@@ -93,7 +100,7 @@ class Chain:
 
     @property
     def precision(self) -> Precision:
-        """The precision of its binary layers: binary weights only where all have them."""
+        """The least binary precision of its layers: BINARY only where all have binary weights."""
         precisions = {half.convolution.precision for _, half in self.layers}
         order = (Precision.FLOAT, Precision.BINARY_ACTIVATIONS, Precision.BINARY)
         return next((one for one in order if one in precisions), Precision.FLOAT)

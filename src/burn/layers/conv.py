@@ -1,4 +1,4 @@
-"""The binary convolution: one layer, one state dict, three precisions."""
+"""Binary convolution: one layer and one state dict for three precisions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SMALL = 0.001
 
 
 class _SignConv2d(torch.autograd.Function):
-    """conv2d(sign(x + shift), weight), keeping x and no signs.
+    """conv2d(sign(x + shift), weight) that saves x but no signs.
 
-    The signs are computed again in the backward pass from x + shift, which the gradient of the
-    sign needs there in any case: autograd alone would keep x + shift and the signs, two more
-    tensors of x's size.
+    The backward pass computes x + shift again, which the gradient of the sign needs in any case,
+    and the signs from it. Autograd would save x + shift and the signs, two more tensors of x's
+    size.
     """
 
     @staticmethod
@@ -69,17 +69,26 @@ class _SignConv2d(torch.autograd.Function):
 
 
 class BinaryConv2d(nn.Module):
-    """RSign and the convolution behind it, without bias, zero-padded to keep the size at stride 1.
+    """Binary convolution without bias, with a threshold that is learned per input channel (RSign).
 
-    x: (batch, in_channels, h, w) -> (batch, out_channels, ⌈h / stride⌉, ⌈w / stride⌉).
-    Padding is 0 and comes after the sign: a tap outside the image contributes nothing.
+    It maps (batch, in_channels, h, w) to (batch, out_channels, ⌈h / stride⌉, ⌈w / stride⌉). The
+    padding with zeros comes after the sign: a tap outside the image contributes nothing.
 
-    precision FLOAT convolves x + shift with W; BINARY_ACTIVATIONS convolves sign(x + shift) with
-    W; BINARY convolves it with sign(W) · mean|W|. The parameters are the same in all three, so a
-    state dict of one loads into another.
+    Precision FLOAT convolves x + shift with W; BINARY_ACTIVATIONS convolves sign(x + shift) with W;
+    BINARY convolves sign(x + shift) with sign(W) · mean|W|. The parameters are the same in all
+    three, so a state dict of one loads into another. The shift starts at 0.
 
-    weight_init: W starts uniform in ±1/sqrt(in_channels · kernel_size²) (fan_in, PyTorch's default
-    for convolutions), or in 0 … 0.001 (small, where every sign begins as +1); the shift at 0.
+    Args:
+        in_channels: Number of input channels.
+        out_channels: Number of output channels.
+        kernel_size: Side of the kernel in pixels, odd.
+        stride: Stride in both directions.
+        precision: Whether activations and weights are binary.
+        activation_gradient: Straight-through gradient of the sign of activations; see
+            `sign_derivative`.
+        weight_gradient: Straight-through gradient of the sign of weights; see `binary_weight`.
+        weight_init: With fan_in, W starts uniform in ±1/sqrt(in_channels · kernel_size²), PyTorch's
+            default for convolutions; with small, uniform in 0 … 0.001, where every sign is +1.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class BinaryConv2d(nn.Module):
         nn.init.uniform_(self.weight, low, high)
 
     def effective_weight(self) -> Tensor:
-        """The weight that the convolution uses at this precision."""
+        """Return the weight that the convolution uses at this precision."""
         if self.precision == Precision.BINARY:
             return binary_weight(self.weight, self.weight_gradient)
         return self.weight

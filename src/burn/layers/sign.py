@@ -1,7 +1,7 @@
-"""Straight-through estimators: sign with a useful gradient, for activations and for weights.
+"""Signs with straight-through gradients, for activations and for weights.
 
-sign(0) is +1 everywhere in this project, in training as in a packed file: a bit has no third
-value. (`torch.sign` gives 0.)
+sign(0) is +1 everywhere in this project, in training as in a packed file, because a bit has no
+third value. (`torch.sign` gives 0.)
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ from burn.core.types import ActivationGradient, WeightGradient
 
 
 def hard_sign(x: Tensor) -> Tensor:
-    """+1 where x >= 0 (also at -0.0), else -1, in x's dtype and memory format; no gradient."""
+    """Return +1 where x >= 0 (also at -0.0) and -1 elsewhere, without gradients.
+
+    The result has the dtype and memory format of x.
+    """
     # copysign is 20 times faster on bfloat16 than a comparison; x + 0.0 turns -0.0 into +0.0.
     return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x + 0.0)
 
 
 def sign_derivative(x: Tensor, gradient: ActivationGradient) -> Tensor:
-    """What stands in for d sign(x) / dx, same shape as x.
+    """Return what the backward pass uses for d sign(x) / dx, in the shape of x.
 
-    poly: 2 - 2|x| inside (-1, 1), else 0, the derivative of ReActNet's piecewise quadratic.
-    clip: 1 inside [-1, 1], else 0.
+    Args:
+        x: Argument of the sign, of any shape.
+        gradient: poly is 2 - 2|x| inside (-1, 1) and 0 outside, the derivative of ReActNet's
+            piecewise quadratic; clip is 1 inside [-1, 1] and 0 outside.
     """
     if gradient == "poly":
         return x.abs().mul_(-2).add_(2).clamp_(min=0)
@@ -32,7 +37,7 @@ def sign_derivative(x: Tensor, gradient: ActivationGradient) -> Tensor:
 
 
 class _Sign(torch.autograd.Function):
-    """Keeps only its input, which the network holds anyway."""
+    """Sign that saves only its input, which the network holds anyway."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gradient: ActivationGradient) -> Tensor:
@@ -47,7 +52,7 @@ class _Sign(torch.autograd.Function):
 
 
 def sign(x: Tensor, gradient: ActivationGradient = "poly") -> Tensor:
-    """Signs of x (+1 or -1; any shape) with a straight-through gradient."""
+    """Return the signs of x, +1 or -1, with the straight-through gradient of `sign_derivative`."""
     return _Sign.apply(x, gradient)  # type: ignore[no-any-return]
 
 
@@ -68,14 +73,18 @@ class _BinaryWeight(torch.autograd.Function):
 
 
 def weight_scale(weight: Tensor) -> Tensor:
-    """Mean |W| of each output channel: (out, in, height, width) -> (out, 1, 1, 1)."""
+    """Return the mean |W| of each output channel: (out, in, height, width) -> (out, 1, 1, 1)."""
     return weight.abs().mean(dim=(1, 2, 3), keepdim=True)
 
 
 def binary_weight(weight: Tensor, gradient: WeightGradient = "clip") -> Tensor:
-    """sign(W) · mean|W| per output channel; the scale is a constant to the gradient.
+    """Return sign(W) · mean|W| per output channel, with a straight-through gradient.
 
-    weight: (out channels, in channels, height, width). The gradient passes to W unscaled where
-    |W| <= 1 ("clip", ReActNet) or everywhere, times the scale ("identity", BURN's release).
+    The scale mean|W| is a constant to the gradient.
+
+    Args:
+        weight: Shape (out channels, in channels, height, width).
+        gradient: clip passes the gradient to W unscaled where |W| <= 1 (ReActNet); identity passes
+            it everywhere, times the scale (BURN's release).
     """
     return _BinaryWeight.apply(weight, gradient)  # type: ignore[no-any-return]

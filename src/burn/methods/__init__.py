@@ -1,1 +1,1 @@
-"""The ways to train a backbone: a module for each, behind one interface."""
+"""Methods that train a backbone, one module each, with a common interface."""

@@ -1,4 +1,4 @@
-"""What a pretraining method is: views in, a loss out, and parts that learn or do not."""
+"""Interface of the pretraining methods: views in, a loss out, and parts that learn or do not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from burn.core.types import Batch, Part
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What one step gives.
+    """Output of one training step.
 
-    loss: scalar. terms: scalars to log, detached. features: the backbone's, detached, float
-    (batch, dimension). target_probabilities: p1 (batch, classes), detached, or None.
+    Attributes:
+        loss: Scalar.
+        terms: Scalars to log, detached.
+        features: The backbone's features, detached, float (batch, dimension).
+        target_probabilities: p1 (batch, classes), detached, or None.
     """
 
     loss: Tensor
@@ -27,10 +30,12 @@ class StepOutput:
 
 
 class Method(nn.Module, ABC):
-    """A method holds the backbone that is its product as `backbone`.
+    """Base class of the pretraining methods.
 
-    num_views: the views that it is given of an image. num_taught: how many of them, the first ones,
-    its teacher sees.
+    Attributes:
+        backbone: The network that is trained, which is the product of the method.
+        num_views: Number of views that it is given of an image.
+        num_taught: Number of these views, the first ones, that its teacher sees.
     """
 
     backbone: Backbone
@@ -39,28 +44,34 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> StepOutput:
-        """The loss of a batch at this share, in [0, 1), of the stage's optimizer steps."""
+        """Return the loss of a batch.
+
+        Args:
+            batch: As many views of each image as `num_views`.
+            progress: Share of the stage's optimizer steps that have been done, in [0, 1).
+        """
 
     def after_step(self, progress: float) -> None:
-        """Called after every optimizer step, at the progress that it began with.
+        """Update momentum networks and the like after an optimizer step.
 
-        Momentum networks follow here.
+        Args:
+            progress: Progress with which the step began.
         """
 
     @abstractmethod
     def parts(self) -> list[Part]:
-        """Every part, and whether it is meant to learn: the gradient-flow guard checks that."""
+        """Return every part and whether it is meant to learn; the gradient-flow guard checks it."""
 
     def reached(self, progress: float) -> set[str]:
-        """Names of the trained parts that the loss reaches at this progress."""
+        """Return the names of the trained parts that the loss reaches at this progress."""
         return {part.name for part in self.parts() if part.trained}
 
     def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps: everything but a frozen teacher, which has its own file."""
+        """Return what a checkpoint keeps: all but a frozen teacher, which has its own file."""
         return {k: v for k, v in self.state_dict().items() if not k.startswith("teacher.")}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take over what `weights()` gave, name for name."""
+        """Load what `weights()` returned, name for name."""
         outcome = self.load_state_dict(dict(weights), strict=False)
         lacking = [name for name in outcome.missing_keys if not name.startswith("teacher.")]
         assert not lacking, lacking
@@ -72,7 +83,7 @@ class Method(nn.Module, ABC):
 
 
 def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:
-    """Linear, BN, ReLU, Linear: (batch, in_features) -> (batch, out_features)."""
+    """Return Linear, BN, ReLU and Linear: (batch, in_features) -> (batch, out_features)."""
     return nn.Sequential(
         nn.Linear(in_features, hidden),
         nn.BatchNorm1d(hidden),

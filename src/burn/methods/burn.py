@@ -20,9 +20,13 @@ from burn.methods.shared.frozen import FrozenTarget
 def kl_divergence(
     target: Tensor, student: Tensor, temperature: float, direction: KlDirection = "target_first"
 ) -> Tensor:
-    """Mean over the batch of KL(p1 || p2), or KL(p2 || p1) if `student_first` (Eq. 1).
+    """Return KL(p1 || p2), or KL(p2 || p1), averaged over the batch (Eq. 1).
 
-    target, student: logits (batch, classes); p = softmax(logits / temperature).
+    Args:
+        target: Logits (batch, classes) of p1 = softmax(logits / temperature).
+        student: Logits (batch, classes) of p2.
+        temperature: Temperature of both softmaxes.
+        direction: target_first for KL(p1 || p2), student_first for KL(p2 || p1).
     """
     log_p1 = F.log_softmax(target.float() / temperature, dim=1)
     log_p2 = F.log_softmax(student.float() / temperature, dim=1)
@@ -32,10 +36,13 @@ def kl_divergence(
 
 
 def feature_similarity(v1: Tensor, v2: Tensor, kind: Similarity = "cosine") -> Tensor:
-    """L_FS, a distance, averaged over the batch (Eq. 2 and Table 6).
+    """Return L_FS, a distance between features, averaged over the batch (Eq. 2 and Table 6).
 
-    v1, v2: (batch, dimension). cosine: 1 - cos, in [0, 2]; l1, l2: norms of v1 - v2, unbounded;
-    normalized_mse: ‖v1/‖v1‖ - v2/‖v2‖‖², in [0, 4].
+    Args:
+        v1: Features (batch, dimension).
+        v2: Features (batch, dimension).
+        kind: cosine is 1 - cos, in [0, 2]; l1 and l2 are norms of v1 - v2, unbounded;
+            normalized_mse is ‖v1/‖v1‖ - v2/‖v2‖‖², in [0, 4].
     """
     v1, v2 = v1.float(), v2.float()
     if kind == "l1":
@@ -47,10 +54,13 @@ def feature_similarity(v1: Tensor, v2: Tensor, kind: Similarity = "cosine") -> T
 
 
 class Standardize(nn.Module):
-    """Features less their mean, divided by their standard deviation, (batch, dimension) each way.
+    """Standardization of features by the mean and standard deviation of all batches so far.
 
-    Both are of all batches so far, so that they move less and less. A feature that is the same for
-    all images stays 0.
+    Input and output have shape (batch, dimension). The statistics change less and less as batches
+    are added in training mode. A feature that is the same for all images stays 0.
+
+    Args:
+        dimension: Number of features.
     """
 
     count: Tensor
@@ -61,7 +71,8 @@ class Standardize(nn.Module):
         super().__init__()
         self.register_buffer("count", torch.zeros(()))
         self.register_buffer("mean", torch.zeros(dimension))
-        self.register_buffer("square", torch.zeros(dimension))  # of the distance from the mean
+        # The sum of squared distances from the mean.
+        self.register_buffer("square", torch.zeros(dimension))
 
     @torch.no_grad()
     def forward(self, features: Tensor) -> Tensor:
@@ -73,7 +84,7 @@ class Standardize(nn.Module):
         return (features - self.mean) * scale
 
     def _add(self, features: Tensor) -> None:
-        """Chan, Golub and LeVeque's update of mean and squared distance by a batch."""
+        """Update the statistics with a batch, as Chan, Golub and LeVeque describe."""
         number = len(features)
         mean = features.mean(dim=0)
         total = self.count + number
@@ -85,12 +96,18 @@ class Standardize(nn.Module):
 
 
 class Burn(Method):
-    """The paper's method, and its ablations by `config`.
+    """The paper's method; `config` selects its ablations.
 
-    Teacher h gives v1, classifier g on it the logits behind p1; student k gives v2, classifier l
-    on it those behind p2. Where the widths of v1 and v2 differ, a linear projection of v2, used in
-    training alone, meets v1 in the feature similarity. g normalises by each batch's statistics in
-    either case, so that a random one gives targets of a stable spread whatever the teacher's scale.
+    The teacher h gives v1, and the classifier g on it the logits behind p1; the student k gives v2,
+    and the classifier l on it the logits behind p2. Where v1 and v2 differ in width, the feature
+    similarity compares v1 with a linear projection of v2, which is used in training alone. g
+    normalizes by each batch's statistics whether it learns or not, so that a random one gives
+    targets of a stable spread whatever the scale of the teacher's features.
+
+    Args:
+        backbone: The student k.
+        teacher: The teacher h.
+        config: Settings of the loss and of the classifiers.
     """
 
     def __init__(self, backbone: Backbone, teacher: Teacher, config: BurnConfig) -> None:
@@ -133,7 +150,7 @@ class Burn(Method):
         super().begin_from(weights)
 
     def lam(self, progress: float) -> float:
-        """λ(t): the weight of the feature similarity; 1 without classifiers."""
+        """Return λ(t), the weight of the feature similarity, which is 1 without classifiers."""
         c = self.config
         if c.classifier == "none":
             return 1.0

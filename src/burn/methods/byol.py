@@ -1,4 +1,4 @@
-"""BYOL: predict a slowly following copy's view of the same image (Grill et al., 2020).
+"""BYOL: predict how a slowly following copy sees another view of an image (Grill et al., 2020).
 
 Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning, NeurIPS 2020.
 """
@@ -17,10 +17,14 @@ from burn.methods.shared.momentum import MomentumTarget
 
 
 class Byol(Method):
-    """The loss is ‖q - z‖² = 2 - 2·cos between prediction q and target z, each of length 1.
+    """BYOL with the loss ‖q - z‖² = 2 - 2·cos between prediction q and target z, each of length 1.
 
-    It is the mean over the batch and over both directions (each view predicts the other), in
+    The loss is the mean over the batch and over both directions (each view predicts the other), in
     [0, 4]; the paper adds the directions up, which is twice this.
+
+    Args:
+        backbone: The network that is trained.
+        config: Settings of the heads and of the target's momentum.
     """
 
     num_views = 2

@@ -1,4 +1,4 @@
-"""The settings of each method, apart from what computes it: they need no torch."""
+"""Settings of the methods, separate from their computation so that they need no torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SWAV_RANGES: dict[str, tuple[float, float]] = {
     "small_size": (8, 4096),
     "prototypes": (2, 2**20),
     "temperature": (1e-3, 1e3),
-    # exp(±1/ε) and its share of all prototypes and embeddings must be a float32: e^-67 / 10^8.
+    # exp(±1/ε), and its share of all prototypes and embeddings, must fit float32: e^-67 / 10^8.
     "epsilon": (0.03, 1e3),
     "sinkhorn_iterations": (1, 1000),
     "queue": (0, 2**24),
@@ -53,26 +53,28 @@ class BurnConfig:
 
     Attributes:
         classifier: the teacher's classifier is trained with the student (joint, the paper), stays
-            random (frozen), or is left out, with the student's, for FS alone (none).
+            random (frozen), or is left out, with the student's, so that the loss is FS alone
+            (none).
         classifier_lr: factor of the learning rate for a joint teacher's classifier.
         carry_classifier: stage 2 begins with the joint teacher's classifier of stage 1, as in the
             paper (section 3.4); false: with random weights again.
-        num_classes: outputs of both classifiers.
+        num_classes: number of outputs of both classifiers.
         hidden: hidden width of both classifiers.
-        temperature: of both softmaxes.
-        kl_direction: KL(teacher || student), or KL(student || teacher) as the paper's algorithm.
-        similarity: distance between features; normalized_mse is 2·cosine, the release's.
-        similarity_of: what FS compares; the release compares the classifiers' outputs.
-        standardize: FS compares the teacher's features with their mean over the images so far
-            subtracted, each divided by its standard deviation, so that all of them count.
-        projection: what leads from the student's features to the teacher's, in training alone:
-            linear where their widths differ, or mlp, a hidden layer of `projection_hidden` with BN.
+        temperature: temperature of both softmaxes.
+        kl_direction: KL(teacher || student), or KL(student || teacher) as in the paper's algorithm.
+        similarity: distance between features; normalized_mse is 2·cosine, as in the release.
+        similarity_of: what FS compares; the release compares the outputs of the classifiers.
+        standardize: FS compares with standardized features of the teacher: their mean over the
+            images so far is subtracted, and each is divided by its standard deviation, so that all
+            of them count.
+        projection: network from the student's features to the teacher's, in training alone: linear
+            where their widths differ, or mlp, a hidden layer of `projection_hidden` with BN.
         projection_hidden: width of the mlp's hidden layer.
         lam: shape of λ(t).
         lam_start: λ at the start of a stage.
-        lam_end: λ at its end (and throughout, if constant).
+        lam_end: λ at the end of a stage (and throughout, if constant).
         views: both networks see the same view (the paper), or two views crossed (the release).
-        teacher_batch_norm: the teacher normalises by running or by each batch's statistics.
+        teacher_batch_norm: whether the teacher normalizes by running statistics or by each batch's.
     """
 
     classifier: Literal["joint", "frozen", "none"] = "frozen"
@@ -94,7 +96,11 @@ class BurnConfig:
     teacher_batch_norm: TeacherBatchNorm = "running"
 
     def check(self) -> None:
-        """Raise UserError for values out of range or options that contradict each other."""
+        """Check that the values are in range and do not contradict each other.
+
+        Raises:
+            UserError: One does not; the message names it.
+        """
         for name in ("lam_start", "lam_end"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"burn.{name} {getattr(self, name)} is not in [0, 1]")
@@ -107,14 +113,14 @@ class BurnConfig:
         if self.classifier_lr <= 0:
             raise UserError(f"burn.classifier_lr {self.classifier_lr}: use burn.classifier frozen")
         if self.classifier_lr != 1 and self.classifier != "joint":
-            raise UserError("burn.classifier_lr needs burn.classifier joint: no other one learns")
+            raise UserError("burn.classifier_lr needs burn.classifier joint: only that one learns")
         if not self.carry_classifier and self.classifier != "joint":
             raise UserError(
                 "burn.carry_classifier false needs burn.classifier joint: a frozen one is the same "
                 "in both stages"
             )
         if self.classifier == "none" and self.similarity_of == "logits":
-            raise UserError("burn.similarity_of logits needs a classifier, but it is none")
+            raise UserError("burn.similarity_of logits needs a classifier: set burn.classifier")
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class ByolConfig:
     """BYOL's momentum and heads.
 
     Attributes:
-        momentum: of the target at the start of a stage; it rises to 1 by half a cosine.
+        momentum: momentum of the target at the start of a stage; it rises to 1 by half a cosine.
         hidden: hidden width of the projection head and of the predictor.
         dimension: output width of both.
     """
@@ -142,13 +148,13 @@ class InfominConfig:
     """InfoMin's head, negatives and momentum.
 
     Attributes:
-        temperature: of the contrastive softmax.
-        negatives: their number, the newest keys of earlier batches.
-        momentum: of the momentum encoder, which follows after every step.
-        hidden: hidden width of the projection head; default: the backbone's.
+        temperature: temperature of the contrastive softmax.
+        negatives: number of negatives, the newest keys of earlier batches.
+        momentum: momentum of the momentum encoder, which follows after every step.
+        hidden: hidden width of the projection head. Default: the backbone's width.
         dimension: output width of the projection head.
         shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose.
+            keys shuffled, so that BN does not tell which key belongs to which query.
     """
 
     temperature: float = 0.15
@@ -168,13 +174,13 @@ class Mocov2Config:
     """MoCo v2's head, queue and momentum.
 
     Attributes:
-        temperature: of the contrastive softmax.
+        temperature: temperature of the contrastive softmax.
         queue: number of negatives, the newest keys of earlier batches.
-        momentum: of the momentum encoder, which follows after every step.
-        hidden: hidden width of the projection head; default: the backbone's.
+        momentum: momentum of the momentum encoder, which follows after every step.
+        hidden: hidden width of the projection head. Default: the backbone's width.
         dimension: output width of the projection head.
         shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose.
+            keys shuffled, so that BN does not tell which key belongs to which query.
     """
 
     temperature: float = 0.2
@@ -194,13 +200,14 @@ class S2bnnConfig:
     """S2-BNN's distillation, and MoCo v2's loss beside it where that has a weight.
 
     Attributes:
-        temperature: of all softmaxes.
-        hidden: hidden width of the projection head; default: the backbone's.
-        contrastive: weight of MoCo v2's loss, added to the distillation; the fields below are its.
+        temperature: temperature of all softmaxes.
+        hidden: hidden width of the projection head. Default: the backbone's width.
+        contrastive: weight of MoCo v2's loss, added to the distillation; the settings below are
+            those of MoCo v2's loss.
         queue: number of negatives, the newest keys of earlier batches.
-        momentum: of the momentum encoder, which follows after every step.
+        momentum: momentum of the momentum encoder, which follows after every step.
         shuffle_groups: parts into which each process's batch is cut for BN, queries in order and
-            keys shuffled, so that BN does not tell which key is whose.
+            keys shuffled, so that BN does not tell which key belongs to which query.
     """
 
     temperature: float = 0.2
@@ -220,10 +227,10 @@ class SimclrConfig:
     """SimCLR's head and temperature.
 
     Attributes:
-        temperature: of the contrastive softmax.
-        hidden: hidden width of the projection head; default: the backbone's.
+        temperature: temperature of the contrastive softmax.
+        hidden: hidden width of the projection head. Default: the backbone's width.
         dimension: output width of the projection head.
-        layers: of the projection head: 3 is version 2, 2 is version 1.
+        layers: number of layers of the projection head: 3 as in version 2, 2 as in version 1.
     """
 
     temperature: float = 0.5
@@ -244,17 +251,18 @@ class SwavConfig:
     """SwAV's crops, prototypes and queue.
 
     Attributes:
-        small_crops: number of small views of an image, beside two of full size.
-        small_size: their height and width in pixels.
-        small_scale: share of the image's area that a small view shows, from and to.
+        small_crops: number of small views of an image, besides two of full size.
+        small_size: height and width of the small views in pixels.
+        small_scale: smallest and largest share of the image's area that a small view shows.
         prototypes: number of clusters.
-        temperature: of the softmax that predicts clusters.
-        epsilon: smoothness of the clusters' assignment by Sinkhorn's algorithm.
-        sinkhorn_iterations: its iterations.
-        queue: embeddings of earlier images, for each view of full size, that take part in the
-            assignment, those of all processes together, a multiple of their number; 0 for large
-            batches.
-        queue_from: share of a stage after which the queue starts to fill; used once it is full.
+        temperature: temperature of the softmax that predicts clusters.
+        epsilon: smoothness of the assignment to clusters by Sinkhorn's algorithm.
+        sinkhorn_iterations: number of iterations of Sinkhorn's algorithm.
+        queue: number of embeddings of earlier images, for each view of full size, that take part in
+            the assignment. All processes share them, so it is a multiple of the number of
+            processes; 0 for large batches.
+        queue_from: share of a stage after which the queue starts to fill; it is used once it is
+            full.
         hidden: hidden width of the projection head.
         dimension: output width of the projection head.
         freeze_prototypes: share of a stage during which the prototypes stay as they are.
@@ -280,5 +288,5 @@ class SwavConfig:
         if not 0 < self.small_scale[0] <= self.small_scale[1] <= 1:
             raise UserError(
                 f"swav.small_scale {list(self.small_scale)} is not a range of shares of the "
-                "image's area, as [0.05, 0.14]"
+                "image's area, such as [0.05, 0.14]"
             )

@@ -1,8 +1,8 @@
 """InfoMin: contrast between views that share no more than the task needs.
 
 Tian et al., What Makes for Good Views for Contrastive Learning?, 2020. Its findings are about
-views: the stronger augmentation is its recipe's, the loss that of momentum contrast. Without the
-jigsaw branch of its code.
+views: its recipe has the stronger augmentation, and its loss is that of momentum contrast. The
+jigsaw branch of its code is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from burn.methods.mocov2 import Mocov2
 
 
 class Infomin(Mocov2):
-    """MoCo v2's loss, and its momentum encoder and queue, at InfoMin's settings."""
+    """MoCo v2's loss, momentum encoder and queue with InfoMin's settings.
+
+    Args:
+        backbone: The network that is trained.
+        config: Settings of the head, of the negatives and of the momentum encoder.
+    """
 
     def __init__(self, backbone: Backbone, config: InfominConfig) -> None:
         shared = asdict(config)

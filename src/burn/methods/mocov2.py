@@ -1,6 +1,6 @@
 """MoCo v2: a view attracts the momentum encoder's key of another view of the same image.
 
-Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020; with Adam and the light
+Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020. With Adam and the light
 augmentation of its recipe it is the "enhanced" MoCo v2 of S2-BNN (Shen et al., 2021).
 """
 
@@ -16,7 +16,12 @@ from burn.methods.shared.contrast import MomentumContrast
 
 
 class Mocov2(Method):
-    """The first view is the query, the second the key."""
+    """MoCo v2, with an image's first view as the query and its second as the key.
+
+    Args:
+        backbone: The network that is trained.
+        config: Settings of the head, of the queue and of the momentum encoder.
+    """
 
     num_views = 2
 
@@ -26,9 +31,14 @@ class Mocov2(Method):
         width = backbone.num_features
         self.head = MoCoProjectionHead(width, config.hidden or width, config.dimension)
         self.contrast = MomentumContrast(
-            backbone, self.head, config.dimension, queue=config.queue,
-            temperature=config.temperature, momentum=config.momentum, groups=config.shuffle_groups,
-        )  # fmt: skip
+            backbone,
+            self.head,
+            config.dimension,
+            queue=config.queue,
+            temperature=config.temperature,
+            momentum=config.momentum,
+            groups=config.shuffle_groups,
+        )
 
     def parts(self) -> list[Part]:
         return [

@@ -1,4 +1,4 @@
-"""Methods by name: BURN, the baselines that the paper compares it with, and those of plugins.
+"""Table of the methods: BURN, the baselines that the paper compares it with, and plugins' methods.
 
 What is known of a method before it is built needs no torch.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from burn.methods.base import Method
 
 Need = Literal["labels", "teacher", "head", "classifier"]
-# From the `ViewConfig` of the recipe and the method's settings to that of each view.
+# Maps the recipe's `ViewConfig` and the method's settings to the `ViewConfig` of each view.
 Views = Callable[[Any, Any], Sequence[Any]]
 Class = TypeVar("Class", bound=type)
 
@@ -40,21 +40,23 @@ def _always(_: Any) -> bool:
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """What is known of a method apart from what it computes.
+    """Description of a method that is known before it is built.
 
     Attributes:
-        name: What `--method` takes.
-        of: Its class, or MODULE:CLASS. It is called with the backbone and, by name, with what it
-            declares: `config`, `teacher`, and `num_classes` of the labels.
+        name: Value of `--method`.
+        of: Its class, or the text MODULE:CLASS. It is called with the backbone and, by name, with
+            what it declares: `config`, `teacher`, and `num_classes`, the number of classes of the
+            labels.
         config: The dataclass of its settings, or None.
-        needs: labels, or a teacher; head and classifier are a teacher's that has one.
-        views: The augmentation of each view from the recipe's and the method's settings, where
-            not all views have the recipe's.
-        synchronize_norms: Whether BN may take its statistics from all processes' images.
+        needs: What it learns from: labels or a teacher; head and classifier stand for a teacher
+            that has one.
+        views: Function that gives each view's augmentation from the recipe's views and the method's
+            settings, or None where all views are the recipe's.
+        synchronize_norms: Whether BN may take its statistics from the images of all processes.
         accumulates: Whether a batch may be cut into parts.
-        caches_teacher: Whether, with these settings, the teacher's features of a view depend on
-            nothing but the view.
-        plugin: Where it comes from, or None for burn's own.
+        caches_teacher: Function that tells whether, with these settings, the teacher's features of
+            a view depend on nothing but the view.
+        plugin: The plugin that registered it, or None for burn's own.
     """
 
     name: str
@@ -76,12 +78,12 @@ class MethodEntry:
         return "labels" in self.needs
 
     def load(self) -> type:
-        """Its class."""
+        """Return its class."""
         return resolve(self.of)  # type: ignore[no-any-return]
 
 
 def _swav_views(view: Any, config: SwavConfig) -> tuple[Any, ...]:
-    """Two of full size and the small crops."""
+    """Return the augmentation of two views of full size and of the small crops."""
     small = dataclasses.replace(
         view, size=config.small_size, resize=None, crop_scale=config.small_scale
     )
@@ -93,46 +95,53 @@ METHODS: dict[str, MethodEntry] = {
     entry.name: entry
     for entry in (
         MethodEntry(
-            "burn", "burn.methods.burn:Burn", BurnConfig, _TEACHER,
+            "burn",
+            "burn.methods.burn:Burn",
+            BurnConfig,
+            _TEACHER,
             caches_teacher=lambda config: config.teacher_batch_norm == "running",
         ),
         MethodEntry(
             "supervised", "burn.methods.supervised:Supervised", needs=frozenset({"labels"})
         ),
         MethodEntry(
-            "supervised_kl", "burn.methods.supervised:SupervisedKl",
+            "supervised_kl",
+            "burn.methods.supervised:SupervisedKl",
             needs=frozenset({"classifier"}),
         ),
         MethodEntry("byol", "burn.methods.byol:Byol", ByolConfig),
         MethodEntry("swav", "burn.methods.swav:Swav", SwavConfig, views=_swav_views),
-        # With BN over all processes' images, queries and keys could be told by their statistics.
-        MethodEntry(
-            "mocov2", "burn.methods.mocov2:Mocov2", Mocov2Config, synchronize_norms=False
-        ),
+        # BN over the images of all processes would undo shuffled BN (MoCo, section 3.3): queries
+        # and their keys could be matched by their statistics.
+        MethodEntry("mocov2", "burn.methods.mocov2:Mocov2", Mocov2Config, synchronize_norms=False),
         MethodEntry(
             "s2bnn", "burn.methods.s2bnn:S2bnn", S2bnnConfig, _TEACHER, synchronize_norms=False
         ),
-        # An image's negatives are the others of its batch.
+        # An image's negatives are the other images of its batch, which must not be cut.
         MethodEntry("simclr", "burn.methods.simclr:Simclr", SimclrConfig, accumulates=False),
         MethodEntry(
             "infomin", "burn.methods.infomin:Infomin", InfominConfig, synchronize_norms=False
         ),
     )
-}  # fmt: skip
-PAPERS_METHODS = tuple(METHODS)  # and its own, BURN: without those of plugins
+}
+PAPERS_METHODS = tuple(METHODS)  # BURN and its baselines, before plugins add theirs
 
 
 def find_method(name: str) -> MethodEntry:
-    """The entry of that name. Raises UserError suggesting the nearest one."""
+    """Return the entry of that name.
+
+    Raises:
+        UserError: There is none; the message suggests the nearest name.
+    """
     if name in METHODS:
         return METHODS[name]
     near = difflib.get_close_matches(name, METHODS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(METHODS)}"
+    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(METHODS)}"
     raise UserError(f"unknown method {shortened(name)}: {hint} (--import FILE adds your own)")
 
 
 def registered_configs() -> dict[str, type]:
-    """The settings of registered methods that have some, by name."""
+    """Return the dataclasses of settings of plugins' methods, where they have one, by name."""
     return {name: entry.config for name, entry in METHODS.items() if entry.plugin and entry.config}
 
 
@@ -145,40 +154,48 @@ def register_method(
     synchronize_norms: bool = True,
     accumulates: bool = True,
 ) -> Callable[[Class], Class]:
-    """Decorate a `burn.Method` so that recipes, `burn pretrain` and `burn compare` know it.
+    """Return a decorator that makes a `burn.Method` known to recipes and commands.
 
     The class is called with the backbone and, by name, with what it declares here: `config`,
     `teacher` (a `burn.Teacher`), `num_classes`.
 
     Args:
-        name: What `--method` takes; its settings are `--NAME.FIELD`.
-        config: A frozen dataclass, every field of which has a default; a method `check`, if it has
-            one, raises UserError for values out of range.
-        needs: labels; teacher; head or classifier, for a teacher that must have one.
-        views: Gives the `ViewConfig` of each view from the recipe's and the method's settings.
-            Default: every view has the recipe's.
-        synchronize_norms: Whether BN may take its statistics from all processes' images.
-        accumulates: Whether a batch may be cut into parts, `--accumulate`.
+        name: Value of `--method` that selects it; its settings are `--NAME.FIELD`.
+        config: A frozen dataclass, every field of which has a default. If it has a method `check`,
+            that raises UserError for values out of range.
+        needs: What it learns from: labels; teacher; head or classifier, for a teacher that must
+            have one.
+        views: Function that gives the `ViewConfig` of each view from the recipe's and the method's
+            settings. Default: every view has the recipe's.
+        synchronize_norms: Whether BN may take its statistics from the images of all processes.
+        accumulates: Whether a batch may be cut into parts by `--accumulate`.
 
     Raises:
-        UserError: The name is taken or no identifier, or something declared is not usable.
+        UserError: The name belongs to one of burn's own methods or is not a lower-case identifier,
+            or something declared is not usable.
     """
     check_name("method", name, METHODS)
     if config is not None:
         check_config("method", name, config)
     unknown = set(needs) - set(get_args(Need))
     if isinstance(needs, str) or unknown:
-        raise UserError(f"method {name}: needs is a list of {', '.join(get_args(Need))}")
+        raise UserError(f"method {name}: needs must be a list of {', '.join(get_args(Need))}")
 
     def register(cls: Class) -> Class:
         from burn.methods.base import Method
 
         if not isinstance(cls, type) or not issubclass(cls, Method):
-            raise UserError(f"method {name}: {getattr(cls, '__name__', cls)} is no burn.Method")
+            raise UserError(f"method {name}: {getattr(cls, '__name__', cls)} is not a burn.Method")
         METHODS[name] = MethodEntry(
-            name, cls, config, frozenset(needs), views, synchronize_norms, accumulates,
+            name,
+            cls,
+            config,
+            frozenset(needs),
+            views,
+            synchronize_norms,
+            accumulates,
             plugin=registering(cls.__module__),
-        )  # fmt: skip
+        )
         return cast(Class, cls)
 
     return register
@@ -187,18 +204,18 @@ def register_method(
 def build_method(
     name: str, config: Any, backbone: Backbone, teacher: Teacher | None, num_classes: int
 ) -> Method:
-    """The method of that name around `backbone`, with fresh heads by torch's global random state.
+    """Return the method of that name, with new heads drawn from torch's global random state.
 
     Args:
-        name: Of the method.
-        config: The method's own settings, None where it has none.
-        backbone: What is trained.
-        teacher: For a method that needs one.
-        num_classes: Of the labels, for a method that needs them.
+        name: Name of the method.
+        config: Settings of the method, or None where it has none.
+        backbone: The network that is trained.
+        teacher: The teacher, for a method that needs one.
+        num_classes: Number of classes of the labels, for a method that needs them.
 
     Raises:
         UserError: The teacher lacks the head or classifier that the method learns from, or a
-            plugin's class is no method.
+            plugin's class does not behave as a `burn.Method` must.
     """
     entry = find_method(name)
     given: dict[str, Any] = {}
@@ -222,20 +239,20 @@ _PARTS = {"head": "projection head", "classifier": "classifier"}
 
 
 def _check_method(entry: MethodEntry, method: Method) -> None:
-    """Raise UserError where a plugin's class does not keep what `Method` asks of it."""
+    """Raise UserError where a plugin's class does not behave as a `Method` must."""
     from burn.methods.shared.frozen import FrozenTarget
 
     name, views = entry.name, getattr(method, "num_views", None)
     if not isinstance(views, int) or views < 1:
-        raise UserError(f"method {name}: set num_views, the views that it takes of an image")
+        raise UserError(f"method {name}: set num_views, its number of views of an image")
     if not 0 <= method.num_taught <= views:
-        raise UserError(f"method {name}: num_taught is at most num_views, {views}")
+        raise UserError(f"method {name}: num_taught must be in 0 … {views}, its num_views")
     if entry.needs_teacher:
         held = sum(isinstance(module, FrozenTarget) for module in method.modules())
         if held != 1 or not method.num_taught:
             raise UserError(
                 f"method {name}: hold the teacher as one burn.FrozenTarget, and set num_taught, "
-                "the views that it sees"
+                "the number of views that the teacher sees"
             )
     trained = [part.name for part in method.parts() if part.trained]
     if not any(part.module is method.backbone for part in method.parts()):

@@ -22,9 +22,13 @@ from burn.methods.shared.frozen import FrozenTarget
 
 
 def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """Mean over the batch of -Σ p_t · log p_s, with p = softmax(z / (‖z‖ · temperature)).
+    """Return -Σ p_t · log p_s, averaged over the batch, with p = softmax(z / (‖z‖ · temperature)).
 
-    target, student: embeddings z (batch, dimension); their dimensions are the softmax's classes.
+    Args:
+        target: The teacher's embeddings z (batch, dimension), whose dimensions are the softmax's
+            classes.
+        student: The student's embeddings (batch, dimension).
+        temperature: Temperature of both softmaxes.
     """
     probabilities = F.softmax(l2_normalize(target) / temperature, dim=1)
     return F.cross_entropy(l2_normalize(student) / temperature, probabilities)
@@ -33,11 +37,20 @@ def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Te
 class S2bnn(Method):
     """Distillation alone, the paper's best, or L = L_distillation + contrastive · L_contrastive.
 
-    L_contrastive is MoCo v2's. The paper's mix ("+ Guided Learning": 56.0 % on ImageNet, against
-    61.5 % for distillation alone) is the plain sum, `contrastive` 1. As in its authors' code,
-    teacher and student see the query's view, batch.views[0], and the query is the embedding that
-    is distilled: one head serves both losses, and its width is the teacher's. Of a teacher without
-    a projection head, one trained with labels, the classes that its classifier tells are distilled.
+    L_contrastive is MoCo v2's loss. The paper's mix ("+ Guided Learning": 56.0 % on ImageNet,
+    against 61.5 % for distillation alone) is the plain sum, `contrastive` 1. As in its authors'
+    code, teacher and student see the query's view, batch.views[0], and the query is the embedding
+    that is distilled: one head serves both losses, and its width is the teacher's. From a teacher
+    that was trained with labels and has no projection head, the outputs of its classifier are
+    distilled.
+
+    Args:
+        backbone: The network that is trained.
+        teacher: The teacher, with a projection head or a classifier.
+        config: Settings of the loss and of the head.
+
+    Raises:
+        UserError: The teacher has neither a projection head nor a classifier.
     """
 
     def __init__(self, backbone: Backbone, teacher: Teacher, config: S2bnnConfig) -> None:
@@ -61,9 +74,14 @@ class S2bnn(Method):
         self.contrast: MomentumContrast | None = None
         if config.contrastive:
             self.contrast = MomentumContrast(
-                backbone, self.head, dimension, queue=config.queue, groups=config.shuffle_groups,
-                temperature=config.temperature, momentum=config.momentum,
-            )  # fmt: skip
+                backbone,
+                self.head,
+                dimension,
+                queue=config.queue,
+                groups=config.shuffle_groups,
+                temperature=config.temperature,
+                momentum=config.momentum,
+            )
 
     def parts(self) -> list[Part]:
         parts = [

@@ -18,9 +18,14 @@ from burn.methods.configs import SimclrConfig
 
 
 class Simclr(Method):
-    """Trains a float teacher from the same images, or the student itself as a baseline.
+    """SimCLR, to train a float teacher from the same images, or the student as a baseline.
 
-    With several processes the images of all of them repel; each must bring as many.
+    With several processes, the images of all of them repel each other; each process must bring the
+    same number of images.
+
+    Args:
+        backbone: The network that is trained.
+        config: Settings of the head and of the loss.
     """
 
     num_views = 2
@@ -41,7 +46,7 @@ class Simclr(Method):
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         features = [self.backbone(view) for view in batch.views]
         first, second = (self.head(f).float() for f in features)
-        # Cosines in bfloat16 err by 0.004, over T = 0.1 by 4 %.
+        # Cosines in bfloat16 err by 0.004, which divided by T = 0.1 is 4 %.
         with torch.autocast(first.device.type, enabled=False):
             loss = self.criterion(first, second)
         return StepOutput(loss, {"loss": loss.detach()}, features[0].detach())

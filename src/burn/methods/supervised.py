@@ -1,4 +1,4 @@
-"""Learning with labels, or from a network that did: the supervised baselines.
+"""Supervised baselines: learning from labels, or from a network that was trained with labels.
 
 supervised_kl is ReActNet's "distributional loss" (Liu et al., ReActNet: Towards Precise Binary
 Neural Network with Generalized Activation Functions, ECCV 2020, Eq. 6).
@@ -19,7 +19,12 @@ from burn.methods.shared.frozen import FrozenTarget
 
 
 class Supervised(Method):
-    """Cross-entropy of a linear classifier. Raises UserError for a batch without labels."""
+    """Cross-entropy of a linear classifier; `forward` raises UserError for a batch without labels.
+
+    Args:
+        backbone: The network that is trained.
+        num_classes: Number of classes of the labels.
+    """
 
     num_views = 1
 
@@ -47,9 +52,16 @@ class Supervised(Method):
 
 
 class SupervisedKl(Method):
-    """KL(teacher's softmax || student's softmax), mean over the batch, at temperature 1.
+    """KL(teacher's softmax || student's softmax), averaged over the batch, at temperature 1.
 
-    Raises UserError for a teacher without classifier. Labels are not looked at.
+    It does not use labels.
+
+    Args:
+        backbone: The network that is trained.
+        teacher: A teacher that was trained with labels.
+
+    Raises:
+        UserError: The teacher has no classifier.
     """
 
     num_views = num_taught = 1

@@ -24,10 +24,15 @@ from burn.methods.shared.contrast import gather
 
 
 class Swav(Method):
-    """The views are two of full size, whose codes all others predict, and then the small ones.
+    """SwAV, whose views are two of full size and then the small ones.
 
-    The prototypes have length 1 when a step begins. The queue is one for all processes, a share of
-    which each brings to the assignment: a checkpoint holds it whole, whatever their number.
+    The codes of each of the two are predicted from all other views. The prototypes have length 1
+    when a step begins. All processes share one queue, of which each brings an equal part to the
+    assignment: a checkpoint holds the whole queue, whatever the number of processes.
+
+    Args:
+        backbone: The network that is trained.
+        config: Settings of the crops, of the prototypes and of the queue.
     """
 
     queue: Tensor  # (2, config.queue, dimension), newest first; zeros until it is full
@@ -64,18 +69,19 @@ class Swav(Method):
 
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         if self.config.queue % dist.world_size():
-            # The codes would depend on whose embedding it is: Sinkhorn's step of each process
-            # divides by the number of its own.
+            # Unequal parts would make the codes depend on the process that holds an embedding:
+            # in each process Sinkhorn's step divides by the number of its own embeddings.
             raise UserError(
                 f"swav.queue {self.config.queue} is not a multiple of the {dist.world_size()} "
                 "processes, each of which brings an equal share of it"
             )
-        # Crops of one size together, so that BN sees them all, as in the authors' code.
+        # Crops of one size go through the backbone together, as in the authors' code, so that BN
+        # sees them all.
         sizes = groupby(batch.views, key=lambda view: view.shape)
         features = torch.cat([self.backbone(torch.cat(list(views))) for _, views in sizes])
         outputs = self.head(features)
         count = len(batch.views[0])
-        # Cosines in bfloat16 err by 0.004, over ε by 8 %.
+        # Cosines in bfloat16 err by 0.004, which divided by ε is 8 %.
         with torch.autocast(outputs.device.type, enabled=False):
             embeddings = F.normalize(outputs.float(), dim=1)
             scores = list(self._scores(embeddings, progress).split(count))
@@ -88,31 +94,32 @@ class Swav(Method):
 
     @torch.no_grad()
     def after_step(self, progress: float) -> None:
-        if self._frozen is not None:  # weight decay moves what has no gradient
+        if self._frozen is not None:  # weight decay also moves weights without gradients
             self.prototypes.weight.copy_(self._frozen)
             self._frozen = None
         self._normalize_prototypes()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         super().load_weights(weights)
-        self.queue.zero_()  # embeddings by the last stage's network
+        self.queue.zero_()  # its embeddings are of the previous stage's network
 
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:
         self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
 
     def _scores(self, embeddings: Tensor, progress: float) -> Tensor:
-        """Cosines with the prototypes: (embeddings, dimension) -> (embeddings, prototypes)."""
+        """Return cosines with prototypes: (embeddings, dimension) -> (embeddings, prototypes)."""
         weight = self.prototypes.weight
         if progress < self.config.freeze_prototypes:
             self._frozen = weight.detach().clone()
-            # A zero gradient and not none: DistributedDataParallel waits for every parameter's.
+            # This gives a gradient of zero instead of none: DistributedDataParallel waits for the
+            # gradient of every parameter.
             weight = self._frozen + 0 * weight
         return F.linear(embeddings, weight)
 
     @torch.no_grad()
     def _queue_scores(self) -> list[Tensor] | None:
-        """Scores of this process's part of the queue by large crop; None until it is full."""
+        """Score this process's part of the queue, for each large crop; None until it is full."""
         if not self.queue[:, -1].any():
             return None
         share = self.queue[:, dist.rank() :: dist.world_size()]

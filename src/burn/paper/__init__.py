@@ -1,1 +1,1 @@
-"""The paper's numbers and claims, and whether measurements bear them out."""
+"""The paper's numbers and claims, and whether measurements support them."""

@@ -1,15 +1,15 @@
-"""The ablations: which variants stand beside each other, and the paper's numbers for them.
+"""The ablations: groups of variants that are compared, and the paper's numbers for them.
 
-A variant is a name that `burn.campaigns.variants` turns into a recipe, and `burn ablate` into runs.
+A variant is a name. `burn.campaigns.variants` changes a recipe for it, and `burn ablate` trains it.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from burn.core.results import Result
+from burn.core.seeds import OverSeeds
 from burn.paper.numbers import ablation_figure
 
 
@@ -17,7 +17,11 @@ from burn.paper.numbers import ablation_figure
 class Row:
     """One variant in a group.
 
-    paper: the table and setting of the paper's number, as in paper.csv, or None where it has none.
+    Attributes:
+        label: Description of the variant.
+        variant: Name of the variant.
+        paper: Table and setting of the paper's number, as in paper.csv, or None if it has no
+            number.
     """
 
     label: str
@@ -27,7 +31,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Variants that answer one question, of the recipe's own choices or of the paper's."""
+    """Variants that answer one question on the recipe's own choices or on the paper's.
+
+    Attributes:
+        name: Name in `--groups`.
+        title: Heading of the table.
+        rows: The variants.
+    """
 
     name: str
     title: str
@@ -35,7 +45,7 @@ class Group:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """Names of its rows' variants."""
+        """The names of the variants."""
         return tuple(row.variant for row in self.rows)
 
 
@@ -156,16 +166,20 @@ GROUPS: tuple[Group, ...] = (
 
 
 def find_group(name: str) -> Group | None:
-    """The group of that name, or None."""
+    """Return the group of that name, or None."""
     return next((group for group in GROUPS if group.name == name), None)
 
 
 @dataclass(frozen=True)
 class AblationRow:
-    """A variant over its seeds: top-1 in % of each by kNN and linear evaluation.
+    """The results of a variant over its seeds.
 
-    collapsed: in how many of the runs the teacher's classifier collapsed. seconds: of training, the
-    mean.
+    Attributes:
+        row: The variant.
+        knn: Top-1 in % of each seed by kNN.
+        linear: Top-1 in % of each seed by linear evaluation.
+        collapsed: Number of runs in which the teacher's classifier, or the features, collapsed.
+        seconds: Mean training time.
     """
 
     row: Row
@@ -176,13 +190,17 @@ class AblationRow:
 
     @property
     def paper(self) -> float | None:
-        """Linear accuracy on ImageNet in %, where the paper has it."""
+        """The paper's linear accuracy on ImageNet in %, or None if it has no number."""
         figure = ablation_figure(*self.row.paper) if self.row.paper else None
         return figure.value if figure else None
 
 
 def ablation_rows(results: Sequence[Result]) -> list[tuple[Group, list[AblationRow]]]:
-    """The rows that were run of every group with two or more of them, in the groups' order."""
+    """Group the results of an ablation, in the order of `GROUPS`.
+
+    Returns:
+        Each group of which two or more variants were run, with the rows of these.
+    """
     found = []
     for group in GROUPS:
         rows = [_row(row, mine) for row in group.rows if (mine := _of(results, row.variant))]
@@ -207,5 +225,5 @@ def _row(row: Row, results: Sequence[Result]) -> AblationRow:
             bool(about.get("collapsed_stages") or about.get("collapsed_features"))
             for about in trained
         ),
-        seconds=statistics.mean(about["seconds"] for about in trained),
+        seconds=OverSeeds.of(about["seconds"] for about in trained).mean,
     )

@@ -1,8 +1,8 @@
-"""The paper's claims, each with what was measured here and whether it holds.
+"""The paper's claims, each with the measurements made here and whether it holds.
 
 A comparison of accuracies is decided by the difference, paired over test images and seeds, at a
-level of 5 % for the whole table (Holm's correction); a network of one seed decides nothing, and a
-tie refutes nothing. Linear evaluation decides, as in the paper; kNN stands beside it.
+level of 5 % for the whole table (Holm's correction). A network with a single seed decides nothing,
+and a tie refutes nothing. Linear evaluation decides, as in the paper; kNN is shown beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim. paper: its numbers there; here: what was measured."""
+    """A claim of the paper with its verdict.
+
+    Attributes:
+        text: The claim.
+        where: Its place in the paper.
+        paper: The paper's numbers.
+        here: The measurements made here.
+        verdict: Whether it holds.
+    """
 
     text: str
     where: str
@@ -34,10 +42,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What claims are evaluated by; what is empty evaluates none.
+    """The measurements by which claims are evaluated; empty ones evaluate no claim.
 
-    compared, ablated: results of `burn compare` and `burn ablate`, and the rows of `burn analyze
-    negatives`, on `test_images` images. gradients, ema_toy: rows of `burn analyze`.
+    Attributes:
+        test_images: Number of test images of `compared`, `ablated` and `negatives`.
+        compared: Results of `burn compare`.
+        ablated: Results of `burn ablate`.
+        gradients: Rows of `burn analyze gradients`.
+        ema_toy: Rows of `burn analyze ema-toy`.
+        negatives: Rows of `burn analyze negatives`.
     """
 
     test_images: int
@@ -49,9 +62,13 @@ class Evidence:
 
 
 def claims(evidence: Evidence) -> list[Claim]:
-    """A row for every claim on whose part of the paper there is evidence, in the paper's order.
+    """Evaluate every claim for whose part of the paper there is evidence.
 
-    Where methods were compared, claims on them by protocols that were not run say so.
+    If methods were compared, claims on them by protocols that were not run are included as not
+    measured.
+
+    Returns:
+        The claims, in the paper's order.
     """
     compared = Scores(evidence.compared, evidence.test_images, evidence.ablated)
     ablated = Scores(evidence.ablated, evidence.test_images, evidence.compared)
@@ -69,9 +86,15 @@ def claims(evidence: Evidence) -> list[Claim]:
 
 @dataclass(frozen=True)
 class _Finding:
-    """A claim before it is decided together with all others.
+    """A claim on accuracies, before it is decided together with all others.
 
-    differences: of each pair of networks that it speaks of; all are to be above zero.
+    Attributes:
+        text: The claim.
+        where: Its place in the paper.
+        paper: The paper's numbers.
+        here: The measurements made here.
+        differences: Difference of each pair of networks in the claim, which says that all are above
+            zero.
     """
 
     text: str
@@ -82,22 +105,23 @@ class _Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """What the claim becomes if its finding stands."""
+        """The verdict on the claim if its finding stands."""
         return "holds" if all(d.points > 0 for d in self.differences) else "does not hold"
 
     @property
     def p(self) -> float:
-        """That it is only chance: of all differences where all are above zero; else of a reversal.
+        """The probability that the finding is due to chance.
 
-        A claim on several pairs holds where each does, and falls with any: Bonferroni's correction
-        is for the choice of that one.
+        A claim on several pairs holds if every difference is above zero, so the largest probability
+        counts. It falls with any reversed difference, so the smallest counts, with Bonferroni's
+        correction for the choice of that one.
         """
         if self.verdict == "holds":
             return max(d.p for d in self.differences)
         return min(1.0, len(self.differences) * min(d.p for d in self.differences if d.points <= 0))
 
     def claim(self, *, stands: bool) -> Claim:
-        """With its verdict, or with what it would take."""
+        """Return the claim with its verdict or, if it does not stand, with what would decide it."""
         if stands:
             return Claim(self.text, self.where, self.paper, self.here, self.verdict)
         here = f"{self.here}. {self._needs()}"
@@ -118,7 +142,7 @@ class _Finding:
 
 
 def _decided(findings: Sequence[_Finding | Claim]) -> list[Claim]:
-    """All claims, those on accuracies after Holm's correction over all of them."""
+    """Return all claims; those on accuracies are decided by Holm's correction over all of them."""
     stands = iter(holm([f.p for f in findings if isinstance(f, _Finding)]))
     return [f.claim(stands=next(stands)) if isinstance(f, _Finding) else f for f in findings]
 
@@ -140,10 +164,16 @@ _MOMENTUM = ("mocov2", "byol", "swav")
 
 @dataclass(frozen=True)
 class _Order:
-    """That one method is ahead of others by a measure of `measure_of`.
+    """The claim that one method is ahead of others by a measure of `measure_of`.
 
-    cited: of the paper's numbers, what they were pretrained on, task, data set, setting and metric.
-    needs: the option of `burn compare` that gives the measure, where it is not there.
+    Attributes:
+        text: The claim.
+        table: Its table in the paper.
+        measure: The measure.
+        ahead: Method that is said to be ahead.
+        behind: Methods that are said to be behind.
+        cited: Of the paper's numbers: pretraining data, task, data set, setting and metric.
+        needs: Value of `burn compare --more` that adds the measure, if an option is needed.
     """
 
     text: str
@@ -206,7 +236,7 @@ _ORDERS: tuple[_Order, ...] = (
 
 
 def _order(scores: Scores) -> list[_Finding | Claim]:
-    """The tables of methods; the paper's loss stands for BURN where it was trained."""
+    """Evaluate the tables of methods; the paper's loss stands for BURN if it was trained."""
     found: list[_Finding | Claim] = []
     ours = "paper" if scores.has("paper") else "burn"
     for order in _ORDERS:
@@ -224,26 +254,30 @@ def _order(scores: Scores) -> list[_Finding | Claim]:
 
 
 def _detection() -> Claim:
-    """Table 1, which no comparison decides: a detector takes hours for each network."""
+    """Return the claim of Table 1 undecided: a detector takes hours for each network."""
     cited = ("imagenet", "detection", "voc07+12", "full", "mAP")
     order = _Order("", "", "", "burn", ("s2bnn", *_MOMENTUM, "supervised"), cited)
     return Claim(
-        "BURN before all others, labels too, detection", "Table 1", _cited(order),
-        "Not measured: burn evaluate detection, with VOC and a GPU", "inconclusive",
-    )  # fmt: skip
+        "BURN before all others, labels too, detection",
+        "Table 1",
+        _cited(order),
+        "Not measured: burn evaluate detection, with VOC and a GPU",
+        "inconclusive",
+    )
 
 
 def _cited(order: _Order) -> str:
     there = {
-        f.method: f.value for f in figures()
+        f.method: f.value
+        for f in figures()
         if (f.pretrained_on, f.task, f.dataset, f.setting, f.metric) == order.cited
-    }  # fmt: skip
+    }
     methods = [_IN_PAPER.get(m, m) for m in (order.ahead, *order.behind)]
     return ", ".join(f"{_PAPER[m]} {there[m]:.1f}" for m in methods if m in there)
 
 
 def _time(scores: Scores, ours: str) -> list[_Finding]:
-    """Figure 4: accuracy at a training time that is about the same."""
+    """Evaluate Figure 4: accuracy at about the same training time."""
     found: list[_Finding] = []
     for text, behind in (
         ("BURN is more accurate than S2-BNN at a comparable training time", ("s2bnn",)),
@@ -260,7 +294,7 @@ def _time(scores: Scores, ours: str) -> list[_Finding]:
         ratios = ", ".join(f"× {known[ours] / known[other]:.2f} of {other}'s" for other in behind)
         here = f"{points} at {ratios} time, without what the teacher took"
         slower = any(known[ours] > 1.2 * known[other] for other in behind)
-        if slower:  # a difference at a longer time is not what the claim is about
+        if slower:  # the claim is not about a difference at a longer time
             here += ". It takes equal times to decide it"
             differences = [replace(d, seeds=math.inf) for d in differences]
         found.append(_Finding(text, "Figure 4", "a figure", here, differences))
@@ -269,8 +303,8 @@ def _time(scores: Scores, ours: str) -> list[_Finding]:
 
 # --- ablations -----------------------------------------------------------------------------------
 
-# Text, table, the variant said to be ahead and those behind, each with the table and setting of its
-# number in the paper, or none.
+# Text, table, the variant said to be ahead and those said to be behind, each with the table and
+# setting of its number in the paper, or None.
 _Setting = tuple[str, str] | None
 _ABLATED: tuple[tuple[str, str, tuple[str, _Setting], tuple[tuple[str, _Setting], ...]], ...] = (
     *(
@@ -335,7 +369,7 @@ def _ablations(scores: Scores) -> list[_Finding]:
 
 
 def _joint(scores: Scores) -> list[_Finding]:
-    """The paper's first component: a random classifier, trained jointly."""
+    """Evaluate the paper's first component: a random classifier, trained jointly."""
     found: list[_Finding] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
@@ -368,7 +402,11 @@ def _joint(scores: Scores) -> list[_Finding]:
 
 
 class _Gradients:
-    """Rows of `burn analyze gradients` of the frozen classifier, whose gradient does not vanish."""
+    """Rows of `burn analyze gradients` with the frozen classifier, whose gradient does not vanish.
+
+    Args:
+        rows: All rows of the analysis.
+    """
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.last = max(row["step"] for row in rows)
@@ -379,20 +417,20 @@ class _Gradients:
         self.seeds = sorted({seed for _, seed in self._runs})
 
     def of(self, similarity: str) -> list[list[Row]]:
-        """Its runs."""
+        """Return the runs of a similarity."""
         return [run for (name, _), run in self._runs.items() if name == similarity]
 
     def first(self, similarity: str, name: str) -> float:
-        """At step 1, over the seeds; not a number where it is none."""
+        """Return a column's mean over the seeds at step 1; not a number if there is none."""
         return _geometric([run[0][name] for run in self.of(similarity)])
 
     def late(self, similarity: str, name: str, seed: int) -> float:
-        """Over the last 25 steps; not a number where the run did not get there."""
+        """Return a column's mean over the last 25 steps, or not a number for a shorter run."""
         run = self._runs.get((similarity, seed), [])
         return _geometric([row[name] for row in run if row["step"] > self.last - 25])
 
     def peak(self, similarity: str) -> float:
-        """The classifier's largest gradient after step 10, by that of step 1."""
+        """Return the classifier's largest gradient after step 10, divided by that of step 1."""
         largest = [
             max((row["classifier"] for row in run if row["step"] > 10), default=math.nan)
             / run[0]["classifier"]
@@ -401,7 +439,7 @@ class _Gradients:
         return _geometric(largest)
 
     def growth(self, similarity: str) -> float:
-        """The extractor's largest gradient by that of step 1; infinite where one is not finite."""
+        """Return the extractor's largest gradient, divided by that of step 1, or infinity."""
         largest = [
             max(row["extractor"] if math.isfinite(row["loss"]) else math.inf for row in run)
             / run[0]["extractor"]
@@ -411,7 +449,7 @@ class _Gradients:
 
 
 def _geometric(values: Sequence[Any]) -> float:
-    """Geometric mean; not a number where it has none."""
+    """Return the geometric mean; not a number if there is none."""
     numbers = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v) and v > 0]
     whole = numbers and len(numbers) == len(values)
     return statistics.geometric_mean(numbers) if whole else math.nan
@@ -421,7 +459,7 @@ _SIMILARITIES = ("cosine", "l1", "l2")
 
 
 def _gradients(rows: Sequence[Row]) -> list[Claim]:
-    """The claims of the figures on stability."""
+    """Evaluate the claims of the figures on stability."""
     if not rows:
         return []
     found = _Gradients(rows)
@@ -470,7 +508,7 @@ def _gradients(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _drift(rows: Sequence[Row]) -> list[Claim]:
-    """The toy of the EMA target at its last step, in every reading."""
+    """Evaluate the claim of the EMA toy at its last step, in every reading."""
     ends = {}
     for row in rows:
         ends[row["reading"]] = row
@@ -498,7 +536,7 @@ def _drift(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _negatives(evidence: Evidence) -> list[_Finding]:
-    """Figures 7 and 8."""
+    """Evaluate the claims of Figures 7 and 8."""
     rows = evidence.negatives
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""The paper's figures: `paper.csv` holds each with the number of its table."""
+"""The paper's numbers: `paper.csv` has each of them with the number of its table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METHODS = {
     "supervised": "supervised", "swav": "SwAV", "byol": "BYOL", "mocov2_tuned": "tuned MoCo v2",
     "s2bnn": "S2-BNN", "burn": "BURN", "infomin": "InfoMin", "simclrv2": "SimCLR v2",
 }  # fmt: skip
-# What a recipe's method is called in the paper; supervised_kl has no row there.
+# The paper's name of a recipe's method; supervised_kl has no row in the paper.
 OF_RECIPE = {
     "burn": "burn", "supervised": "supervised", "swav": "swav", "byol": "byol",
     "mocov2": "mocov2_tuned", "s2bnn": "s2bnn", "infomin": "infomin", "simclr": "simclrv2",
@@ -31,8 +31,17 @@ OF_RECIPE = {
 class Figure:
     """One number of the paper.
 
-    number: of its table. pretrained_on, task, dataset, setting, metric, method: as in `paper.csv`.
-    value in percent; std over samples, where the paper gives one.
+    Attributes:
+        number: Number of its table.
+        table: Name of its table in `paper.csv`, such as detection or feature_similarity.
+        pretrained_on: imagenet or imagenet100.
+        task: Protocol of the evaluation.
+        dataset: Images of the evaluation.
+        setting: full, a share of the labels (1%), shots (k=16), or a variant (components 1+2).
+        metric: top1, mAP and so on.
+        method: Name of the method.
+        value: The number in percent.
+        std: Standard deviation over samples, if the paper gives one.
     """
 
     number: int
@@ -49,7 +58,7 @@ class Figure:
 
 @cache
 def figures() -> tuple[Figure, ...]:
-    """All of them, in the order of the paper's tables."""
+    """Return all numbers, in the order of the paper's tables."""
     text = files("burn.paper").joinpath("paper.csv").read_text(encoding="utf-8")
     return tuple(
         Figure(
@@ -69,9 +78,14 @@ _MAIN = (1, 2, 3, 4, 8, 9)  # the tables of results; the others are ablations
 def paper_figure(
     protocol: str, metric: str, settings: Mapping[str, Any], method: str, pretrained_on: str
 ) -> Figure | None:
-    """The paper's number for what a `Result` of these names measures, or None where it has none.
+    """Return the paper's number for the measurement of a `Result`, or None if it has none.
 
-    method: as the paper's tables name it. pretrained_on: imagenet or imagenet100.
+    Args:
+        protocol: Protocol of the result.
+        metric: Metric of the result.
+        settings: Settings of the result.
+        method: Name of the method in the paper's tables.
+        pretrained_on: imagenet or imagenet100.
     """
     wanted = _address(protocol, metric, settings)
     if wanted is None:
@@ -89,21 +103,21 @@ def paper_figure(
 
 
 def ablation_figure(table: str, setting: str) -> Figure | None:
-    """A number of the ablations: top-1 of linear evaluation on ImageNet."""
+    """Return a number of the ablations, top-1 of linear evaluation on ImageNet, or None."""
     return next((f for f in figures() if (f.table, f.setting) == (table, setting)), None)
 
 
 def _address(
     protocol: str, metric: str, settings: Mapping[str, Any]
 ) -> tuple[str, str, str, str | None] | None:
-    """Task, setting, metric and, where it matters, data set, as `paper.csv` has them."""
+    """Return task, setting, metric and, where it matters, data set, as `paper.csv` names them."""
     first, _, rest = metric.partition(" ")
     if protocol == "linear" and metric == "top1":
         return "linear", "full", "top1", None
     if protocol == "semi" and first in ("1%", "10%"):
         return "semi", first, rest, None
-    # The full set's costs are chosen by cross-validation, those of few shots, as is customary, by
-    # the test.
+    # Costs are chosen by cross-validation for the full set and, as is customary, by the test images
+    # for few shots.
     if protocol == "svm" and rest == ("mAP cv" if first == "full" else "mAP oracle"):
         return "svm", first, "mAP", None
     if protocol == "transfer" and metric == "top1":

@@ -1,11 +1,11 @@
-"""Differences between networks, paired over test images and seeds, and how sure they are.
+"""Differences between networks, paired over test images and seeds, and their uncertainty.
 
-A difference of two means over seeds has an error from two sources. The test images are a sample:
-where results tell which of them were answered rightly, the two networks are paired over them. And a
-network trained again is another one, be it with another seed or with sums rounded otherwise: how
-much its accuracy then moves is learned from all networks of a campaign that have several seeds,
-after what a seed does to all of them alike is taken off. The two are added, which counts the noise
-of single answers twice and errs towards caution.
+A difference of two means over seeds has an error from two sources. First, the test images are a
+sample: if the results say which of them were answered correctly, the two networks are paired over
+them. Second, a network trained again is another one, with another seed or only with sums rounded
+differently. How much its accuracy changes then is estimated from all networks of a campaign that
+have several seeds, after removing what a seed does to all of them alike. The two variances are
+added, which counts the noise of single answers twice and is therefore cautious.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn.core.results import Result, answers_of
+from burn.core.seeds import OverSeeds
 
-_FAMILY_ERROR = 0.05  # chance that a table has any verdict that is only chance
+_FAMILY_ERROR = 0.05  # probability that any verdict in a table is due to chance
 _ONE_DECISION = 3.0  # standard errors that decide one of some twenty claims after Holm's correction
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two networks' means over their seeds, in points.
+    """The difference of two networks' means over their seeds.
 
-    images, seeds: its variance by the test images and by training again; infinite where unknown.
-    freedom: degrees of freedom of the latter. runs: seeds on each side, the fewer of the two.
+    Attributes:
+        points: The difference in points.
+        images: Its variance due to the test images; infinite if unknown.
+        seeds: Its variance due to training again; infinite if unknown.
+        freedom: Degrees of freedom of `seeds`.
+        runs: Number of seeds on each side, the smaller of the two.
     """
 
     points: float
@@ -40,14 +45,14 @@ class Difference:
 
     @property
     def error(self) -> float:
-        """Standard error, in points."""
+        """The standard error in points."""
         return math.sqrt(self.images + self.seeds)
 
     @property
     def p(self) -> float:
-        """Two-sided probability of a difference as large by chance; 1 where the error is unknown.
+        """The two-sided probability of so large a difference by chance; 1 if the error is unknown.
 
-        Student's t, with the degrees of freedom after Welch and Satterthwaite.
+        It follows Student's t, with the degrees of freedom of Welch and Satterthwaite.
         """
         if not math.isfinite(self.error):
             return 1.0
@@ -59,7 +64,7 @@ class Difference:
 
     @property
     def margin(self) -> float:
-        """Half of the 95 % confidence interval; infinite where the error is unknown."""
+        """Half of the 95 % confidence interval; infinite if the error is unknown."""
         if not math.isfinite(self.error):
             return math.inf
         from scipy.special import stdtrit
@@ -67,13 +72,20 @@ class Difference:
         return float(stdtrit(self._freedom(), 0.975)) * self.error
 
     def _freedom(self) -> float:
-        """The images' variance is known well; its part makes the sum surer."""
+        """Return the degrees of freedom of the sum.
+
+        The images' variance is known well, so its part makes the sum more certain.
+        """
         if self.seeds == 0:
             return math.inf
         return self.freedom * ((self.images + self.seeds) / self.seeds) ** 2
 
     def seeds_needed(self) -> int | None:
-        """Seeds on each side that would decide a difference of this size; None: no number does."""
+        """Return the number of seeds on each side that would decide a difference of this size.
+
+        Returns:
+            The number; None if no number of seeds would.
+        """
         spare = (self.points / _ONE_DECISION) ** 2 - self.images
         if not math.isfinite(self.seeds) or spare <= 0:
             return None
@@ -81,7 +93,15 @@ class Difference:
 
 
 def holm(probabilities: Sequence[float], level: float = _FAMILY_ERROR) -> list[bool]:
-    """Which of several findings stand when all are looked at together (Holm, 1979)."""
+    """Decide which of several findings stand when all are considered together (Holm, 1979).
+
+    Args:
+        probabilities: Probability of each finding by chance.
+        level: Probability that any finding that stands is due to chance.
+
+    Returns:
+        Whether each finding stands.
+    """
     order = sorted(range(len(probabilities)), key=lambda i: probabilities[i])
     stands = [False] * len(probabilities)
     for rank, index in enumerate(order):
@@ -92,7 +112,10 @@ def holm(probabilities: Sequence[float], level: float = _FAMILY_ERROR) -> list[b
 
 
 def measure_of(result: Result) -> str | None:
-    """What claims compare it by: knn, linear, transfer, semi 1%, svm k=16; None for the rest."""
+    """Return the name by which claims compare a result, or None if they do not.
+
+    The names are knn, linear, transfer, semi 1%, semi 10%, svm k=16 and so on.
+    """
     if result.metric == "top1":
         return result.protocol
     share, _, metric = result.metric.partition(" ")
@@ -104,8 +127,11 @@ def measure_of(result: Result) -> str | None:
 class Scores:
     """Accuracies of models over seeds, by the measures of `measure_of`.
 
-    test_images: how many there are. others: results of other campaigns at the same budget, from
-    which it is learned too what training again does.
+    Args:
+        results: Results of a campaign.
+        test_images: Number of test images.
+        others: Results of other campaigns at the same budget. They only help to estimate the effect
+            of training again.
     """
 
     def __init__(
@@ -118,21 +144,23 @@ class Scores:
         self._tables = [_by_model(_each_run_once(part)) for part in (results, others)]
 
     def has(self, *models: str, by: str = "linear") -> bool:
-        """Whether all were evaluated."""
+        """Return whether all models were evaluated by a measure."""
         return all(self._by_model.get((by, model)) for model in models)
 
     def seeds(self, model: str, protocol: str = "linear") -> int:
-        """How many runs there are of a model."""
+        """Return the number of a model's runs."""
         return len(self._by_model[protocol, model])
 
     def mean(self, model: str, protocol: str = "linear") -> float:
-        """In %."""
-        return statistics.mean(r.value for r in self._by_model[protocol, model].values())
+        """Return a model's mean over seeds in %."""
+        return OverSeeds.of(r.value for r in self._by_model[protocol, model].values()).mean
 
     def retraining(self, protocol: str = "linear") -> tuple[float, int]:
-        """Variance of a network's accuracy when it is trained again, and its degrees of freedom.
+        """Return the variance of a network's accuracy when it is trained again.
 
-        In points squared; infinite, and 0, where no network has a second seed.
+        Returns:
+            The variance in points squared, and its degrees of freedom; infinite and 0 if no network
+            has a second seed.
         """
         if protocol not in self._retraining:
             self._retraining[protocol] = self._of_retraining(protocol)
@@ -150,7 +178,7 @@ class Scores:
                 block = np.array(rows)
                 residual = block - block.mean(axis=1, keepdims=True)
                 count = len(rows)
-                if count > 1:  # what a seed does to all networks is no error of a difference
+                if count > 1:  # an effect of a seed on all networks is no error of a difference
                     residual -= residual.mean(axis=0, keepdims=True)
                     count -= 1
                 squares += float(np.square(residual).sum())
@@ -158,10 +186,15 @@ class Scores:
         return (squares / freedom, freedom) if freedom else (math.inf, 0)
 
     def difference(self, ahead: str, behind: str, protocol: str = "linear") -> Difference:
-        """How far the first is ahead of the second, over the seeds that both have.
+        """Return the difference between two models over the seeds that both have.
 
-        Over all seeds where they have none in common. A trained model of a single seed leaves the
-        error unknown; networks that were not trained here have but one.
+        If they have no seed in common, all seeds are used. The error is unknown if a trained model
+        has a single seed; networks that were not trained in the campaign have only one result.
+
+        Args:
+            ahead: Name of the first model.
+            behind: Name of the second model, which is subtracted.
+            protocol: The measure.
         """
         runs = [self._by_model[protocol, model] for model in (ahead, behind)]
         common = sorted(runs[0].keys() & runs[1].keys())
@@ -176,14 +209,17 @@ class Scores:
             variance = math.inf
         seeds = sum(variance / len(run) for run in trained)
         return Difference(
-            means[0] - means[1], self._of_images(*runs), seeds, freedom,
+            means[0] - means[1],
+            self._of_images(*runs),
+            seeds,
+            freedom,
             min((len(run) for run in trained), default=1),
-        )  # fmt: skip
+        )
 
     def _of_images(self, first: Mapping[int, Result], second: Mapping[int, Result]) -> float:
-        """Variance of a difference by the test images: paired where both tell their answers.
+        """Return the variance due to the test images, paired if both results have the answers.
 
-        Where they do not, as in a mean average precision, it is that of two accuracies as large.
+        If they do not, as with a mean average precision, it is that of two accuracies of this size.
         """
         answers = [_mean_answers(run) for run in (first, second)]
         if answers[0] is not None and answers[1] is not None and len(answers[0]) == len(answers[1]):
@@ -193,7 +229,7 @@ class Scores:
         return sum(100**2 * p * (1 - p) / self._test_images for p in shares)
 
     def collapsed(self, model: str) -> tuple[int, int]:
-        """In how many of its runs the target collapsed, and how many there are."""
+        """Return in how many of a model's runs the target collapsed, and the number of its runs."""
         stages = [
             r.settings.get("pretraining", {}).get("collapsed_stages", [])
             for r in self._by_model["linear", model].values()
@@ -201,7 +237,7 @@ class Scores:
         return sum(map(bool, stages)), len(stages)
 
     def seconds(self, model: str) -> float | None:
-        """Mean time of its training; None where it is not known of every run."""
+        """Return a model's mean training time; None if it is not known for every run."""
         told = [
             r.settings.get("pretraining", {}).get("seconds")
             for r in self._by_model["linear", model].values()
@@ -210,25 +246,25 @@ class Scores:
         return statistics.mean(known) if known and len(known) == len(told) else None
 
     def told(self, *models: str, by: str = "linear") -> str:
-        """ "burn 46.5 (44.3), s2bnn 46.7 (42.5)": linear accuracy, and kNN behind it."""
+        """List models with linear accuracy and kNN: "burn 46.5 (44.3), s2bnn 46.7 (42.5)"."""
         if by != "linear":
             return ", ".join(f"{m} {self.mean(m, by):.1f}" for m in models)
         return ", ".join(f"{m} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})" for m in models)
 
 
 def _is_reference(result: Result) -> bool:
-    """Whether the network was not trained in the campaign: a teacher, or random weights."""
+    """Return whether a network was not trained in the campaign: a teacher, or random weights."""
     return "pretraining" not in result.settings
 
 
 def _same_runs(first: Mapping[int, Result], second: Mapping[int, Result]) -> bool:
-    """Whether two names stand for the same runs, as those of a recipe as it is do in each group."""
+    """Return whether two names stand for the same runs, as the recipe's own choice may."""
     paths = [{r.checkpoint for r in run.values()} for run in (first, second)]
     return paths[0] == paths[1] and not any(map(_is_reference, first.values()))
 
 
 def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
-    """The share of seeds whose network answers rightly, for each test image."""
+    """Return, for each test image, the share of seeds whose network answers correctly."""
     answers = [answers_of(result) for result in run.values()]
     known = [a for a in answers if a is not None]
     if not known or len(known) < len(answers) or len({len(a) for a in known}) > 1:
@@ -237,7 +273,7 @@ def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
 
 
 def _each_run_once(results: Sequence[Result]) -> list[Result]:
-    """An ablation gives one run for every variant that it stands for."""
+    """Keep one result of each run; an ablation repeats it for every variant that it represents."""
     first: dict[tuple[object, ...], Result] = {}
     for r in results:
         first.setdefault((r.protocol, r.metric, r.checkpoint, r.seed), r)
@@ -245,7 +281,7 @@ def _each_run_once(results: Sequence[Result]) -> list[Result]:
 
 
 def _by_model(results: Sequence[Result]) -> dict[tuple[str, str], dict[int, Result]]:
-    """Measure and model to the result of each seed."""
+    """Return the result of each seed, by measure and model."""
     found: dict[tuple[str, str], dict[int, Result]] = {}
     for r in results:
         if measure := measure_of(r):

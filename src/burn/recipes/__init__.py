@@ -1,1 +1,1 @@
-"""Complete settings of a training run, by name."""
+"""Recipes: complete settings of training runs, by name."""

@@ -1,4 +1,4 @@
-"""Settings of the optimizer, apart from what builds it, so that they need no torch."""
+"""Settings of the optimizer, in a module of their own that needs no torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from burn.runtime.bounds import require_within
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimizer and its schedule, which starts afresh in every stage.
+    """Settings of the optimizer and of the learning-rate schedule, which restarts in every stage.
 
     Attributes:
         name: lars (timm's), adam or sgd.
         lr: learning rate after warm-up, for the recipe's whole batch.
-        weight_decay: L2 penalty; biases, BN, shifts and slopes get none. lars adapts only what
-            decays: at 0 it is sgd.
+        weight_decay: L2 penalty; biases, BN, shifts and slopes get none. lars adapts only the
+            parameters that decay, so that with 0 it is sgd.
         momentum: momentum of lars and sgd, beta1 of adam.
         beta2: beta2 of adam. Short runs with KL want 0.98: the first gradients are up to a hundred
             times later ones and would inflate the second moment for a thousand steps.

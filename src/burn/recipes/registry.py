@@ -8,63 +8,62 @@ from collections.abc import Callable
 
 from burn.core.errors import UserError
 from burn.core.plugins import registering
-from burn.recipes import baselines, teachers
-from burn.recipes import burn as burn_recipes
+from burn.recipes import imagenet, small, teachers
 from burn.recipes.schema import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     recipe.__name__: recipe
     for recipe in (
-        burn_recipes.burn_small,
-        burn_recipes.paper_small,
-        burn_recipes.paper_small_lars,
-        burn_recipes.feature_only_small,
-        baselines.supervised_small,
-        baselines.supervised_kl_small,
-        baselines.byol_small,
-        baselines.swav_small,
-        baselines.mocov2_small,
-        baselines.s2bnn_small,
-        baselines.simclr_small,
-        baselines.infomin_small,
+        small.burn_small,
+        small.paper_small,
+        small.paper_small_lars,
+        small.feature_only_small,
+        small.supervised_small,
+        small.supervised_kl_small,
+        small.byol_small,
+        small.swav_small,
+        small.mocov2_small,
+        small.s2bnn_small,
+        small.simclr_small,
+        small.infomin_small,
         teachers.teacher_small,
         teachers.teacher_mocov2_small,
         teachers.teacher_byol_small,
         teachers.teacher_supervised_small,
-        burn_recipes.burn_device,
-        burn_recipes.burn_device_128,
-        burn_recipes.burn_imagenet,
-        burn_recipes.paper_imagenet,
-        burn_recipes.released,
-        baselines.supervised_imagenet,
-        baselines.supervised_kl_imagenet,
-        baselines.byol_imagenet,
-        baselines.swav_imagenet,
-        baselines.mocov2_imagenet,
-        baselines.s2bnn_imagenet,
-        baselines.simclr_imagenet,
-        baselines.infomin_imagenet,
+        small.burn_device,
+        small.burn_device_128,
+        imagenet.burn_imagenet,
+        imagenet.paper_imagenet,
+        imagenet.released,
+        imagenet.supervised_imagenet,
+        imagenet.supervised_kl_imagenet,
+        imagenet.byol_imagenet,
+        imagenet.swav_imagenet,
+        imagenet.mocov2_imagenet,
+        imagenet.s2bnn_imagenet,
+        imagenet.simclr_imagenet,
+        imagenet.infomin_imagenet,
         teachers.teacher_mocov2_imagenet,
         teachers.teacher_simclr_imagenet,
-        burn_recipes.burn_imagenet100,
-        burn_recipes.paper_imagenet100,
-        baselines.supervised_imagenet100,
-        baselines.supervised_kl_imagenet100,
-        baselines.byol_imagenet100,
-        baselines.swav_imagenet100,
-        baselines.mocov2_imagenet100,
-        baselines.s2bnn_imagenet100,
-        baselines.simclr_imagenet100,
-        baselines.infomin_imagenet100,
-        baselines.infomin_weak_imagenet100,
+        imagenet.burn_imagenet100,
+        imagenet.paper_imagenet100,
+        imagenet.supervised_imagenet100,
+        imagenet.supervised_kl_imagenet100,
+        imagenet.byol_imagenet100,
+        imagenet.swav_imagenet100,
+        imagenet.mocov2_imagenet100,
+        imagenet.s2bnn_imagenet100,
+        imagenet.simclr_imagenet100,
+        imagenet.infomin_imagenet100,
+        imagenet.infomin_weak_imagenet100,
         teachers.teacher_byol_imagenet100,
-        burn_recipes.demo,
+        small.demo,
         teachers.demo_teacher,
     )
 }
 
 
-# What the names of a family hold, and what help says of it.
+# A part of the names of each family, and what help says about the family.
 _FAMILIES = {
     "_small": "32-pixel images, a CPU",
     "_device": "96- and 128-pixel images, networks for small devices, a GPU",
@@ -74,12 +73,19 @@ _FAMILIES = {
 
 
 def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
-    """Decorate a function without arguments that gives a recipe: its name is the recipe's.
+    """Register a function without arguments that returns a recipe, under the function's name.
 
-    `burn compare` takes METHOD_small, METHOD_imagenet and METHOD_imagenet100 for method METHOD.
+    `burn compare` uses the recipes METHOD_small, METHOD_imagenet and METHOD_imagenet100 for method
+    METHOD.
+
+    Args:
+        function: The function that is decorated.
+
+    Returns:
+        The function itself.
 
     Raises:
-        UserError: The name is one of burn's own recipes.
+        UserError: burn has a recipe of that name.
     """
     name = function.__name__
     if name in RECIPES and name not in _registered:
@@ -94,7 +100,7 @@ _registered: set[str] = set()  # names of plugins' recipes
 
 
 def recipe_list() -> str:
-    """Every recipe's name, for help: a paragraph a family."""
+    """Return the names of all recipes for help texts, one paragraph for each family."""
     rest = list(RECIPES)
     paragraphs = []
     for part, about in _FAMILIES.items():
@@ -111,7 +117,11 @@ def recipe_list() -> str:
 
 
 def find_recipe(name: object) -> Recipe:
-    """The recipe of that name. Raises UserError suggesting the nearest one."""
+    """Return the recipe of that name.
+
+    Raises:
+        UserError: There is no such recipe. The message suggests the nearest name.
+    """
     if not isinstance(name, str):
         raise UserError(f"--recipe: expected a name, got {type(name).__name__}")
     if name in RECIPES:

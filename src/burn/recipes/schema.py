@@ -1,4 +1,4 @@
-"""A recipe: everything that decides what a training run computes, in one frozen value."""
+"""The recipe: one frozen value with everything that decides what a training run computes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from burn.runtime.compute import Compute
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a run; data, teacher, seed and machine are given beside it.
+    """Settings of a training run; data, teacher, seed and machine are given separately.
 
     Attributes:
         method: burn, s2bnn and supervised_kl learn from a teacher, supervised from labels, byol,
             swav, mocov2, simclr and infomin from the images alone.
         epochs: epochs of each stage.
         batch_size: images for each optimizer step.
-        accumulate: parts into which a batch is cut where memory is short.
-        stages: 2 trains a binary network first with float weights, then fully binary; 1 at once.
-        teacher_size: side in pixels of the teacher's views, of the same crops, flips and colours
-            as the student's. Default: the student's.
+        accumulate: number of parts into which a batch is cut to save memory.
+        stages: 2 trains a binary network with float weights first, then with binary weights; 1
+            trains with binary weights from the start.
+        teacher_size: side in pixels of the teacher's views, which have the same crops, flips and
+            colours as the student's. Default: the student's.
         view_epochs: epochs after which an image's views repeat. Default: never.
         compute: number format of the arithmetic; auto is bfloat16 where the processor has
             instructions for it, else float32.
@@ -53,8 +54,8 @@ class Recipe:
         infomin: InfoMin's negatives, momentum and head.
         views: augmentation.
         optim: optimizer and learning rate.
-        registered: settings of a method that a plugin registered, by its name; among plain values
-            they stand beside the others, under that name.
+        registered: settings of the method that a plugin registered, by its name; as plain values
+            they stand beside the other settings, under that name.
     """
 
     method: str = "burn"
@@ -89,7 +90,17 @@ class Recipe:
 
     @classmethod
     def nested(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Plain values as the fields hold them: a plugin's settings in `registered`."""
+        """Move a registered method's plain values into `registered`, as the fields hold them.
+
+        Args:
+            values: Plain values of a recipe, by name.
+
+        Returns:
+            The values from which a recipe can be built.
+
+        Raises:
+            UserError: A setting of a registered method is unknown or has the wrong type.
+        """
         known = {one.name for one in fields(cls)}
         registered = {
             name: from_plain(cast(type, entry.config), values[name], name)
@@ -102,7 +113,11 @@ class Recipe:
         return {**rest, "registered": registered}
 
     def check(self) -> None:
-        """Raise UserError for values out of range or options that contradict each other."""
+        """Check the settings.
+
+        Raises:
+            UserError: A value is out of range, or options contradict each other.
+        """
         require_within(1, 10**6, epochs=self.epochs)
         require_within(1, 2**20, batch_size=self.batch_size, accumulate=self.accumulate)
         images, rest = divmod(self.batch_size, self.accumulate)
@@ -140,11 +155,11 @@ class Recipe:
                 settings.check()
 
     def view_epoch(self, epoch: int) -> int:
-        """The epoch, counted from 0, whose views an epoch has."""
+        """Return the epoch, counted from 0, whose views are shown in `epoch`."""
         return epoch if self.view_epochs is None else epoch % self.view_epochs
 
     def precisions(self) -> tuple[Precision, ...]:
-        """The precision of each stage (paper, section 3.4)."""
+        """Return the precision of each stage (paper, section 3.4)."""
         if not is_binary(self.backbone.name):
             return (Precision.FLOAT,)
         if self.stages == 1:
@@ -152,7 +167,15 @@ class Recipe:
         return (Precision.BINARY_ACTIVATIONS, Precision.BINARY)
 
     def without_foreign_strides(self, before: Recipe) -> Recipe:
-        """Without the strides that `before` gave its own network, if this is another's."""
+        """Reset strides that come from a recipe for another network.
+
+        Args:
+            before: The recipe that these settings started from.
+
+        Returns:
+            The recipe; if its network is not that of `before`, with its own network's default
+            strides in place of those that `before` gave.
+        """
         mine, old = self.backbone, before.backbone
         if mine.name == old.name:
             return self
@@ -163,16 +186,19 @@ class Recipe:
         return replace(self, backbone=mine)
 
     def method_config(self) -> Any:
-        """The settings of its own method, or None for a method that has none."""
+        """Return the settings of the recipe's method, or None if the method has none."""
         if self.method in self.registered:
             return self.registered[self.method]
         return getattr(self, self.method) if find_method(self.method).config else None
 
     def view_configs(self, num_views: int | None = None) -> tuple[ViewConfig, ...]:
-        """The augmentation of each view of an image: all alike, as SwAV's small crops are not.
+        """Return the augmentation of each view of an image.
+
+        All views are alike, except for methods that describe their own, as SwAV does for its small
+        crops.
 
         Args:
-            num_views: Views that the method takes; None gives each kind of view once.
+            num_views: Number of views that the method takes. None returns each kind of view once.
 
         Raises:
             UserError: A plugin's method takes another number of views than it describes.
@@ -188,9 +214,9 @@ class Recipe:
         return configs
 
     def teacher_view(self) -> ViewConfig:
-        """The augmentation of the views that the teacher sees: the student's, or a size of its own.
+        """Return the augmentation of the teacher's views: the student's, at the teacher's size.
 
-        A blur is then as wide in the image.
+        A blur is scaled with the size, so that it covers the same part of the image.
         """
         size = self.teacher_size
         if size is None or size == self.views.size:
@@ -200,12 +226,26 @@ class Recipe:
         return replace(self.views, size=size, resize=None, blur_sigma=(low * scale, high * scale))
 
     def teacher_configs(self, num_taught: int) -> tuple[ViewConfig, ...]:
-        """That of each view of a teacher of a size of its own; none where it sees the student's."""
+        """Return the augmentation of each view at the teacher's own size.
+
+        Args:
+            num_taught: Number of views that the teacher sees.
+
+        Returns:
+            One for each of these views, or nothing if the teacher sees the student's views.
+        """
         view = self.teacher_view()
         return () if view is self.views else (view,) * num_taught
 
     def with_resize_of(self, before: Recipe) -> Recipe:
-        """With evaluation's `resize` in the proportion that `before` has to the views' size."""
+        """Scale evaluation's `resize` with the size of the views.
+
+        Args:
+            before: The recipe that these settings started from.
+
+        Returns:
+            The recipe with the ratio of `resize` to the views' size that `before` has.
+        """
         size, resize = before.views.size, before.views.resize
         if resize is None or self.views.size == size:
             return self
@@ -213,17 +253,17 @@ class Recipe:
         return replace(self, views=replace(self.views, resize=resize))
 
     def to_json(self) -> dict[str, Any]:
-        """Nested plain values."""
+        """Return the settings as nested plain values."""
         plain = asdict(self)
         registered = plain.pop("registered")
         return {**plain, **registered}
 
 
-_ENOUGH = 32  # images of a part, for BN's statistics
+_ENOUGH = 32  # images in each part, for BN's statistics
 
 
 def _parts(batch_size: int, most: int) -> int:
-    """The largest number of equal parts, up to `most`, with enough images each; 1 at least."""
+    """Return the largest number of equal parts, at most `most`, with enough images each."""
     fitting = (
         n
         for n in range(min(most, batch_size), 1, -1)

@@ -1,6 +1,6 @@
-"""Float teachers, trained from the same images: without labels, but for supervised_kl's.
+"""Float teachers, trained on the same images, all without labels except supervised_kl's.
 
-Their projection heads stay in the checkpoint; S2-BNN learns from them.
+The checkpoint keeps their projection heads, because S2-BNN learns from them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
 
 def teacher_mocov2_imagenet() -> Recipe:
-    """ResNet-50 by MoCo v2 for 800 epochs: the paper's teacher on ImageNet (appendix A).
+    """ResNet-50 trained by MoCo v2 for 800 epochs: the paper's teacher on ImageNet (appendix A).
 
     burn pretrain --recipe teacher_mocov2_imagenet --data imagenet/train --out runs/teacher
-    Not run here. Expected: linear 71.1 % (MoCo v2's own paper), after days even on 8 GPUs, which
-    burn cannot use yet; the published file does as well (--teacher resnet50:FILE).
+    Not run here. Expected: linear 71.1 % (MoCo v2's own paper), after days even on 8 GPUs
+    (--devices 8); the published file can be used instead (--teacher resnet50:FILE).
     """
     return Recipe(
         method="mocov2",
@@ -36,11 +36,11 @@ def teacher_mocov2_imagenet() -> Recipe:
 
 
 def teacher_byol_imagenet100() -> Recipe:
-    """ResNet-50 by BYOL for 600 epochs: the paper's teacher on ImageNet100 (its supplement).
+    """ResNet-50 trained by BYOL for 600 epochs: the paper's teacher on ImageNet100 (supplement).
 
     burn pretrain --recipe teacher_byol_imagenet100 --data imagenet100/train --out runs/teacher100
-    Not run here; the paper gives no number for it, nor settings: these are BYOL's for 300 epochs,
-    the learning rate in proportion to the batch, and its augmentation made symmetric.
+    Not run here. The paper gives neither a number nor settings for it: these are BYOL's for 300
+    epochs, with the learning rate in proportion to the batch and symmetric augmentation.
     """
     return Recipe(
         method="byol",
@@ -55,10 +55,11 @@ def teacher_byol_imagenet100() -> Recipe:
 
 
 def teacher_simclr_imagenet() -> Recipe:
-    """ResNet-50 by SimCLR with version 2's head, a teacher that needs no momentum encoder.
+    """ResNet-50 trained by SimCLR with version 2's head, a teacher that needs no momentum encoder.
 
     burn pretrain --recipe teacher_simclr_imagenet --data imagenet/train --out runs/teacher
-    Not run here. SimCLR's learning rate for a batch of 512, since one device holds no 4096.
+    Not run here. The learning rate is SimCLR's for a batch of 512, because one device cannot hold a
+    batch of 4096.
     """
     return Recipe(
         method="simclr",
@@ -75,10 +76,10 @@ def teacher_simclr_imagenet() -> Recipe:
 
 
 def teacher_small() -> Recipe:
-    """A half-width ResNet-18 by SimCLR, for 32-pixel images and a CPU.
+    """A half-width ResNet-18 trained by SimCLR, for 32-pixel images and a CPU.
 
     burn pretrain --recipe teacher_small --data cifar10/train.parquet --out runs/teacher
-    CIFAR-10, 40,000 images: 45 core-minutes on 2 CPU cores; kNN 48.2 % (docs/results.md).
+    CIFAR-10, 40,000 images: 45 core-minutes on 2 CPU cores; kNN 48.2 % (docs/project/results.md).
     """
     return Recipe(
         method="simclr",
@@ -95,7 +96,7 @@ def teacher_small() -> Recipe:
 
 
 def teacher_mocov2_small() -> Recipe:
-    """teacher_small by MoCo v2.
+    """teacher_small's network trained by MoCo v2.
 
     burn pretrain --recipe teacher_mocov2_small --data cifar10/train.parquet --out runs/teacher
     Time as teacher_small. Not run here at that budget.
@@ -105,7 +106,7 @@ def teacher_mocov2_small() -> Recipe:
 
 
 def teacher_byol_small() -> Recipe:
-    """teacher_small by BYOL.
+    """teacher_small's network trained by BYOL.
 
     burn pretrain --recipe teacher_byol_small --data cifar10/train.parquet --out runs/teacher
     Time as teacher_small. Not run here at that budget.
@@ -115,11 +116,11 @@ def teacher_byol_small() -> Recipe:
 
 
 def teacher_supervised_small() -> Recipe:
-    """teacher_small's network with labels: what supervised_kl learns from.
+    """teacher_small's network trained with labels, for supervised_kl to learn from.
 
     burn pretrain --recipe teacher_supervised_small --data cifar10/train.parquet \
         --out runs/teacher-supervised
-    Number and time in docs/results.md.
+    Number and time in docs/project/results.md.
     """
     recipe = teacher_small()
     views = replace(recipe.views, crop_scale=(0.25, 1.0), jitter=0.6)
@@ -144,7 +145,7 @@ def demo_teacher() -> Recipe:
 
 
 def _digit_views() -> ViewConfig:
-    """No flip, which would turn a digit into another sign, and no colours, which digits lack."""
+    """Return views without flips, which change a digit's meaning, and without colours."""
     return ViewConfig(
         size=32, resize=32, crop_scale=(0.4, 1.0), flip=0.0, jitter=0.8, grey=0.0, blur=0.0
     )

@@ -1,1 +1,1 @@
-"""From results to tables, pictures and one page, without torch."""
+"""Tables, pictures and one page from results, without torch."""

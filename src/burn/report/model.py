@@ -1,15 +1,15 @@
-"""From results to networks side by side: which is which, and whether it worked."""
+"""Networks for comparison, made from results, and the verdict on whether training worked."""
 
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from burn.core.results import ACCURACIES, Result, largest_class
+from burn.core.seeds import OverSeeds
 from burn.report.load.found import FoundResult, Gathered, Run
 from burn.report.load.gather import settings_of
 from burn.report.load.values import number, short_path, words
@@ -22,16 +22,18 @@ NAMES = {
     "simclr": "SimCLR", "infomin": "InfoMin", "supervised_kl": "supervised, KL",
 }  # fmt: skip
 KINDS: dict[Kind, str] = {
-    "random": "random weights", "float": "float", "half": "binary activations",
+    "random": "random weights",
+    "float": "float",
+    "half": "binary activations",
     "binary": "binary",
-}  # fmt: skip
-_REFERENCES = ("random weights", "teacher", "labelled teacher")  # of every comparison
-# Points above random weights: on the demo's 360 test images two standard errors of a difference are
-# 6 at a random network's accuracy, and on larger sets less.
+}
+_REFERENCES = ("random weights", "teacher", "labelled teacher")  # in every comparison
+# Points above random weights that count as learned. On the demo's 360 test images two standard
+# errors of a difference are 6 at a random network's accuracy, and less on larger sets.
 _LEARNED = 8.0
 BARELY = 1.0
-# Optimizer steps of a stage below which its accuracy says nothing of the recipe: warm-up alone is
-# longer, and what was measured on small images (docs/results.md) took 400 a stage.
+# Optimizer steps of a stage below which its accuracy says nothing about the recipe: warm-up alone
+# is longer, and the measurements on small images (docs/project/results.md) took 400 steps a stage.
 FEW_STEPS = 100
 
 
@@ -39,8 +41,13 @@ FEW_STEPS = 100
 class Number:
     """One number of a network, over its seeds.
 
-    label: as people write it, with the settings in which it differs from its like. spread: over
-    samples, where a single result is a mean of some, or over seeds.
+    Attributes:
+        protocol: Protocol of the evaluation.
+        metric: Name of the metric.
+        label: Name for people, with the settings in which it differs from similar numbers.
+        train: Images that the protocol learned from.
+        test: Images that it was tested on.
+        results: The result of each seed.
     """
 
     protocol: str
@@ -57,31 +64,30 @@ class Number:
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
-        return statistics.fmean(self.values)
+        """The mean over seeds."""
+        return OverSeeds.of(self.values).mean
 
     @property
     def spread(self) -> float | None:
-        """Over seeds, or over the samples of the only one."""
-        if len(self.results) > 1:
-            return statistics.stdev(self.values)
-        return next(result.spread for result in self.results)
+        """The standard deviation over seeds or, with a single result, over its samples."""
+        deviation = OverSeeds.of(self.values).deviation
+        return self.results[0].spread if deviation is None else deviation
 
     @property
     def largest_class(self) -> float | None:
-        """What always answering the most frequent class scores, in percent, on imbalanced data."""
+        """The accuracy in percent of always predicting the largest class, on imbalanced data."""
         return largest_class(self.results[-1])
 
     @property
     def nothing(self) -> str:
-        """Why the number says nothing, whatever the network; "" where it does say something."""
+        """The reason why the number means nothing for any network, or "" if it means something."""
         data = self.results[-1].data
-        if self.protocol in ACCURACIES:  # precisions of a single class do say something
+        if self.protocol in ACCURACIES:  # average precisions of a single class are meaningful
             if number(data, "num_classes") == 1:
                 return "there is one class only"
             if number(data, "largest_class") == 100:
                 return "all test images are of one class"
-        # burn 0.1.0 evaluated classes that every image has, and recorded no data
+        # burn 0.1.0 also evaluated classes that every image has, and did not record the data
         if self.protocol == "svm" and data is None and self.mean >= 100:
             return "every test image seems to have the class"
         return ""
@@ -89,10 +95,16 @@ class Number:
 
 @dataclass(frozen=True)
 class Network:
-    """What was evaluated.
+    """A network that was evaluated.
 
-    kind: random weights; float, as teachers are; half, after stage 1 of two; binary. group: the
-    comparison that it belongs to. runs: of pretraining, those of them that were given.
+    Attributes:
+        name: Name for people.
+        kind: random weights; float, as teachers are; half, after stage 1 of two; binary.
+        method: Name of its method, or "".
+        checkpoint: Its checkpoint in the results.
+        group: Folder of the comparison or ablation that it belongs to, or None.
+        runs: Its pretraining runs, as far as they were given.
+        numbers: All its numbers.
     """
 
     name: str
@@ -105,34 +117,49 @@ class Network:
 
     @property
     def run(self) -> Run | None:
-        """The first of its runs."""
+        """The first of its runs, or None."""
         return next(iter(self.runs), None)
 
     def find(
         self, protocol: str, metric: str, on: tuple[str, str] | None = None, label: str = ""
     ) -> Number | None:
-        """The newest such number; on: training and test images, label: of a like number."""
+        """Return the newest number that fits, or None.
+
+        Args:
+            protocol: Protocol of the number.
+            metric: Metric of the number.
+            on: Training and test images, or None for any.
+            label: Label of the number, or "" for any.
+        """
         fitting = (
-            n for n in reversed(self.numbers)
-            if (n.protocol, n.metric) == (protocol, metric) and on in (None, (n.train, n.test))
+            n
+            for n in reversed(self.numbers)
+            if (n.protocol, n.metric) == (protocol, metric)
+            and on in (None, (n.train, n.test))
             and label in ("", n.label)
-        )  # fmt: skip
+        )
         return next(fitting, None)
 
     def like(self, other: Number) -> Number | None:
-        """Its number of the same protocol, images and settings as another network's."""
+        """Return its number of the same protocol, images and settings as another network's."""
         return self.find(other.protocol, other.metric, (other.train, other.test), other.label)
 
 
 def kind_beside(network: Network) -> str:
-    """Its kind, to stand beside its name, "" where the name says it: "teacher, float"."""
+    """Return a network's kind for display beside its name, or "" if the name contains it."""
     kind = KINDS[network.kind]
     return "" if kind.removesuffix(" weights") in network.name.lower() else kind
 
 
 @dataclass(frozen=True)
 class Training:
-    """How long the stage that gave a network was trained; images_seen None where nobody knows."""
+    """How long the stage that produced a network was trained.
+
+    Attributes:
+        stage: Number of the stage, or None if there is only one.
+        steps: Optimizer steps.
+        images_seen: Images seen, or None if that is unknown.
+    """
 
     stage: int | None
     steps: int
@@ -140,14 +167,14 @@ class Training:
 
     @property
     def said(self) -> str:
-        """As in "trained for …"."""
+        """The training in words that follow "trained for"."""
         seen = f" ({self.images_seen:,} images seen)" if self.images_seen is not None else ""
         where = f" in stage {self.stage}" if self.stage is not None else ""
         return f"{self.steps:,} optimizer step{'' if self.steps == 1 else 's'}{seen}{where}"
 
 
 def training_of(network: Network) -> Training | None:
-    """The training of the longest of its seeds, from its results or its runs' descriptions."""
+    """Return the training of the longest of its seeds, from results or from its runs."""
     told: list[Training] = []
     for n in network.numbers:
         for r in n.results:
@@ -168,7 +195,10 @@ def _whole(value: float | None) -> int | None:
 
 
 def colour_of(network: Network) -> str:
-    """BURN's own, others' without labels, those that learned from labels, and references."""
+    """Return the role of a network's colour.
+
+    BURN, other methods without labels, methods with labels, and references have one each.
+    """
     if network.kind in ("random", "float"):
         return "grey"
     if network.method.startswith("supervised"):
@@ -178,12 +208,17 @@ def colour_of(network: Network) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Did it work? In one word, and by what: a network's number, and the two it stands between.
+    """The answer to the question whether training worked.
 
-    word: unknown without a floor, and where the training was too short to tell. floor: the same
-    with random weights, teacher: float; both evaluated on the same images with the same settings.
-    largest_class: what always answering the most frequent class scores, where that is a floor too.
-    short: the training, if too short.
+    Attributes:
+        word: unknown if there is no floor or if the training was too short to tell.
+        network: The network that the answer is about.
+        own: Its number that decides.
+        floor: The same number with random weights, on the same images with the same settings.
+        teacher: The same number of a float network, on the same images with the same settings.
+        largest_class: Accuracy of always predicting the most frequent class, if that is a floor
+            too.
+        short: The training, if it was too short.
     """
 
     word: Literal["yes", "barely", "no", "unknown"] = "unknown"
@@ -196,22 +231,24 @@ class Verdict:
 
 
 def networks(gathered: Gathered) -> list[Network]:
-    """Every network that was evaluated, with all its numbers but those of packed files."""
+    """Return every network that was evaluated, with all its numbers but those of packed files."""
     evaluated = [
-        j for j in gathered.found_results
+        j
+        for j in gathered.found_results
         if j.result.protocol != "pack" and j.result.protocol.isidentifier()
-    ]  # fmt: skip
+    ]
     names = _labels([j.result for j in evaluated])
     clusters: dict[tuple[str, ...], list[FoundResult]] = {}
     for j in evaluated:
-        # Seeds of a comparison are one network; elsewhere a checkpoint is.
+        # In a comparison all seeds are one network; elsewhere each checkpoint is one.
         of = (str(j.group), "") if j.group else ("", j.result.checkpoint)
         clusters.setdefault((j.result.model, *of), []).append(j)
     compared = {group.folder for group in gathered.groups if not group.ablation}
     told_apart = [
-        model for (model, _, _), cluster in clusters.items()
+        model
+        for (model, _, _), cluster in clusters.items()
         if cluster[0].group is None or (cluster[0].group in compared and model not in _REFERENCES)
-    ]  # fmt: skip
+    ]
     several = {model for model in told_apart if told_apart.count(model) > 1}
     found = []
     for (model, _, checkpoint), cluster in clusters.items():
@@ -235,12 +272,15 @@ def networks(gathered: Gathered) -> list[Network]:
         name = NAMES.get(model, model) if first.group in compared else model
         found.append(
             Network(
-                f"{name} ({where})" if model in several else name, kind,
+                f"{name} ({where})" if model in several else name,
+                kind,
                 runs[0].method if runs and kind != "random" else model if first.group else "",
-                first.result.checkpoint, first.group, runs,
+                first.result.checkpoint,
+                first.group,
+                runs,
                 tuple(_number(*key, rs.values()) for key, rs in columns.items()),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -258,16 +298,21 @@ def _kind(model: str, checkpoint: str, runs: Sequence[Run]) -> Kind:
             return "float"
         half = runs[0].num_stages == 2 and checkpoint.endswith(("stage1", "stage1.safetensors"))
         return "half" if half else "binary"
-    # hub:resnet50 and resnet50:FILE are how a float network of elsewhere is named
+    # hub:resnet50 and resnet50:FILE name float networks from elsewhere
     if "teacher" in model.lower() or (":" in checkpoint and not Path(checkpoint).exists()):
         return "float"
     return "half" if checkpoint.endswith(("stage1", "stage1.safetensors")) else "binary"
 
 
 def run_of(checkpoint: str, runs: Sequence[Run], folder: Path | None = None) -> Run | None:
-    """The run that left a checkpoint: by its path, or, where it was moved since, by its last names.
+    """Return the run that left a checkpoint, or None.
 
-    folder: of the result, which may lie in its run's.
+    It is recognized by its path or, if it was moved, by the last two names of its path.
+
+    Args:
+        checkpoint: The checkpoint in a result.
+        runs: Runs to choose from.
+        folder: Folder of the result, which may be the run's.
     """
     path = Path(checkpoint)
     if path.suffix == ".safetensors" or path.name in ("stage1", "stage2"):
@@ -287,7 +332,7 @@ def _resolved(path: Path) -> Path:
 
 
 def _labels(results: Sequence[Result]) -> dict[str, str]:
-    """A label for each kind of number: its name and the settings in which its like differ."""
+    """Return a label for each kind of number: its name and the settings that distinguish it."""
     alike: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
     for r in results:
         alike.setdefault((r.protocol, r.metric, r.train, r.test), {})[_key(r)] = _scalars(r)
@@ -308,7 +353,10 @@ def _key(result: Result) -> str:
 
 
 def _scalars(result: Result) -> dict[str, Any]:
-    """Settings of one value each; the number format moves a number less than a seed does."""
+    """Return the settings with a single value, except the number format, which matters little.
+
+    It changes a number by less than another seed does.
+    """
     return {
         name: value
         for name, value in settings_of(result).items()
@@ -323,9 +371,11 @@ def _plain(value: Any) -> str:
 
 
 def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Verdict:
-    """The answer to "did it work?", by the first of the protocols that tells.
+    """Answer whether training worked, by the first of the protocols that can tell.
 
-    candidates: the networks that it may be about, all if none are named.
+    Args:
+        found: All networks.
+        candidates: Networks that the answer may be about; empty for all.
     """
     students = [n for n in candidates or found if n.kind in ("binary", "half")]
     pool = students or [n for n in candidates or found if n.kind == "float"]
@@ -342,13 +392,21 @@ def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Ver
 
 
 _MEASURES = (
-    ("knn", "top1"), ("linear", "top1"), ("transfer", "top1"), ("semi", "10% top1"),
-    ("semi", "1% top1"), ("svm", "full mAP cv"), ("detection", "AP"),
-)  # fmt: skip
+    ("knn", "top1"),
+    ("linear", "top1"),
+    ("transfer", "top1"),
+    ("semi", "10% top1"),
+    ("semi", "1% top1"),
+    ("svm", "full mAP cv"),
+    ("detection", "AP"),
+)
 
 
 def _rank(network: Network, own: Number) -> tuple[Any, ...]:
-    """What was given by itself first, then BURN, then whole networks, then the best."""
+    """Rank networks for the answer.
+
+    Runs that were given directly come first, then BURN, then fully binary networks, then the best.
+    """
     return (
         any(run.chosen for run in network.runs) or network.group is None,
         network.method == "burn",
@@ -372,7 +430,7 @@ def _verdict(network: Network, own: Number, found: Sequence[Network]) -> Verdict
 
 
 def random_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
-    """The same number of the same network with random weights, of the same precision."""
+    """Return the same number of the same network with random weights, at the same precision."""
     able = [
         n
         for n in found
@@ -387,7 +445,7 @@ def random_of(network: Network, own: Number, found: Sequence[Network]) -> Number
 
 
 def _precision(network: Network) -> Kind:
-    """float, half or binary, of one with random weights too."""
+    """Return float, half or binary, also for a network with random weights."""
     if network.kind != "random":
         return network.kind
     name = network.name.lower()
@@ -399,7 +457,7 @@ def _precision(network: Network) -> Kind:
 
 
 def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
-    """What a network is measured against: of its own comparison, its own teacher."""
+    """Return a float network's number for comparison, preferably that of the network's teacher."""
     able = [n for n in found if n.kind == "float" and n.like(own)]
     taught = words(network.run.about, "teacher", "spec") if network.run else ""
     labelled = network.method == "supervised_kl"

@@ -1,4 +1,4 @@
-"""`burn report`: folders in, one page out that needs nothing beside it."""
+"""`burn report`: one page, which needs no other file, from several folders."""
 
 from __future__ import annotations
 
@@ -41,15 +41,23 @@ from burn.report.sections.view_samples import views_part
 MOST_BYTES = 5_000_000
 
 
-# From all to little; the first that fits is taken.
+# From most to least; the first with which the page is small enough is taken.
 _DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
 
 
 def write_report(folders: Sequence[Path], out: Path) -> int:
-    """The page about what `folders` hold, as a file; returns its size in bytes.
+    """Write the page about the contents of `folders`.
 
-    Raises UserError for folders that hold nothing known or damaged files, where `out` cannot be
-    written, and where the page would be larger than 5 MB.
+    Args:
+        folders: Folders of runs, results and campaigns.
+        out: File of the page.
+
+    Returns:
+        Size of the page in bytes.
+
+    Raises:
+        UserError: A folder contains nothing known or a damaged file, `out` cannot be written, or
+            the page would be larger than 5 MB.
     """
     _check_out(out)
     page = build_page(gather(folders))
@@ -62,12 +70,12 @@ def write_report(folders: Sequence[Path], out: Path) -> int:
 
 def _check_out(out: Path) -> None:
     if out.is_dir():
-        raise UserError(f"--out {out} is a folder: give a file, {out / 'report.html'} say")
+        raise UserError(f"--out {out} is a folder: give a file, such as {out / 'report.html'}")
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    # An earlier page is replaced; a file of results, or a device, is not.
+    # Only an earlier page is replaced, not a file of results or a device.
     if out.is_symlink() or (out.exists() and not _is_page(out)):
-        raise UserError(f"--out {out} is there and is no page: give another name")
+        raise UserError(f"--out {out} exists and is not a page: give another name")
 
 
 def _is_page(path: Path) -> bool:
@@ -78,15 +86,22 @@ def _is_page(path: Path) -> bool:
 
 
 def build_page(gathered: Gathered) -> str:
-    """The page. The same values give the same text. Raises UserError for one that is too large."""
+    """Return the page; the same values give the same text.
+
+    Args:
+        gathered: The contents of the folders.
+
+    Raises:
+        UserError: The page would be larger than 5 MB.
+    """
     page = ""
     for detail in _DETAILS:
         page = _render(gathered, detail)
         if len(page.encode(errors="surrogateescape")) <= MOST_BYTES:
             return page
     raise UserError(
-        f"the page would have {len(page.encode(errors='replace')) / 1e6:.1f} MB, and 5 are the "
-        "most: give fewer folders at once"
+        f"the page would have {len(page.encode(errors='replace')) / 1e6:.1f} MB, more than the 5 "
+        "allowed: give fewer folders at once"
     )
 
 
@@ -100,7 +115,7 @@ def _render(gathered: Gathered, detail: Detail) -> str:
         finalize=_clean,
     )
     environment.filters["short"] = short_path
-    environment.filters["drawn"] = Markup  # of our own charts alone, which escape what they show
+    environment.filters["drawn"] = Markup  # only for our own charts, which escape their texts
     loader = environment.loader
     assert loader is not None
     script = loader.get_source(environment, "script.js")[0].strip()
@@ -111,7 +126,10 @@ def _render(gathered: Gathered, detail: Detail) -> str:
 
 
 def _clean(value: Any) -> Any:
-    """Names come from strangers: nothing in them turns the text's direction or breaks UTF-8."""
+    """Make text printable.
+
+    Names may come from anyone; nothing in them may reverse the text's direction or break UTF-8.
+    """
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -178,7 +196,7 @@ def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
 
 
 def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
-    """One set for each network and its images, that of the answer's network first."""
+    """Return one set for each network and its images, with that of the answer's network first."""
     kept = {(n.model, n.checkpoint, n.train, n.test): n for n in found}
     mine = answer.network.checkpoint if answer.network else ""
     name = answer.network.name if answer.network else ""
@@ -188,7 +206,7 @@ def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbo
 
 
 def _over(gathered: Gathered, answer: Verdict) -> str:
-    """What the page is about, above its headline."""
+    """Return the line above the headline, which says what the page is about."""
     group = campaign_of(answer, gathered.groups)
     if group is not None:
         parts = [str(group.folder), words(group.about, "recipe"), words(group.about, "data")]
@@ -221,7 +239,7 @@ def _nav(page: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _own_settings(run: Run) -> dict[str, Any]:
-    """Without those of other methods, which a recipe carries along."""
+    """Return a run's settings without those of other methods, which a recipe has as well."""
     shared = ("backbone", "views", "optim", run.method)
     return {
         name: value
@@ -255,6 +273,8 @@ def _group(
 
 
 _GROUP_LEGEND = [
-    ("BURN", "burn"), ("others without labels", "blue"), ("learned from labels", "pale"),
+    ("BURN", "burn"),
+    ("others without labels", "blue"),
+    ("learned from labels", "pale"),
     ("for reference", "grey"),
-]  # fmt: skip
+]

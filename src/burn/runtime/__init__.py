@@ -1,1 +1,1 @@
-"""What the machine and the operating system give: devices, processes, signals, streams."""
+"""Access to the machine and the operating system: devices, processes, signals, streams."""

@@ -1,4 +1,4 @@
-"""Ranges of settings, checked before anything is built or begun."""
+"""Checks of the ranges of settings, before anything is built or begun."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from burn.runtime.hardware import cores
 
 
 def require_within(low: float, high: float, prefix: str = "", **values: float | None) -> None:
-    """Check that every value that is given lies in `low` … `high`.
+    """Check that every given value lies in `low` … `high`.
 
     Args:
-        low: Least value that is allowed.
-        high: Greatest value that is allowed.
-        prefix: Name of the group of settings with its dot, `burn.`, or nothing.
+        low: Smallest value that is allowed.
+        high: Largest value that is allowed.
+        prefix: Name of the group of settings with its dot, such as `burn.`, or nothing.
         values: Values by the name of their setting; None is not checked.
 
     Raises:
-        UserError: One is outside, or not a number. It names the option and the value.
+        UserError: A value is outside, or not a number. The message names the option and the value.
     """
     for name, value in values.items():
         if value is not None and not low <= value <= high:
@@ -28,7 +28,12 @@ def require_within(low: float, high: float, prefix: str = "", **values: float | 
 def require_processes(low: int, **values: int | None) -> None:
     """Check numbers of processes: at most four per core of this machine, or 64 if that is more.
 
-    Raises UserError as `require_within` does.
+    Args:
+        low: Smallest number that is allowed.
+        values: Numbers by the name of their setting; None is not checked.
+
+    Raises:
+        UserError: A number is outside. The message names the option and the value.
     """
     most = max(64, 4 * cores())
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Where arithmetic happens, and in which number format."""
+"""Choice of the device and of the number format for arithmetic."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ Compute = Literal["auto", "float32", "bfloat16"]
 
 
 def torch_device(device: Device) -> torch.device:
-    """The device of that name; auto is CUDA where there is one. Raises UserError without one.
+    """Return the device of that name; auto is CUDA where there is a CUDA device, otherwise the CPU.
 
-    Of several CUDA devices a process that torchrun started takes its own.
+    Of several CUDA devices, a process that torchrun started uses the one of its local rank.
+
+    Raises:
+        UserError: There is no CUDA device, or fewer than processes on this machine.
     """
     import torch
 
@@ -36,10 +39,13 @@ def torch_device(device: Device) -> torch.device:
 
 
 def uses_bfloat16(compute: Compute, device: Device) -> bool:
-    """Whether `compute` means bfloat16 there: auto does where the hardware computes in it.
+    """Return whether `compute` means bfloat16: auto does where the hardware computes in it.
 
-    On a CPU that needs its instructions, and PyTorch to use AVX-512, which ATEN_CPU_CAPABILITY
-    can forbid.
+    A CPU must have instructions for bfloat16, and PyTorch must use AVX-512 on it, which
+    ATEN_CPU_CAPABILITY can forbid.
+
+    Raises:
+        UserError: The device is not there.
     """
     if compute != "auto":
         return compute == "bfloat16"
@@ -55,9 +61,10 @@ def uses_bfloat16(compute: Compute, device: Device) -> bool:
 
 
 def default_workers(device: Device, processes: int = 1) -> int:
-    """Image-loading processes for each of `processes` that train on this machine.
+    """Return the number of data-loader workers for each of `processes` that train on this machine.
 
-    Most cores feed GPUs; on a CPU half do, and the other half trains.
+    With GPUs, all cores load images, by at most 16 workers of a process; on a CPU half of the cores
+    do, and the other half trains.
     """
     cuda = torch_device(device).type == "cuda"
     return min(16, max(1, cores() // processes)) if cuda else max(1, cores() // 2 // processes)

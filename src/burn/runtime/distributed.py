@@ -1,6 +1,6 @@
-"""Several processes on one job, on one machine or many; one process where nothing started more.
+"""Several processes that share one job, on one machine or many, or a single process.
 
-The environment says which is which: see `burn.runtime.ranks`.
+The environment says which process is which: see `burn.runtime.ranks`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from burn.runtime.ranks import ranks
 
 T = TypeVar("T")
 
-# With a process that does not come, or one that lists millions of files while the others wait.
-# Where gloo waits, the end of a process is noticed at once.
+# Time to wait for a process that does not join, or that lists millions of files meanwhile. Where
+# gloo waits, it notices the end of a process at once.
 _PATIENCE = timedelta(minutes=30)
-_SILENCE = 20.0  # seconds of waiting for other processes until this one says so
+_SILENCE = 20.0  # seconds of waiting for other processes until this one prints that it waits
 
 
 def _say_waiting(count: int) -> None:
@@ -41,9 +41,13 @@ def _say_waiting(count: int) -> None:
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes share the job, and which one this is.
+    """The group of processes that share the job, and the place of this process in it.
 
-    local_count: of those, how many run on this machine.
+    Attributes:
+        device: Device of this process.
+        count: Number of processes.
+        rank: Rank of this process, from 0.
+        local_count: Number of the processes that run on this machine.
     """
 
     device: torch.device
@@ -53,9 +57,11 @@ class Processes:
 
     @classmethod
     def start(cls, device: torch.device) -> Processes:
-        """Join the group that the environment announces, if it does.
+        """Join the group that the environment announces, if it announces one.
 
-        Raises UserError where what it announces is no group.
+        Raises:
+            UserError: The environment's variables contradict each other, or the group cannot be
+                joined.
         """
         place = ranks()
         if place.count == 1:
@@ -66,7 +72,7 @@ class Processes:
             try:
                 socket.getaddrinfo(address, None)
             except OSError as error:
-                raise UserError(f"MASTER_ADDR {address} is no machine: {error.strerror}") from error
+                raise UserError(f"MASTER_ADDR {address} is unknown: {error.strerror}") from error
         waiting = threading.Timer(_SILENCE, _say_waiting, (place.count,))
         waiting.daemon = True
         waiting.start()
@@ -78,42 +84,42 @@ class Processes:
         except (ValueError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
-                f"the other processes cannot be joined: {reason}; RANK, WORLD_SIZE, MASTER_ADDR "
-                "and MASTER_PORT are those that torchrun, srun or --devices gave"
+                f"the other processes cannot be joined: {reason}; check RANK, WORLD_SIZE, "
+                "MASTER_ADDR and MASTER_PORT, which torchrun, srun or --devices set"
             ) from error
         finally:
             waiting.cancel()
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and prints."""
+        """True in the process that writes and prints, which is the first."""
         return self.rank == 0
 
     def share(self, batch: Sequence[Any]) -> Sequence[Any]:
-        """This process's part of a batch."""
+        """Return this process's part of a batch."""
         return batch[self.rank :: self.count]
 
     def synchronize_norms(self, module: nn.Module) -> Any:
-        """BN over the batch of all processes; torch has that on CUDA alone."""
+        """Convert BN to SyncBatchNorm for several processes on CUDA; torch has none for CPUs."""
         if self.count == 1 or self.device.type != "cuda":
             return module
         return nn.SyncBatchNorm.convert_sync_batchnorm(module)
 
     def wrap(self, module: nn.Module) -> Any:
-        """The module with its gradients averaged over the processes."""
+        """Return the module with its gradients averaged over the processes."""
         return module if self.count == 1 else DistributedDataParallel(module)
 
     def all_reduce_max(self, value: float) -> float:
-        """The largest of every process's `value`; all of them wait for each other here."""
+        """Return the largest `value` of all processes, which wait for each other here."""
         if self.count == 1:
             return value
-        # On the CPU, where the end of another process is an error at once.
+        # On the CPU (gloo), the end of another process raises an error at once.
         tensor = torch.tensor(value, dtype=torch.float64)
         distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
         return float(tensor)
 
     def gather(self, value: T) -> list[T]:
-        """Every process's `value`, in the order of their ranks."""
+        """Return every process's `value` in the order of their ranks."""
         if self.count == 1:
             return [value]
         values: list[Any] = [None] * self.count
@@ -121,9 +127,13 @@ class Processes:
         return values
 
     def run_on_main(self, work: Callable[[], T]) -> T | None:
-        """What `work` gives on the first process, and None on the others, which wait.
+        """Run `work` on the first process while the others wait.
 
-        A UserError there ends them too, as ReportedByMain.
+        Returns:
+            What `work` returns on the first process, and None on the others.
+
+        Raises:
+            UserError: `work` raised it, or an OSError; the other processes raise ReportedByMain.
         """
         result, error = None, None
         if self.is_main:
@@ -131,7 +141,7 @@ class Processes:
                 result = work()
             except UserError as raised:
                 error = raised
-            except OSError as raised:  # a full disk, a missing right
+            except OSError as raised:  # a full disk or a lack of permission
                 error = UserError(f"{raised.filename}: {raised.strerror or raised}")
         failed = self.gather(None if error is None else str(error))[0]
         if error is not None:
@@ -141,7 +151,7 @@ class Processes:
         return result
 
     def run_on_main_then_all(self, work: Callable[[], T]) -> T:
-        """`work` on the first process, and then on the others, so that it complains once."""
+        """Run `work` on the first process and then on the others, so that it complains once."""
         results: list[T] = []
         self.run_on_main(lambda: results.append(work()))
         return results[0] if self.is_main else work()

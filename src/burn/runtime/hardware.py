@@ -1,4 +1,4 @@
-"""On what a number was measured: processor, cores, memory, and which burn."""
+"""Facts about the machine and burn behind a measurement: processor, cores, memory, commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Its processor's name, as far as the system tells."""
+    """Return the processor's name, as far as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         named = (line for line in lines if line.startswith("model name"))
@@ -21,23 +21,24 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_bytes() -> int | None:
-    """Bytes of memory that this process may use: the machine's, or a lower limit set for it.
+    """Return the bytes of memory that this process may use: the machine's, or a lower limit.
 
-    None where the system does not tell (Windows).
+    Returns:
+        The number of bytes, or None where the system does not tell it (Windows).
     """
     limits: list[int] = []
     try:
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
         return None
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # a container's limit
         try:
             limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
         except (OSError, ValueError):
@@ -52,9 +53,10 @@ def memory_bytes() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is not swapped out: now on Linux, its peak so far elsewhere.
+    """Return the bytes of this process that are in memory: now on Linux, the peak elsewhere.
 
-    0 where the system does not tell (Windows).
+    Returns:
+        The number of bytes, or 0 where the system does not tell it (Windows).
     """
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -70,13 +72,17 @@ def resident_bytes() -> int:
 
 
 def source_commit(package: Path = Path(__file__).parents[1]) -> str | None:
-    """The short hash of the commit that burn runs from, with "+" if src/ differs from it.
+    """Return the short hash of the commit that burn runs from, with "+" if src/ differs from it.
 
-    None where the package does not lie in a git checkout of its own, as an installed wheel, which
-    may lie in somebody else's; and where git does not answer.
+    Args:
+        package: Folder of the package.
+
+    Returns:
+        The hash, or None where git does not answer, or the package is not in a git checkout of its
+        own: an installed wheel may lie in that of another project.
     """
     root = package.parent.parent
-    # What a hook or a shell says of another repository is not meant for this one.
+    # GIT_ variables that a hook or a shell set for another repository do not apply to this one.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(root)]
     command += ["status", "--porcelain=v2", "--branch", "--", "src"]

@@ -1,6 +1,6 @@
-"""One command as several processes on this machine, one a device: what `--devices 8` does.
+"""One command as several processes on this machine, one per device: what `--devices 8` does.
 
-As torchrun, but an exit status, a signal and an error message arrive as the command gave them.
+It works as torchrun does, but exit statuses, signals and error messages pass through unchanged.
 """
 
 from __future__ import annotations
@@ -24,12 +24,22 @@ _MARK = "BURN_LAUNCHED"
 
 
 def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
-    """Run `burn ARGUMENTS` in `devices` processes; returns their exit status.
+    """Run `burn ARGUMENTS` in `devices` processes.
 
-    Of several machines this must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and
-    MASTER_PORT (29500 if unset) in the environment. Signals go on to all processes. Where one fails
-    or is killed, the others are ended too, and its status is the command's: 128 + signal for one
-    that died of a signal. Raises UserError where the environment lacks a name.
+    With several machines it must be started on each, with NODE_RANK (0, 1, …), MASTER_ADDR and
+    MASTER_PORT (29500 if unset) in the environment. Signals are forwarded to all processes. If one
+    fails or is killed, the others are ended too.
+
+    Args:
+        arguments: Arguments of the command.
+        devices: Number of processes on this machine.
+        num_nodes: Number of machines.
+
+    Returns:
+        The exit status: that of the process that failed, 128 + signal if a signal killed it.
+
+    Raises:
+        UserError: The environment lacks a variable.
     """
     shared = _environment(devices, num_nodes)
     node = int(shared["NODE_RANK"])
@@ -38,7 +48,7 @@ def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
         number: signal.signal(number, lambda received, _frame: signals.append(received))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
-    reading, writing = os.pipe()  # its end tells the processes that this one is gone
+    reading, writing = os.pipe()  # closing it tells the processes that this one has ended
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for local in range(devices):
@@ -68,7 +78,7 @@ def _environment(devices: int, num_nodes: int) -> dict[str, str]:
         if lacking or not given["NODE_RANK"].isdecimal() or int(given["NODE_RANK"]) >= num_nodes:
             raise UserError(
                 f"--num-nodes {num_nodes}: set NODE_RANK (0 … {num_nodes - 1}) and MASTER_ADDR "
-                "(of node 0) on each node, or start with torchrun or srun"
+                "(the address of node 0) on each node, or start with torchrun or srun"
             )
         address, port = given["MASTER_ADDR"], given.get("MASTER_PORT", "29500")
     else:
@@ -93,7 +103,7 @@ def _free_port() -> int:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: list[int]) -> int:
-    """Until all have ended. `signals`: those received, forwarded as they come."""
+    """Wait until all processes have ended, and forward the `signals` that arrive meanwhile."""
     status, deadline = 0, None
     forwarded: list[int] = []
     while True:
@@ -129,18 +139,18 @@ def _send(processes: Sequence[subprocess.Popen[Any]], number: int) -> None:
 
 
 def started_by_launcher() -> bool:
-    """Whether this is one of the processes of `launch`."""
+    """Return whether this is one of the processes of `launch`."""
     return _MARK in os.environ
 
 
 def end_with_launcher() -> None:
-    """End this process when the one that launched it has gone, however that ended."""
+    """End this process when the one that launched it has ended in whatever way."""
     descriptor = os.environ.pop(_PIPE, None)
     if descriptor is None:
         return
 
     def watch() -> None:
-        os.read(int(descriptor), 1)  # returns at the end of the pipe alone: nobody writes
+        os.read(int(descriptor), 1)  # returns when the pipe is closed: nobody writes
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,7 +1,7 @@
-"""What the environment says about the processes of one job, read and checked without torch.
+"""Ranks of the processes of one job, read from the environment and checked without torch.
 
-`burn.runtime.launch`, torchrun, or srun start several processes and say in the environment which is
-which: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+`burn.runtime.launch`, torchrun, or srun start several processes and tell each its place by RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _MOST_PROCESSES = 100_000
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process among those of its job.
+    """Place of this process among those of its job.
 
     Attributes:
         count: Number of processes of the job; 1 where nothing started more.
-        rank: Number of this process, in 0 … count - 1.
+        rank: Rank of this process, in 0 … count - 1.
         local_count: Number of the job's processes on this machine.
-        local_rank: Number of this process on this machine, in 0 … local_count - 1.
+        local_rank: Rank of this process on this machine, in 0 … local_count - 1.
     """
 
     count: int = 1
@@ -32,10 +32,10 @@ class Ranks:
 
 
 def ranks() -> Ranks:
-    """The place of this process, from the environment.
+    """Return the place of this process, from the environment.
 
     Raises:
-        UserError: A variable is no number, or out of the range that the others allow.
+        UserError: A variable is not a number, or is out of the range that the others allow.
     """
     _take_names_of_srun()
     count = _integer("WORLD_SIZE", 1, 1, _MOST_PROCESSES)
@@ -53,34 +53,45 @@ def ranks() -> Ranks:
 
 
 def in_group() -> bool:
-    """Whether this process is one of several on one job. Raises UserError as `ranks` does."""
+    """Return whether this process is one of several on one job.
+
+    Raises:
+        UserError: As `ranks`.
+    """
     return ranks().count > 1
 
 
 def require_alone(command: str) -> None:
-    """Raise UserError in a group: the command is one process, or starts others itself."""
+    """Check that a command that is one process, or starts others itself, does not run in a group.
+
+    Args:
+        command: The command, for the message.
+
+    Raises:
+        UserError: This process is one of several.
+    """
     if in_group():
-        raise UserError(f"burn {command} is not for torchrun or srun: start it as it is")
+        raise UserError(f"burn {command} cannot run under torchrun or srun: start it directly")
 
 
 def _integer(name: str, default: int, low: int, high: int, why: str = "") -> int:
-    """A variable of the environment as a number in `low` … `high`, or the default if it is unset.
+    """Return a variable of the environment as a number, or the default if it is unset.
 
-    Raises UserError naming the variable and its value.
+    Raises UserError naming the variable and its value unless it is in `low` … `high`.
     """
     text = os.environ.get(name, str(default)).strip()
     plain = text.isascii() and text.isdecimal() and len(text) <= 18
     if not plain or not low <= int(text) <= high:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
         raise UserError(
-            f"the environment's {name} is {shown!r}, which is no whole number in {low} … {high}"
+            f"the environment's {name} is {shown!r}, not a whole number in {low} … {high}"
             f"{why}: torchrun, srun and --devices set it; unset it to run one process"
         )
     return int(text)
 
 
 def _take_names_of_srun() -> None:
-    """Give a task that srun started the names that torchrun would have given it."""
+    """Set the variables that torchrun would have set, in a task that srun started."""
     env = os.environ
     if "RANK" in env or "SLURM_PROCID" not in env:
         return
@@ -98,11 +109,14 @@ def _take_names_of_srun() -> None:
     local = _integer("SLURM_LOCALID", 0, 0, tasks - 1)
     if rest or rank != node * each + local:
         raise UserError(
-            f"srun spread {tasks} tasks unevenly, or in turns, over its nodes: give "
+            f"srun spread {tasks} tasks unevenly or cyclically over its nodes: give "
             "--ntasks-per-node, and no --distribution"
         )
     env.setdefault("MASTER_PORT", "29500")
     env.update(
-        RANK=str(rank), WORLD_SIZE=str(tasks), NODE_RANK=str(node), LOCAL_RANK=str(local),
+        RANK=str(rank),
+        WORLD_SIZE=str(tasks),
+        NODE_RANK=str(node),
+        LOCAL_RANK=str(local),
         LOCAL_WORLD_SIZE=str(each),
-    )  # fmt: skip
+    )

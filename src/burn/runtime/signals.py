@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in long work: stop between two steps, not inside one."""
+"""Handling of Ctrl-C and SIGTERM in long work: stop between two steps, not inside one."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 from burn.core.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ERASE_LINE = "\r\x1b[2K"  # of a progress bar, which is drawn anew below the message
+_ERASE_LINE = "\r\x1b[2K"  # erases a progress bar, which is drawn again below the message
 
 
 class StopRequest:
-    """Set by the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once.
+    """Request to stop, which the first Ctrl-C or SIGTERM makes; a second Ctrl-C interrupts at once.
 
     The first Ctrl-C is answered on stderr by "ENDING; press Ctrl-C again to stop now". Of several
     processes on one job, only the first answers.
 
     Args:
-        ending: what happens after the first Ctrl-C.
+        ending: What happens after the first Ctrl-C.
 
     Attributes:
-        number: the signal that asked, 0 before one has.
+        number: Number of the signal that made the request, 0 before there is one.
     """
 
     def __init__(self, ending: str = "finishing this step") -> None:
         self.number = 0
         self._ending = ending
         self._answers: list[tuple[int, bytes]] = []  # descriptor and text, until it is written
-        self._presses = 0  # of Ctrl-C, as far as the listening thread has seen them
+        self._presses = 0  # times that the listening thread has seen Ctrl-C
         self._raised = 0
 
     @property
@@ -41,8 +41,8 @@ class StopRequest:
         return self.number != 0
 
     def _handle(self, number: int, _frame: Any) -> None:
-        # Python calls the handler once for two signals that arrive before it gets to it. Either the
-        # handler sees from the thread's count that there were two, or the thread sends one again.
+        # Python calls the handler once for two signals that arrive before it can call it. Either
+        # the thread's count tells the handler that there were two, or the thread sends one again.
         if number == signal.SIGINT and (self.requested or self._presses > 1):
             if 0 < self._presses <= self._raised + 1:
                 return
@@ -53,22 +53,22 @@ class StopRequest:
             self._answer()
 
     def _answer(self) -> None:
-        """Write the answer, once. Neither prints nor logs: a handler may interrupt a print."""
+        """Write the answer once, by neither print nor logging: a handler may interrupt a print."""
         with contextlib.suppress(OSError, IndexError):  # IndexError: it is written already
             os.write(*self._answers.pop())
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """While inside, signals set `number` instead of stopping the process."""
+        """Make signals set `number` in this context instead of stopping the process."""
         before = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             for number in _SIGNALS:
                 signal.signal(number, self._handle)
-        except ValueError:  # not the main thread: signals are the caller's
+        except ValueError:  # not the main thread, which alone may handle signals
             yield
             return
         try:
-            # A process that was started to ignore Ctrl-C leaves the answer to its parent.
+            # If the process was started to ignore Ctrl-C, its parent answers.
             answers = before[signal.SIGINT] != signal.SIG_IGN
             answers = answers and os.environ.get("RANK", "0") == "0"
             with self._answering() if answers else contextlib.nullcontext():
@@ -79,13 +79,13 @@ class StopRequest:
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
-        """While inside, the first Ctrl-C is answered even while the main thread is busy.
+        """Answer the first Ctrl-C in this context even while the main thread is busy.
 
         Python calls a handler between two of its own instructions, which may be half a minute apart
         in a backward pass; but it writes the signal's number into a pipe at once.
         """
         try:
-            # A copy: another file may get the number of a stream that is closed meanwhile.
+            # The copy is needed because another file may get the number of a stream that is closed.
             descriptor = os.dup(sys.stderr.fileno())
         except (AttributeError, OSError, ValueError):  # closed, or no real stream
             yield
@@ -102,7 +102,7 @@ class StopRequest:
 
         def listen() -> None:
             numbers = b""
-            sent = 0  # by this thread, and not read yet
+            sent = 0  # signals that this thread has sent and not read yet
             while _END not in numbers:
                 numbers = os.read(reading, 64)
                 seen = numbers.count(signal.SIGINT)
@@ -121,7 +121,7 @@ class StopRequest:
         finally:
             signal.set_wakeup_fd(before)
             _listening.discard(writing)
-            os.write(writing, _END)  # processes forked meanwhile keep the pipe open
+            os.write(writing, _END)  # closing is not enough: forked processes keep the pipe open
             thread.join()
             self._answers = []
             for file in (reading, writing, descriptor):
@@ -129,11 +129,11 @@ class StopRequest:
 
 
 _END = b"\0"
-_listening: set[int] = set()  # descriptors that signals are written into
+_listening: set[int] = set()  # descriptors that Python writes signals into
 
 
 def _leave_to_parent() -> None:
-    """In a forked process, whose signals are not this one's."""
+    """Stop listening in a forked process, because the signals are its parent's."""
     if _listening:
         _listening.clear()
         signal.set_wakeup_fd(-1)
@@ -144,21 +144,21 @@ if hasattr(os, "register_at_fork"):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, where it is raised as Ctrl-C is."""
+    """SIGTERM as an exception, which is raised where Ctrl-C would raise KeyboardInterrupt."""
 
 
 @contextlib.contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """While inside, SIGTERM raises Terminated in the main thread.
+    """Make SIGTERM raise Terminated in the main thread in this context.
 
-    So what is open is closed and what is finished is said, as after Ctrl-C, in work that has no
-    steps between which to stop.
+    This is for work that has no steps between which to stop: files are closed and finished work is
+    reported, as after Ctrl-C.
     """
 
     def handle(_number: int, _frame: Any) -> None:
         raise Terminated
 
-    if threading.current_thread() is not threading.main_thread():  # signals are the caller's
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         yield
         return
     before = signal.signal(signal.SIGTERM, handle)
@@ -169,6 +169,6 @@ def sigterm_raises() -> Iterator[None]:
 
 
 def interrupted(message: str, stopped: KeyboardInterrupt) -> Interrupted:
-    """The error of work that Ctrl-C or SIGTERM has ended, with the exit status of either."""
+    """Return the error for work that Ctrl-C or SIGTERM has ended, with its exit status."""
     terminated = isinstance(stopped, Terminated)
     return Interrupted(message, signal.SIGTERM if terminated else signal.SIGINT)

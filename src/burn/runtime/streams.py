@@ -1,4 +1,4 @@
-"""Standard output and error that cannot fail: what a command prints never decides what it saves."""
+"""Standard output and error that cannot fail: printing never decides what a command saves."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any, TextIO, cast
 
 
 class SafeStream:
-    """A text stream whose first failed write is remembered, and after which text is dropped.
+    """Text stream that remembers its first failed write and drops all text after it.
 
     Where the reader of a pipe has left, or a disk is full, the stream's descriptor becomes the null
     device, so that neither child processes nor the interpreter's end meet the same failure again.
+
+    Args:
+        stream: The stream to write to.
 
     Attributes:
         failure: The first error, or None.
@@ -25,7 +28,7 @@ class SafeStream:
         self.failure: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write, unless an earlier write has failed."""
+        """Write text, unless an earlier write has failed."""
         if self.failure is None:
             try:
                 self._stream.write(text)
@@ -39,7 +42,7 @@ class SafeStream:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush, unless an earlier write has failed."""
+        """Flush the stream, unless an earlier write has failed."""
         if self.failure is None:
             try:
                 self._stream.flush()
@@ -53,7 +56,7 @@ class SafeStream:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, descriptor)
             os.close(null)
-            self._stream.flush()  # what is left in its buffer goes there
+            self._stream.flush()  # what is left in its buffer goes to the null device
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -61,13 +64,13 @@ class SafeStream:
 
 @contextlib.contextmanager
 def safe_streams() -> Iterator[SafeStream]:
-    """While inside, sys.stdout and sys.stderr are SafeStreams; gives that of standard output.
+    """Make sys.stdout and sys.stderr SafeStreams in this context, and yield that of stdout.
 
-    Where the process has been started without one of them, what is printed there goes nowhere.
+    If the process was started without one of them, what is printed there is dropped.
     """
     _fill_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     before = sys.stdout, sys.stderr
     out, error = (SafeStream(stream or open(os.devnull, "w")) for stream in before)  # noqa: SIM115
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, error)
@@ -80,7 +83,7 @@ def safe_streams() -> Iterator[SafeStream]:
 
 
 def _fill_closed() -> None:
-    """Give closed standard descriptors to the null device, before a file of ours gets them."""
+    """Open closed standard descriptors on the null device, before files get their numbers."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

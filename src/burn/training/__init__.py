@@ -1,1 +1,1 @@
-"""The training loop: from a recipe and images to a checkpoint."""
+"""The training loop, which turns a recipe and images into a checkpoint."""

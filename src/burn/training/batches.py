@@ -1,4 +1,4 @@
-"""The batches of a stage: in the order, and with the views, that its seed decides."""
+"""The data loader of a stage, whose order and views depend on the stage's random seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from burn.recipes.schema import Recipe
 def stage_views(
     recipe: Recipe, method: Method, seed: int, cache: FeatureCache | None = None
 ) -> Transform:
-    """What a stage draws of an image. cache: of its teacher's features, for the same seed."""
+    """Return the transform that draws a stage's views of an image.
+
+    Args:
+        recipe: The recipe of the run.
+        method: The method of the stage.
+        seed: The random seed of the stage.
+        cache: The cache of the teacher's features for the same seed, or None.
+    """
     configs = recipe.view_configs(method.num_views)
     views = random_views(configs, seed, recipe.teacher_configs(method.num_taught), cache)
     return lambda image, epoch, index: views(image, recipe.view_epoch(epoch), index)
@@ -31,16 +38,25 @@ def stage_batches(
     count: int = 1,
     cache: FeatureCache | None = None,
 ) -> EpochLoader:
-    """Batches for one of `count` processes, as large as a part of the recipe's batch is there.
+    """Return the data loader of a stage, which yields one process's micro-batches.
 
-    seed: of the stage. cache: as `stage_views` takes it.
+    Args:
+        recipe: The recipe of the run.
+        method: The method of the stage.
+        source: The images.
+        seed: The random seed of the stage.
+        workers: Number of data-loader workers.
+        rank: Rank of this process.
+        count: Number of processes that share a batch.
+        cache: The cache of the teacher's features for the same seed, or None.
+
+    Raises:
+        UserError: There are fewer images than processes.
     """
     batch_size = recipe.batch_size // recipe.accumulate // count
     views = stage_views(recipe, method, seed, cache)
     known_shape = None if cache is None else cache.known_shape
     if isinstance(source, ShardedImages):
         return StreamLoader(source, views, batch_size, seed, rank, count, workers, known_shape)
-    sampler = EpochSampler(
-        len(source), batch_size, seed, drop_last=True, rank=rank, count=count
-    )  # fmt: skip
+    sampler = EpochSampler(len(source), batch_size, seed, drop_last=True, rank=rank, count=count)
     return TrainLoader(source, views, sampler, workers, known_shape)

@@ -1,10 +1,10 @@
-"""The collapse of a target or of features, found while a run trains.
+"""Detection of collapsed targets and features during training.
 
-When teacher's and student's classifier agree on a constant output the KL term is zero and nothing
-in a loss curve says so. The entropy of the mean of p1 does: a target that still tells images apart
-spreads over the classes (near 1, as a share of log C), a constant one does not (near 0). The
-backbone's features are looked at for every method: those that tell images apart differ in many
-directions.
+If the teacher's and the student's classifier agree on a constant output, the KL term is zero, which
+a loss curve does not reveal. The entropy of the mean of p1 does: it is near 1, as a share of log C,
+for a target that distinguishes images, since that spreads over the classes, and near 0 for a
+constant target. The backbone's features are monitored for every method: features that distinguish
+images vary in many directions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from burn.core.thresholds import RANK_ALARM, SPREAD_ALARM, TARGET_ALARM
 _ENOUGH_IMAGES = 32
 
 
-_ENOUGH_FOR_CLASSES = 0.8  # power of the number of classes: images of a window
+_ENOUGH_FOR_CLASSES = 0.8  # a window holds at least the number of classes to this power in images
 
 
 def effective_rank(features: Tensor) -> float:
-    """RankMe (Garrido et al., 2023): exp of the entropy of the normalised singular values.
+    """Return RankMe (Garrido et al., 2023): exp of the entropy of the normalised singular values.
 
-    features: (batch, dimension). Between 1 and min(batch, dimension); 1 where all are 0.
+    Args:
+        features: (batch, dimension).
+
+    Returns:
+        A number between 1 and min(batch, dimension); 1 if all features are 0.
     """
     singular = torch.linalg.svdvals(features.float())
     share = singular / singular.sum().clamp_min(torch.finfo(torch.float32).tiny) + 1e-7
@@ -36,31 +40,40 @@ def effective_rank(features: Tensor) -> float:
 
 
 class FeatureMonitor:
-    """Whether the backbone's features still tell images apart, from batches of 32 images or more.
+    """Detects features of the backbone that have collapsed, from batches of 32 images or more.
 
-    The alarm rings when two looks in a row find them on a line (feature_rank below RANK_ALARM) or
-    in one direction (feature_spread below SPREAD_ALARM). The first step's look does not count: its
-    features are those of random weights. collapsed_at: the first step at which it rang, or None.
+    The alarm is raised when two measurements in a row find the features nearly on a line
+    (feature_rank below RANK_ALARM) or nearly in one direction (feature_spread below SPREAD_ALARM).
+    The measurement at the first step does not count, since the weights are still random.
+
+    Attributes:
+        collapsed_at: The step at which the alarm was first raised, or None.
     """
 
     def __init__(self) -> None:
         self.collapsed_at: int | None = None
-        self._low = 0  # looks in a row below an alarm
+        self._low = 0  # measurements in a row below an alarm
 
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore the state that `state_dict()` returned."""
         vars(self).update(state)
 
     def look(self, features: Tensor, step: int) -> dict[str, float]:
-        """Numbers of a batch's features, (batch, dimension), at a step; none of fewer than 32.
+        """Measure the features of a batch.
 
-        feature_rank: effective rank of the features less their mean, between 1 and batch - 1.
-        feature_spread: root mean square distance of the features, each scaled to length 1, from
-        their mean: 0 where all have one direction, at most 1. (SimSiam's standard deviation in
-        units of 1/sqrt(dimension).)
+        Args:
+            features: (batch, dimension).
+            step: Number of the optimizer step.
+
+        Returns:
+            `feature_rank`, the effective rank of the features minus their mean, between 1 and
+            batch - 1; and `feature_spread`, the root mean square distance of the features, each
+            scaled to length 1, from their mean: 0 if all have one direction, and at most 1
+            (SimSiam's standard deviation in units of 1/sqrt(dimension)). {} for fewer than 32
+            images.
         """
         if len(features) < _ENOUGH_IMAGES:
             return {}
@@ -78,11 +91,14 @@ class FeatureMonitor:
 
 
 class TargetMonitor:
-    """Statistics of p1 over a window of steps; a single batch has too few images for 2000 classes.
+    """Detects a collapsed target, from statistics of p1 over a window of steps.
 
-    A window of fewer than C^0.8 images of C classes stays open: the mean of n images that are told
-    apart perfectly has an entropy of log n alone, 0.8 log C then, well above the alarm.
-    collapsed_at: the first step at which the alarm rang, or None.
+    A single batch has too few images for 2000 classes: the mean of n images that the target
+    distinguishes perfectly has an entropy of only log n. A window is therefore closed only when it
+    holds C^0.8 images for C classes; the entropy is then 0.8 log C, well above the alarm.
+
+    Attributes:
+        collapsed_at: The step at which the alarm was first raised, or None.
     """
 
     def __init__(self) -> None:
@@ -95,15 +111,15 @@ class TargetMonitor:
         self._entropy: Tensor | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The open window too, so that a resumed run writes the same numbers."""
+        """Return the state with the open window, so that a resumed run writes the same numbers."""
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore the state that `state_dict()` returned."""
         vars(self).update(state)
 
     def add(self, probabilities: Tensor) -> None:
-        """probabilities: p1, (batch, classes)."""
+        """Add p1 of a batch, (batch, classes), to the window."""
         entropy = torch.special.entr(probabilities).sum()
         total = probabilities.sum(dim=0)
         if self._sum is not None and self._entropy is not None:
@@ -113,10 +129,15 @@ class TargetMonitor:
         self._count += len(probabilities)
 
     def close(self, step: int) -> dict[str, float]:
-        """Numbers of the window that ends at `step`; {} where it holds too few images and goes on.
+        """Close the window at a step, unless it holds too few images.
 
-        target_entropy: of mean p1, as a share of log C; target_mean_entropy: mean entropy of p1,
-        likewise; target_peak: largest entry of mean p1.
+        Args:
+            step: Number of the optimizer step.
+
+        Returns:
+            `target_entropy`, the entropy of the mean of p1 as a share of log C;
+            `target_mean_entropy`, the mean of p1's entropy, likewise; and `target_peak`, the
+            largest entry of the mean of p1. {} if the window stays open.
         """
         if self._sum is None or self._entropy is None:
             return {}
@@ -136,7 +157,12 @@ class TargetMonitor:
 
 
 def collapse_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
-    """What a collapse is, for the log, with the step's numbers, and for the exit summary."""
+    """Return the message about a collapsed target.
+
+    Args:
+        step: The step at which the alarm was raised.
+        numbers: Numbers of that step to include; the summary at the end has none.
+    """
     seen = (
         f" (entropy of mean p1 {numbers['target_entropy']:.2f} of log C, alarm below "
         f"{TARGET_ALARM}; largest class {numbers['target_peak']:.2f})"
@@ -145,20 +171,25 @@ def collapse_message(step: int, numbers: Mapping[str, float] | None = None) -> s
     )
     return (
         f"collapsed target at step {step}: the teacher's classifier gives nearly the same output "
-        f"for every image{seen}; KL teaches nothing from here on"
+        f"for every image{seen}; the KL term trains nothing from here on"
     )
 
 
 def features_message(step: int, numbers: Mapping[str, float] | None = None) -> str:
-    """The same of the backbone's features."""
+    """Return the message about collapsed features of the backbone.
+
+    Args:
+        step: The step at which the alarm was raised.
+        numbers: Numbers of that step to include; the summary at the end has none.
+    """
     seen = (
-        f" (its features less their mean have rank {numbers['feature_rank']:.1f}, alarm below "
+        f" (its features minus their mean have rank {numbers['feature_rank']:.1f}, alarm below "
         f"{RANK_ALARM:g}; their spread is {numbers['feature_spread']:.4f}, alarm below "
         f"{SPREAD_ALARM:g})"
         if numbers
         else ""
     )
     return (
-        f"collapsed features at step {step}: the backbone hardly tells images apart any more{seen}"
-        "; lower --optim.lr, or look at the loss"
+        f"collapsed features at step {step}: the backbone hardly distinguishes images any more"
+        f"{seen}; lower --optim.lr, or check the loss"
     )

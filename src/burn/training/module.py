@@ -1,4 +1,4 @@
-"""The only pretraining LightningModule: it steps a method and keeps what the callbacks need."""
+"""The LightningModule of pretraining, which trains any method."""
 
 from __future__ import annotations
 
@@ -19,22 +19,38 @@ from burn.training.optim import build_optimizer
 
 
 class PretrainModule(L.LightningModule):
-    """One stage of a method. `output` and `batch` are those of the last micro-batch.
+    """The LightningModule of one stage of pretraining.
 
-    learned: whether any batch had images enough. learned_in_step, terms_of_step: the same, and the
-    sums of the loss and its terms, of the micro-batches since the last optimizer step.
+    Args:
+        method: The method that is trained.
+        recipe: Its recipe.
+        num_steps: Number of optimizer steps of the stage.
+        steps_per_epoch: Number of optimizer steps of an epoch.
+        processes: The processes that share the batch.
+
+    Attributes:
+        output: The method's output for the last micro-batch, or None if that had too few images.
+        batch: The last micro-batch.
+        learned: Whether any micro-batch of the stage had enough images.
+        learned_in_step: The same for the micro-batches since the last optimizer step.
+        terms_of_step: Sums of the loss and its terms over the micro-batches since the last
+            optimizer step.
     """
 
     def __init__(
-        self, method: Method, recipe: Recipe, num_steps: int, steps_per_epoch: int,
+        self,
+        method: Method,
+        recipe: Recipe,
+        num_steps: int,
+        steps_per_epoch: int,
         processes: Processes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.method = method
         self.recipe = recipe
         self.processes = processes
         self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
-        self.strict_loading = False  # a resume file leaves the frozen teacher out
+        self.strict_loading = False  # a resume file does not contain the frozen teacher
         self.output: StepOutput | None = None
         self.batch: Batch | None = None
         self.learned = self.learned_in_step = False
@@ -42,24 +58,24 @@ class PretrainModule(L.LightningModule):
 
     @property
     def progress(self) -> float:
-        """Share of the stage's optimizer steps that are done, in [0, 1)."""
+        """Share of the stage's optimizer steps that have been done, in [0, 1)."""
         return min(1.0, self.global_step / self.num_steps)
 
     @property
     def ends_epoch(self) -> bool:
-        """Whether the last step was an epoch's, or the stage's, last."""
+        """Whether the last optimizer step was the last one of an epoch or of the stage."""
         step = self.global_step
         return step > 0 and (step % self.steps_per_epoch == 0 or step == self.num_steps)
 
     def is_looked_at(self, step: int, every: int) -> bool:
-        """Whether monitors write at this step: every `every` steps, at the first and the last."""
+        """Return whether monitors write at a step: every `every` steps, at the first and last."""
         return step % every == 0 or step in (1, self.num_steps)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         batch = self._as_large_as_every_process_has(batch)
         self.batch, self.output = batch, None
-        if len(batch.indices) < 2:  # the others were unreadable; BN needs two
-            # Gradients of zero, not none: DistributedDataParallel waits for every parameter's.
+        if len(batch.indices) < 2:  # the other images were unreadable; BN needs two
+            # Gradients are zero, not None: DistributedDataParallel waits for all of them.
             trained = (p for p in self.parameters() if p.requires_grad)
             return 0 * torch.stack([p.sum() for p in trained]).sum()
         output: StepOutput = self.method(batch, self.progress)
@@ -71,10 +87,10 @@ class PretrainModule(L.LightningModule):
         return output.loss
 
     def _as_large_as_every_process_has(self, batch: Batch) -> Batch:
-        """Without the images that a process with more unreadable ones cannot match.
+        """Drop images so that every process has the same number of them.
 
-        Losses that look at all processes' images need as many of each, and gradients are averaged
-        as if each had.
+        Unreadable images make the batches of processes differ in size. Losses over all processes'
+        images need the same number from each, and gradients are averaged as if it were the same.
         """
         if self.processes.count == 1:
             return batch
@@ -103,7 +119,7 @@ class PretrainModule(L.LightningModule):
 
     def transfer_batch_to_device(
         self, batch: Batch, device: torch.device, dataloader_idx: int
-    ) -> Batch:  # fmt: skip
+    ) -> Batch:
         return batch.to(device)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Optimizers, and the parameter groups they work on."""
+"""Optimizers and their parameter groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from burn.recipes.optim import OptimConfig
 
 
 def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[str, Any]]:
-    """Two groups for each trained part: what decays (matrices and kernels) and what does not."""
+    """Return two parameter groups for each trained part: with weight decay and without.
+
+    Matrices and convolution kernels decay; biases and the parameters of BN do not.
+
+    Args:
+        parts: The parts of a method; a part's `learning_rate` multiplies that of the optimizer.
+        config: Settings of the optimizer.
+    """
     groups: list[dict[str, Any]] = []
     for part in parts:
         if not part.trained:
@@ -32,7 +39,7 @@ def parameter_groups(parts: Sequence[Part], config: OptimConfig) -> list[dict[st
 
 
 def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer over the trained parts."""
+    """Build the optimizer for the trained parts of a method."""
     groups = parameter_groups(parts, config)
     if config.name == "adam":
         return torch.optim.Adam(
@@ -40,7 +47,7 @@ def build_optimizer(parts: Sequence[Part], config: OptimConfig) -> torch.optim.O
         )
     if config.name == "sgd":
         return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
-    # timm is slow to import, and only LARS needs it
+    # timm is slow to import, and only LARS needs it.
     from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 
     return create_optimizer_v2(groups, opt="lars", lr=config.lr, momentum=config.momentum)

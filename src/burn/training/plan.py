@@ -1,10 +1,11 @@
-"""What a run trains and on which machine, apart from what trains it, so that it needs no torch."""
+"""What a run trains and on which machine, in a module of its own that does not import torch."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, shortened
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.compute import Device
@@ -12,10 +13,16 @@ from burn.runtime.compute import Device
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is trained on what: a recipe with its data, teacher and seed.
+    """What a run trains: a recipe with its data, teacher and random seed.
 
-    data: as `open_source` takes it. teacher: as `load_teacher` takes it, or None. max_steps cuts
-    every stage to that many optimizer steps; its schedules span what is left.
+    Attributes:
+        recipe_name: name of the recipe before the user changed its fields.
+        recipe: the recipe.
+        data: the images, in the form that `open_source` takes.
+        teacher: the teacher, in the form that `load_teacher` takes, or None.
+        seed: the random seed.
+        max_steps: number of optimizer steps to which every stage is shortened, with its schedules;
+            None for all of the recipe's steps.
     """
 
     recipe_name: str
@@ -28,34 +35,77 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how it runs, without influence on what comes out (beyond rounding).
+    """Where and how a run trains, which does not influence the result (except for rounding).
 
-    workers: processes that load images, for each that trains. monitor_every: optimizer steps
-    between two looks at the run; None for a fiftieth of a stage's steps, at most 20. save_every:
-    minutes between two resume files. skip_nonfinite: steps of a stage that may be left out because
-    loss or gradient was not finite. max_bad: share of the images that may be unreadable, in [0, 1].
-    profile: time the parts of a step. compile: run the networks through torch.compile.
-    teacher_cache: folder in which the teacher's features are kept, for every run that draws the
-    same views for the same teacher; None to make them each time.
+    Attributes:
+        device: where the networks run; auto is the GPU, if there is one.
+        workers: data-loader workers per rank (default: by the device).
+        monitor_every: optimizer steps between two rows of metrics (default: a fiftieth of a stage,
+            at most 20).
+        save_every: minutes between two resume files.
+        on_nonfinite: if loss or gradient is not finite: stop, or skip:N to skip up to N steps of a
+            stage.
+        max_bad: largest share of unreadable images, which are left out.
+        profile: time the parts of a step, and print it after stages.
+        compile: run the networks through torch.compile.
+        teacher_cache: folder that keeps the teacher's features of the views for later runs.
     """
 
     device: Device = "auto"
     workers: int | None = None
     monitor_every: int | None = None
     save_every: float = 5.0
-    skip_nonfinite: int = 0
-    max_bad: float = 0.1
+    on_nonfinite: str = "stop"
+    max_bad: str = "10%"
     profile: bool = False
     compile: bool = False
     teacher_cache: str | None = None
 
+    @property
+    def skippable_steps(self) -> int:
+        """The number of steps of a stage that may be skipped.
+
+        Raises:
+            UserError: `on_nonfinite` is neither stop nor skip:N.
+        """
+        if self.on_nonfinite == "stop":
+            return 0
+        word, _, number = self.on_nonfinite.partition(":")
+        if word != "skip" or not (number.isascii() and number.isdecimal() and len(number) < 18):
+            raise UserError(
+                f"--on-nonfinite {shortened(self.on_nonfinite)}: give stop, or skip:10 to skip up "
+                "to 10 steps"
+            )
+        return int(number)
+
+    @property
+    def bad_share(self) -> float:
+        """The largest share of unreadable images, in [0, 1].
+
+        Raises:
+            UserError: `max_bad` is not a share, such as 1% or 0.01.
+        """
+        try:
+            share = float(self.max_bad.removesuffix("%"))
+        except ValueError:
+            share = math.nan
+        share /= 100 if self.max_bad.endswith("%") else 1
+        if not 0 <= share <= 1:
+            raise UserError(
+                f"--max-bad {shortened(self.max_bad)} is not a share of the images: give 1% or 0.01"
+            )
+        return share
+
     def check(self) -> None:
-        """Raise UserError for values out of range."""
+        """Check all values.
+
+        Raises:
+            UserError: A value is out of range.
+        """
         if self.monitor_every is not None:
             require_within(1, 10**9, monitor_every=self.monitor_every)
         require_processes(0, workers=self.workers)
         require_within(0, 1e6, save_every=self.save_every)
-        if not 0 <= self.max_bad <= 1:
-            raise UserError(f"--max-bad {self.max_bad} is not a share of the images: 1%, say")
-        if not 0 <= self.skip_nonfinite <= 10**9:
-            raise UserError(f"--on-nonfinite skip:{self.skip_nonfinite} is not in 0 … 10⁹ steps")
+        assert self.bad_share <= 1  # which checks it
+        if self.skippable_steps > 10**9:
+            raise UserError(f"--on-nonfinite {self.on_nonfinite} is not in 0 … 10⁹ steps")

@@ -1,4 +1,4 @@
-"""What can be found wrong with a run before its first step."""
+"""Checks of a run before its first step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from burn.training.plan import RunPlan
 
 
 def check_plan(plan: RunPlan) -> None:
-    """Raise UserError unless method, teacher, steps and random seed go together."""
+    """Check a plan's teacher, steps and random seed.
+
+    Raises:
+        UserError: The method needs a teacher that is not given or the reverse, or a value is out of
+            range.
+    """
     method = plan.recipe.method
     needs_teacher = find_method(method).needs_teacher
     if needs_teacher and not plan.teacher:
         recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
         raise UserError(
             f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
-            f"recipe, {recipe} say"
+            f"recipe such as {recipe}"
         )
     if not needs_teacher and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
@@ -36,18 +41,27 @@ def check_plan(plan: RunPlan) -> None:
 
 
 def check_shares(recipe: Recipe, processes: Processes) -> None:
-    """Every process takes the same number of a batch's images, two at least."""
+    """Check that every process gets the same number of a batch's images, at least two.
+
+    Raises:
+        UserError: The recipe's batch size cannot be split like this.
+    """
     images, rest = divmod(recipe.batch_size, recipe.accumulate * processes.count)
     if rest or images < 2:
         raise UserError(
             f"a batch of {recipe.batch_size} in {recipe.accumulate} parts cannot be shared by "
-            f"{processes.count} processes, of two images or more each: change --batch-size, "
+            f"{processes.count} processes with at least two images each: change --batch-size, "
             "--accumulate or the number of devices"
         )
 
 
 def check_view_size(recipe: Recipe) -> None:
-    """The views must be large enough for the backbone's strides, and its pooling give a vector."""
+    """Check that views are large enough for the backbone's strides, and that it returns vectors.
+
+    Raises:
+        UserError: The backbone cannot take the views, has no pooled features, or reduces the views
+            to a single pixel before its last stride.
+    """
     network = build_backbone(recipe.backbone, recipe.precisions()[0]).eval()
     name = recipe.backbone.name
     single: list[nn.Module] = []
@@ -69,15 +83,24 @@ def check_view_size(recipe: Recipe) -> None:
         if width != network.num_features:
             raise UserError(f"backbone {name} has no plain pooled features: use another")
         if single:
-            # And torch 2.15 gives such a layer a wrong gradient in bfloat16 on a CPU.
+            # Torch 2.15 also computes a wrong gradient of such a layer in bfloat16 on a CPU.
             raise UserError(
-                f"views of {size} pixels shrink to a single one before the last stride of {name}: "
-                "use larger views, or smaller strides"
+                f"views of {size} pixels shrink to a single pixel before the last stride of "
+                f"{name}: use larger views, or smaller strides"
             )
 
 
 def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
-    """The teacher must be able to take its views."""
+    """Check that the teacher can take its views and returns a vector for each image.
+
+    Args:
+        recipe: The recipe of the run.
+        teacher: The teacher.
+        spec: Its name for messages.
+
+    Raises:
+        UserError: It cannot take views of this size, or has no pooled features.
+    """
     size, fixed = recipe.teacher_size or recipe.views.size, teacher.backbone.fixed_size
     try:
         with torch.inference_mode():
@@ -90,4 +113,5 @@ def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
 
 
 def lies_in(path: Path, folder: Path) -> bool:
+    """Return whether a path exists and is a folder or lies in it."""
     return path.exists() and path.resolve().is_relative_to(folder.resolve())

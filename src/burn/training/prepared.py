@@ -1,4 +1,4 @@
-"""A plan with everything read that its stages share."""
+"""A run that is ready to train: its plan, and the images, teacher and cache of its stages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,36 @@ from burn.training.teacher_cache import TeacherCache
 
 
 class PreparedRun:
-    """A plan with everything read that its stages share."""
+    """A plan with everything that its stages share, opened and checked.
+
+    Args:
+        plan: What is trained.
+        machine: Where and how it is trained.
+        processes: The processes that share the run.
+        console: Where messages are printed.
+        source: Images to use instead of opening the plan's data.
+        teacher: A teacher to use instead of loading the plan's.
+
+    Attributes:
+        resume_command: The command that resumes the run, for messages.
+        named: The recipe before the user changed its fields.
+        cache: The cache of the teacher's features, or None.
+        described: Description of the run for run.json.
+        machine_described: Description of the machine for the checkpoint.
+
+    Raises:
+        UserError: Data, teacher or cache cannot be read or do not fit the recipe.
+    """
 
     def __init__(
-        self, plan: RunPlan, machine: Machine, processes: Processes, console: Console,
-        source: Source | None = None, teacher: Teacher | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        plan: RunPlan,
+        machine: Machine,
+        processes: Processes,
+        console: Console,
+        source: Source | None = None,
+        teacher: Teacher | None = None,
+    ) -> None:
         self.plan, self.machine = plan, machine
         self.processes, self.console = processes, console
         self.resume_command = ""
@@ -51,13 +75,13 @@ class PreparedRun:
         self.cache = self._open_cache()
         if self.teacher is not None and not (self.cache and self.cache.is_known):
             check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
-        if self.cache is not None:  # now that the teacher can take its views
+        if self.cache is not None:  # only after the check that the teacher can take its views
             self.processes.run_on_main(self.cache.make)
         self.described = describe_run(plan, self.source, self.teacher)
         self.machine_described = describe_machine(processes)
 
     def _open_cache(self) -> TeacherCache | None:
-        """Where the teacher's features are kept, if they are to be."""
+        """Open the cache of the teacher's features, or return None if the user gave no folder."""
         folder, recipe = self.machine.teacher_cache, self.plan.recipe
         if folder is None:
             return None
@@ -67,9 +91,10 @@ class PreparedRun:
         return TeacherCache(Path(folder), recipe, self.teacher, self.source, compute)
 
     def make_method(self, precision: Precision) -> Method:
-        """The method of a stage with fresh weights.
+        """Build the method of a stage with fresh weights.
 
-        Raises UserError for a teacher that lacks what it learns from, and where memory does not do.
+        Raises:
+            UserError: The teacher lacks an output that the method learns from, or memory runs out.
         """
         recipe = self.plan.recipe
         torch.manual_seed(self.plan.seed)
@@ -77,12 +102,12 @@ class PreparedRun:
             backbone = build_backbone(recipe.backbone, precision)
             config, num_classes = recipe.method_config(), len(self.source.classes)
             return build_method(recipe.method, config, backbone, self.teacher, num_classes)
-        except RuntimeError as error:  # the allocator's
+        except RuntimeError as error:  # torch's allocator raises it if memory runs out
             raise UserError(f"method {recipe.method} cannot be built: {error}") from error
 
     @property
     def workers(self) -> int:
-        """Data-loader workers of each process."""
+        """Number of data-loader workers of each process."""
         if self.machine.workers is not None:
             return self.machine.workers
         return default_workers(self.machine.device, self.processes.local_count)
@@ -95,19 +120,34 @@ class PreparedRun:
 
     @property
     def synchronizes(self) -> bool:
-        """Whether BN takes its statistics from all processes' images."""
+        """Whether BN computes its statistics over the images of all processes."""
         several = self.processes.count > 1 and self.processes.device.type == "cuda"
         return several and find_method(self.plan.recipe.method).synchronize_norms
 
     def fail(self, message: str) -> NoReturn:
-        """What every process finds at once is said by the first."""
+        """Raise an error that every process finds; only the main process reports it.
+
+        Raises:
+            UserError: In the main process.
+            ReportedByMain: In all others.
+        """
         raise UserError(message) if self.processes.is_main else ReportedByMain(message)
 
     def interrupted(self, what: str, number: int) -> Interrupted:
-        """After a signal."""
-        return Interrupted(f"{what}; go on with: {self.resume_command}", number)
+        """Return the exception that ends a run after a signal.
+
+        Args:
+            what: What was stopped.
+            number: Number of the signal.
+        """
+        return Interrupted(f"{what}; resume with: {self.resume_command}", number)
 
 
 def stage_seed(seed: int, stage: int) -> int:
-    """The seed of a stage's order and views: stage 2 sees other views than stage 1."""
+    """Return the random seed of a stage's order and views, which differ between stages.
+
+    Args:
+        seed: The random seed of the run.
+        stage: Number of the stage, from 1.
+    """
     return seed + 1000 * (stage - 1)

@@ -1,4 +1,4 @@
-"""A pretraining run: stages in order, hand-over between them, and resuming where it stopped."""
+"""A pretraining run: its stages in order, weights passed between them, and resuming."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from burn.training.start_summary import (
     time_line,
 )
 
-# What gloo and NCCL say when another process has ended.
+# Words of gloo's and NCCL's errors when another process has ended.
 _LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
 
 
@@ -56,19 +56,34 @@ def train_plan(
     source: Source | None = None,
     teacher: Teacher | None = None,
 ) -> list[StageSummary]:
-    """Train every stage of the plan into `out`; say on the console what is done and how it ended.
+    """Train every stage of a plan, with messages on the console.
 
-    A run leaves views.jpg, samples of its augmented views. A stage leaves stageN.safetensors,
+    A run writes views.jpg, samples of its augmented views. A stage writes stageN.safetensors,
     stageN.json, and in stageN/ metrics.csv, gradients.csv, layers.csv, TensorBoard's events and,
-    while it is under way, the resume files. resume: go on with the run in `out`, or begin where
-    there is none. resume_command is what the user is told to type after an interruption. named: the
-    recipe as it is by its name, before the user changed its fields; where the batch size does not
-    fit its learning rate any more, that is said. source, teacher: in place of what the plan's data
-    and teacher name, which are then their names. Raises UserError for what cannot be used,
-    GradientFlowError where the loss does not train, Interrupted after a signal.
+    while it trains, the resume files. Several processes (see `burn.runtime.distributed`) share
+    every batch.
 
-    Several processes (see `burn.runtime.distributed`) share every batch; `out` must be a folder
-    that all of them see.
+    Args:
+        plan: What is trained.
+        out: The folder of the run, which all processes must see.
+        machine: Where and how it is trained.
+        console: Where messages are printed; only by the main process.
+        resume: Resume the run in `out`, or start it if there is none.
+        overwrite: Delete a run in `out`.
+        resume_command: The command that messages suggest after an interruption; default:
+            `burn pretrain --resume --out OUT`.
+        named: The recipe before the user changed its fields; a warning is printed if its learning
+            rate does not fit the batch size.
+        source: Images to use instead of opening `plan.data`, which is then only their name.
+        teacher: A teacher to use instead of loading `plan.teacher`, which is then only its name.
+
+    Returns:
+        A summary of each stage.
+
+    Raises:
+        UserError: Settings, data, teacher or folder cannot be used, or training cannot continue.
+        GradientFlowError: The loss does not train what it should.
+        Interrupted: A signal stopped the run.
     """
     plan.recipe.check()
     check_plan(plan)
@@ -100,7 +115,7 @@ def train_plan(
 
 
 def _train(run: PreparedRun, out: Path, *, resume: bool, overwrite: bool) -> list[StageSummary]:
-    """Every stage that is not done yet, in order, into `out`."""
+    """Train the stages that are not done yet, in order."""
     seen = run.processes.gather(run.source.fingerprint)
     if len(set(seen)) > 1:
         rank = next(i for i, found in enumerate(seen) if found != seen[0])
@@ -144,24 +159,28 @@ def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageS
 
 
 def _describe_start(run: PreparedRun, out: Path) -> None:
-    """Say what is going to be done, on what, and how long it takes on a CPU."""
+    """Print the summary of the run, and on a CPU its expected time."""
     recipe, steps, console = run.plan.recipe, run.steps, run.console
     bfloat16 = uses_bfloat16(recipe.compute, run.machine.device)
     across = ""
     if run.processes.count > 1:
-        across = f"; BN over {'all processes' if run.synchronizes else 'each its own images'}"
+        across = f"; BN over {'all processes' if run.synchronizes else 'each process alone'}"
         if run.processes.device.type != "cuda":
             across += " (SyncBN needs CUDA)"
     lines = start_summary(
-        run.source, recipe, steps, run.plan.max_steps, run.machine_described,
-        "bfloat16" if bfloat16 else "float32", run.workers, across,
+        run.source,
+        recipe,
+        steps,
+        run.plan.max_steps,
+        run.machine_described,
+        "bfloat16" if bfloat16 else "float32",
+        run.workers,
+        across,
         run.described["teacher"],
-    )  # fmt: skip
+    )
     for line in lines:
         console.print(line, markup=False, highlight=False)
-    caution = learning_rate_caution(
-        recipe, run.named, run.plan.recipe_name, steps.batch_size
-    )  # fmt: skip
+    caution = learning_rate_caution(recipe, run.named, run.plan.recipe_name, steps.batch_size)
     if caution:
         console.print(caution, style="yellow", markup=False, highlight=False)
     method = run.make_method(recipe.precisions()[0])
@@ -170,7 +189,7 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
         seed = stage_seed(run.plan.seed, 1)
         known, line = cache_line(run.cache, seed, method, recipe, steps)
         console.print(line, markup=False, highlight=False)
-    begun = any(out.glob("stage?"))  # the time would be that of the part that is done, too
+    begun = any(out.glob("stage?"))  # the estimate would include the part that is already done
     if not begun and run.processes.device.type == "cpu" and run.processes.count == 1:
         seconds = expected_time(method, recipe, steps, bfloat16=bfloat16, known=known > 0.5)
         if seconds is not None:
@@ -179,7 +198,7 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
 
 
 def _keep_view_samples(run: PreparedRun, out: Path) -> None:
-    """Write what the views look like; a run goes on without the picture."""
+    """Write samples of the views; a failure to write them does not end the run."""
     if (out / VIEWS).exists():
         return
     recipe = run.plan.recipe
@@ -194,6 +213,6 @@ def _keep_view_samples(run: PreparedRun, out: Path) -> None:
 
 
 def _tidy(file: Path, checkpoint: Checkpoint, folder: Path) -> None:
-    """What a stage does after its file has been written, if it was killed before."""
+    """Do what remains after a stage's file was written, in case the run was killed before that."""
     complete_checkpoint(file, checkpoint.meta)
     ResumeFiles(folder, owner="").remove()

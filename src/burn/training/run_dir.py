@@ -1,4 +1,4 @@
-"""The folder of a run: what `run.json` holds, and whether a resumed run is the same run."""
+"""The folder of a run: its file `run.json`, and the check that a resumed run is the same run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ _FORMAT = 1
 
 
 def read_plan(out: Path) -> RunPlan:
-    """The plan of a run begun earlier. Raises UserError where `out` holds none."""
+    """Read the plan of a run that was started earlier.
+
+    Args:
+        out: The folder of the run.
+
+    Raises:
+        UserError: The folder holds no run, or one of another version of burn.
+    """
     return _plan_of(read_run_file(out), out)
 
 
@@ -53,6 +60,7 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
 
 
 def describe_run(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[str, Any]:
+    """Describe a run for run.json, in values that can be written as JSON."""
     origin = None if teacher is None else teacher.origin
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
@@ -62,7 +70,7 @@ def describe_run(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict
 
 
 def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
-    """The parts that plugins registered, as JSON values."""
+    """Describe the plugins that registered the recipe's method and backbone, as JSON values."""
     backbone = BACKBONES.get(recipe.backbone.name)
     method = describe_plugin("method", recipe.method, find_method(recipe.method).plugin)
     return [
@@ -72,10 +80,12 @@ def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def describe_machine(processes: Processes) -> dict[str, Any]:
-    """What a stage was trained on: this process's machine.
+    """Describe this process's machine for the checkpoint of a stage.
 
-    device: "cpu" or the GPU's name. cores: that the process may use; threads: of its arithmetic.
-    commit: of burn's source, as it was when the run was started or resumed.
+    Returns:
+        Among others `device`, "cpu" or the GPU's name; `cores`, the number that the process may
+        use; `threads`, the number that torch computes with; and `commit`, that of burn's source
+        when the run was started or resumed.
     """
     device = processes.device
     cuda = device.type == "cuda"
@@ -96,6 +106,11 @@ def _plain(plan: RunPlan) -> dict[str, Any]:
 
 
 def read_run_file(out: Path) -> dict[str, Any]:
+    """Read run.json.
+
+    Raises:
+        UserError: The folder has none, it cannot be read, or another version of burn wrote it.
+    """
     if not (out / RUN_FILE).exists():
         raise UserError(f"{out} holds no run to resume (no {RUN_FILE})")
     stored = read_json(out / RUN_FILE)
@@ -105,6 +120,11 @@ def read_run_file(out: Path) -> dict[str, Any]:
 
 
 def make_folder(out: Path) -> None:
+    """Create the folder of a run if it does not exist.
+
+    Raises:
+        UserError: It cannot be created.
+    """
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file: give a folder")
     try:
@@ -114,7 +134,7 @@ def make_folder(out: Path) -> None:
 
 
 def appears(file: Path) -> bool:
-    """Whether the file is there; a network file system may show it late."""
+    """Return whether a file exists, after waiting up to 60 s: a network file system may be late."""
     deadline = time.monotonic() + 60
     while not file.is_file() and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -122,7 +142,18 @@ def appears(file: Path) -> bool:
 
 
 def open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Make `out` ready, refusing to touch what is not ours or not meant."""
+    """Prepare the folder of a run: check it, empty it or keep its run, and write run.json.
+
+    Args:
+        out: The folder, which exists.
+        described: The run, as `describe_run` describes it.
+        resume: Continue the run in the folder if there is one.
+        overwrite: Delete the run in the folder if there is one.
+
+    Raises:
+        UserError: The folder holds other files, or a run that is neither to be resumed nor
+            overwritten, or a run with other settings; or it cannot be written.
+    """
     for folder in (out, *out.glob("stage?")):
         remove_unfinished(folder)
     if resume and ((out / RUN_FILE).exists() or not any(out.iterdir())):
@@ -143,7 +174,7 @@ def open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite
 
 
 def _remove_run(out: Path) -> None:
-    """Only what a run writes; anything else in its folders stays."""
+    """Delete the files that a run writes, and no others."""
     (out / VIEWS).unlink(missing_ok=True)
     for number in (1, 2):
         for suffix in (".safetensors", ".json"):
@@ -161,7 +192,7 @@ def _remove_run(out: Path) -> None:
 
 
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> None:
-    """A resumed run must be the same run. Raises UserError naming the first difference."""
+    """Raise UserError, with the first difference, unless a resumed run is the same run."""
     parts = ("plan", "data", "teacher")
     stored = {**stored, "plan": _plain(_plan_of(stored, out))}
     old, now = (json.loads(json.dumps({p: of.get(p) for p in parts})) for of in (stored, described))
@@ -170,10 +201,24 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
 
 
 def check_stage(
-    checkpoint: Checkpoint, plan: RunPlan, described: Mapping[str, Any], number: int,
+    checkpoint: Checkpoint,
+    plan: RunPlan,
+    described: Mapping[str, Any],
+    number: int,
     precision: Precision,
-) -> None:  # fmt: skip
-    """A finished stage must be this run's. Raises UserError naming the first difference."""
+) -> None:
+    """Check that the checkpoint of a finished stage belongs to a run.
+
+    Args:
+        checkpoint: The checkpoint.
+        plan: The plan of the run.
+        described: The run, as `describe_run` describes it.
+        number: Number of the stage, from 1.
+        precision: Precision of the stage.
+
+    Raises:
+        UserError: It does not; the message names the first difference.
+    """
     expected = {
         "stage": number,
         "precision": precision.value,
@@ -184,12 +229,12 @@ def check_stage(
         "teacher": described["teacher"],
     }
     expected = json.loads(json.dumps(expected))
-    meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # an earlier version did not write it
+    meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # earlier versions did not write it
     difference = difference_of_runs({key: meta.get(key) for key in expected}, expected)
     if not difference and not isinstance(checkpoint.meta.get("monitor"), dict):
         difference = "its description is damaged"
     if difference:
         raise UserError(
-            f"{checkpoint.origin} is not of this run ({difference}): remove it to "
+            f"{checkpoint.origin} does not belong to this run ({difference}): remove it to "
             "train the stage again"
         )

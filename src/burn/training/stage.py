@@ -1,4 +1,4 @@
-"""One stage of a run: from weights to a checkpoint."""
+"""One stage of a run, which trains a method and writes a checkpoint."""
 
 from __future__ import annotations
 
@@ -42,11 +42,22 @@ from burn.training.trainer import build_trainer, quiet_lightning
 
 @dataclass(frozen=True)
 class StageSummary:
-    """How a stage ended; `numbers` are the last ones the monitor wrote.
+    """The outcome of a stage.
 
-    collapsed_at: the step at which its target was called collapsed, or None;
-    features_collapsed_at: its backbone's features. teacher_cached: of the teacher's features, the
-    share that a cache knew, in [0, 1]; None without a teacher.
+    Attributes:
+        stage: Number of the stage, from 1.
+        precision: Precision of its binary layers.
+        checkpoint: The file of its weights.
+        steps: Number of optimizer steps.
+        images_seen: Number of images of all steps.
+        seconds: Time of training, including the parts before a run was resumed.
+        images_per_second: Mean rate over that time.
+        knn: The last kNN accuracy, in [0, 1], or None.
+        collapsed_at: The step at which the alarm about a collapsed target was raised, or None.
+        features_collapsed_at: The same for the features of the backbone.
+        teacher_cached: Share of the teacher's features that came from a cache, in [0, 1]; None
+            without a teacher.
+        numbers: The last numbers that the monitor wrote.
     """
 
     stage: int
@@ -64,6 +75,13 @@ class StageSummary:
 
 
 def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
+    """Summarize a stage by the metadata of its checkpoint.
+
+    Args:
+        number: Number of the stage, from 1.
+        file: The file of its weights.
+        meta: The checkpoint's metadata.
+    """
     monitor = meta["monitor"]
     return StageSummary(
         stage=number,
@@ -75,14 +93,22 @@ def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary
         images_per_second=monitor["images_per_second"],
         knn=monitor["knn"],
         collapsed_at=monitor["collapsed_at"],
-        features_collapsed_at=monitor.get("features_collapsed_at"),  # not of an earlier version
+        features_collapsed_at=monitor.get("features_collapsed_at"),  # earlier versions lack it
         teacher_cached=monitor.get("teacher_cached"),
         numbers=monitor["last"],
     )
 
 
 class Stage:
-    """One stage of a run."""
+    """One stage of a run.
+
+    Args:
+        run: The run.
+        number: Number of the stage, from 1.
+        precision: Precision of its binary layers.
+        out: The folder of the run.
+        stop: Tells whether the user asked the run to stop.
+    """
 
     def __init__(
         self, run: PreparedRun, number: int, precision: Precision, out: Path, stop: StopRequest
@@ -93,7 +119,16 @@ class Stage:
         self._owner = f"{read_run_file(out).get('run')}, stage {number}"
 
     def train(self, weights: Mapping[str, torch.Tensor] | None) -> None:
-        """From the previous stage's weights (None: fresh) to this stage's checkpoint."""
+        """Train the stage and write its checkpoint.
+
+        Args:
+            weights: The previous stage's weights, or None for fresh ones.
+
+        Raises:
+            UserError: Training cannot continue, or the checkpoint cannot be written.
+            GradientFlowError: The loss does not train what it should.
+            Interrupted: A signal stopped the run.
+        """
         run, recipe, machine = self._run, self._run.plan.recipe, self._run.machine
         processes, console = run.processes, run.console
         method = run.make_method(self._precision)
@@ -104,9 +139,15 @@ class Stage:
         if cache is not None:
             self._keep_features(method, cache)
         loader = stage_batches(
-            recipe, method, run.source, seed, run.workers, rank=processes.rank,
-            count=processes.count, cache=cache,
-        )  # fmt: skip
+            recipe,
+            method,
+            run.source,
+            seed,
+            run.workers,
+            rank=processes.rank,
+            count=processes.count,
+            cache=cache,
+        )
         steps = run.steps
         assert len(loader) == steps.passes_per_epoch
         module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes)
@@ -121,9 +162,9 @@ class Stage:
         every = monitor_interval(machine.monitor_every, steps.total)
         views = self._out / VIEWS if self._number == 1 else None
         record = Record(self._folder, console, views)
-        monitor = Monitor(every, machine.max_bad, run.source, record, processes, console)
+        monitor = Monitor(every, machine.bad_share, run.source, record, processes, console)
         callbacks: list[L.Callback] = [
-            FiniteSteps(machine.skip_nonfinite, processes, console),
+            FiniteSteps(machine.skippable_steps, processes, console),
             Guard(GradientFlowGuard(method.parts())),
             monitor,
         ]
@@ -149,7 +190,7 @@ class Stage:
         processes.run_on_main(files.remove)
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
-        """Have the teacher's features written to the cache, as long as that succeeds."""
+        """Write the teacher's features to the cache from now on, until that fails."""
         console, recipe = self._run.console, self._run.plan.recipe
         (target,) = (m for m in method.modules() if isinstance(m, FrozenTarget))
 
@@ -160,23 +201,29 @@ class Stage:
             except OSError as error:
                 target.keep = None
                 console.print(
-                    f"the teacher's features are not kept from here on: {cache.file(epoch, view)} "
-                    f"cannot be written: {error.strerror or error}; the run goes on",
-                    style="yellow", markup=False, highlight=False,
-                )  # fmt: skip
+                    f"the teacher's features are no longer cached: {cache.file(epoch, view)} "
+                    f"cannot be written: {error.strerror or error}; training continues",
+                    style="yellow",
+                    markup=False,
+                    highlight=False,
+                )
 
         target.keep = keep
 
     def _fit(
-        self, module: PretrainModule, trainer: L.Trainer, loader: EpochLoader,
-        saver: SaveResume, resumed: Path | None,
-    ) -> None:  # fmt: skip
-        """Train to the last step, from the resume file where there is one."""
+        self,
+        module: PretrainModule,
+        trainer: L.Trainer,
+        loader: EpochLoader,
+        saver: SaveResume,
+        resumed: Path | None,
+    ) -> None:
+        """Train to the last step, from the resume file if there is one."""
         run = self._run
         with quiet_lightning():
             try:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
-            except SystemExit:  # Lightning's answer to a second Ctrl-C
+            except SystemExit:  # Lightning raises it on a second Ctrl-C
                 raise run.interrupted(f"stopped at once in stage {self._number}", SIGINT) from None
         if saver.stopped_by and trainer.global_step < module.num_steps:
             saved = "saved" if saver.last_step == trainer.global_step else "not saved"
@@ -192,9 +239,8 @@ class Stage:
         if not module.learned:
             run.fail("no batch held two readable images: nothing was learned or saved")
         finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
-        if run.processes.all_reduce_max(
-            float(not finite)
-        ):  # BN's statistics are each process's own
+        # In all processes, since each has its own statistics of BN.
+        if run.processes.all_reduce_max(float(not finite)):
             run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
@@ -242,13 +288,13 @@ class Stage:
         except OSError as error:
             raise UserError(
                 f"stage {self._number} is trained but not saved: {error.filename or file} cannot "
-                f"be written: {error.strerror or error}; make room, then go on with: "
+                f"be written: {error.strerror or error}; free some space, then resume with: "
                 f"{self._run.resume_command}"
             ) from error
 
 
 def _cached_share(method: Method) -> float | None:
-    """The share of the teacher's features that a cache knew; None without a teacher."""
+    """Return the share of the teacher's features that came from a cache; None without a teacher."""
     target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
     if target is None or not target.asked:
         return None

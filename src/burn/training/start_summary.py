@@ -1,4 +1,4 @@
-"""What a run is going to do, said before its first step."""
+"""The summary of a run that is printed before its first step."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from burn.training.callbacks.pace import rate, rough_time
 from burn.training.steps import StageSteps
 from burn.training.teacher_cache import TeacherCache
 
-# Of a trial, at least 4 images: fewer pixels would time little but the calls of Python.
+# Pixels of a trial, which has at least 4 images; fewer would mostly measure Python's overhead.
 _TRIAL_PIXELS = 4 * 224**2
-# Below this many pixels of views a run takes minutes on a CPU, and its time is shown soon enough.
-# ReActNet-A of half the width takes 0.3 million a second and core.
+# A run with fewer pixels of views takes only minutes on a CPU, and the progress bar soon shows its
+# time. ReActNet-A of half the width processes 0.3 million pixels per second and core.
 _WORTH_A_TRIAL = 1e8
-_LONG = 6 * 3600  # seconds, from which on a run on a CPU is called one for a GPU
+_LONG = 6 * 3600  # seconds on a CPU, above which a GPU is recommended
 
 
 def start_summary(
@@ -44,11 +44,19 @@ def start_summary(
     across_processes: str,
     teacher: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Lines on images, classes, teacher, device, batch and steps.
+    """Return the lines of the summary: images, classes, teacher, device, batch and steps.
 
-    machine: as a stage's description has it. compute: number format of the arithmetic. workers:
-    data-loader workers of a process. across_processes: how BN sees the batch of several processes.
-    teacher: its origin, or None for a method without one.
+    Args:
+        source: The images.
+        recipe: The recipe of the run.
+        steps: The steps of each stage.
+        max_steps: The user's limit of the steps of a stage, or None.
+        machine: The machine, as `burn.training.run_dir.describe_machine` describes it.
+        compute: Number format of the arithmetic.
+        workers: Number of data-loader workers of each process.
+        across_processes: Text that says over which images of several processes BN computes its
+            statistics.
+        teacher: The teacher's origin, or None for a method without a teacher.
     """
     lines = {
         "images": _images(source),
@@ -62,7 +70,7 @@ def start_summary(
 
 
 def summary_line(name: str, text: str) -> str:
-    """A line of the summary: a name in a column, and what is printable of the text."""
+    """Format a line of the summary: a name in a column, and the printable part of a text."""
     return f"{name:<8} {printable(text)}"
 
 
@@ -102,7 +110,7 @@ def _device(machine: Mapping[str, Any], compute: str, workers: int) -> str:
 
 
 def _batch(recipe: Recipe, steps: StageSteps) -> str:
-    """The batch as it will be, and what it is made up of."""
+    """Describe the batch size that the run will have and its factors, and the learning rate."""
     text = f"{steps.batch_size}"
     if steps.processes > 1 or steps.parts > 1:
         parts = [f"{steps.processes} processes"] if steps.processes > 1 else []
@@ -125,10 +133,17 @@ def _steps(recipe: Recipe, steps: StageSteps, max_steps: int | None) -> str:
 
 
 def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: int) -> str:
-    """What to say where a learning rate is meant for another batch size; "" where it fits.
+    """Return a warning if the learning rate is meant for another batch size, or "".
 
-    meant: the recipe as it is by its name. The rate goes with the batch size (Goyal et al., 2017),
-    Adam's with its square root (Malladi et al., 2022); up to a factor of 2 passes.
+    The learning rate scales with the batch size (Goyal et al., 2017), Adam's with its square root
+    (Malladi et al., 2022). Factors of up to 2 are accepted, and so is a learning rate or an
+    optimizer that the user changed.
+
+    Args:
+        recipe: The recipe of the run.
+        meant: The recipe before the user changed its fields.
+        name: Name of the recipe.
+        batch_size: Images of an optimizer step.
     """
     if (recipe.optim.lr, recipe.optim.name) != (meant.optim.lr, meant.optim.name):
         return ""  # chosen by the user
@@ -138,8 +153,8 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
     if 0.5 <= factor <= 2:
         return ""
     return (
-        f"learning rate {recipe.optim.lr:g} is {name}'s for batches of {meant.batch_size}, and "
-        f"these have {batch_size} images: {rule} scaling gives --optim.lr "
+        f"learning rate {recipe.optim.lr:g} of {name} is meant for batches of {meant.batch_size}, "
+        f"but these have {batch_size} images: {rule} scaling gives --optim.lr "
         f"{recipe.optim.lr * factor:.2g}"
     )
 
@@ -147,7 +162,15 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
 def cache_line(
     cache: TeacherCache, seed: int, method: Method, recipe: Recipe, steps: StageSteps
 ) -> tuple[float, str]:
-    """The share of the first stage's features that is known, and the summary's line on it."""
+    """Return the cached share of the first stage's features, and the summary's line about it.
+
+    Args:
+        cache: The cache of the teacher's features.
+        seed: The random seed of the first stage.
+        method: The method of the first stage.
+        recipe: The recipe of the run.
+        steps: The steps of each stage.
+    """
     epochs = min(math.ceil(steps.total / steps.per_epoch), recipe.view_epochs or 10**9)
     known = cache.share_known(seed, method.num_taught, epochs)
     stages = len(recipe.precisions())
@@ -155,18 +178,25 @@ def cache_line(
     size_text = f"{size / 1000:,.1f} GB" if size >= 1000 else f"{math.ceil(size):,} MB"
     there = "all" if known == 1 else "none" if known == 0 else f"about {100 * known:.0f} %"
     stage = " for stage 1" if stages > 1 else ""
-    text = f"teacher's features in {cache.path}: {there} there{stage}; {size_text} when complete"
+    text = f"teacher's features in {cache.path}: {there} cached{stage}; {size_text} when complete"
     return known, summary_line("cache", text)
 
 
 def expected_time(
     method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool, known: bool = False
 ) -> float | None:
-    """Seconds that all stages take on this CPU, very roughly, by passes over a few images.
+    """Estimate the time of all stages on this CPU, very roughly, from passes over a few images.
 
-    method: with fresh weights, not used any more: the pass changes its queues and statistics.
-    known: the teacher's features are. None for a run of minutes, and for a method that cannot take
-    so few images.
+    Args:
+        method: The method with fresh weights. It must not be used afterwards, since the passes
+            change its queues and statistics.
+        recipe: The recipe of the run.
+        steps: The steps of each stage.
+        bfloat16: Whether the arithmetic is bfloat16.
+        known: Whether the teacher's features are cached.
+
+    Returns:
+        Seconds, or None for a run of minutes or a method that cannot take so few images.
     """
     configs = recipe.view_configs(method.num_views)
     teacher_configs = () if known else recipe.teacher_configs(method.num_taught)
@@ -178,16 +208,20 @@ def expected_time(
     try:
         batch = _trial_batch(method, configs, teacher_configs, count, known=known)
         seconds = min(_trial(method, batch, bfloat16=bfloat16) for _ in range(2))
-    except (RuntimeError, ValueError):  # the allocator's; BN's, of a single value a channel
+    except (RuntimeError, ValueError):  # memory runs out; BN gets a single value per channel
         return None
     return images * seconds / count
 
 
 def _trial_batch(
-    method: Method, configs: tuple[ViewConfig, ...], teacher_configs: tuple[ViewConfig, ...],
-    count: int, *, known: bool,
-) -> Batch:  # fmt: skip
-    """`count` images of noise."""
+    method: Method,
+    configs: tuple[ViewConfig, ...],
+    teacher_configs: tuple[ViewConfig, ...],
+    count: int,
+    *,
+    known: bool,
+) -> Batch:
+    """Make a batch of `count` images of noise."""
     random = np.random.default_rng(0)
 
     def view(config: ViewConfig) -> Tensor:
@@ -201,13 +235,16 @@ def _trial_batch(
         values = torch.randn(method.num_taught, count, target.num_features).half()
         features = Known(values, torch.empty(0, dtype=torch.int64))
     return Batch(
-        tuple(view(c) for c in configs), indices, labels=torch.zeros_like(indices),
-        teacher_views=tuple(view(c) for c in teacher_configs), known=features,
-    )  # fmt: skip
+        tuple(view(c) for c in configs),
+        indices,
+        labels=torch.zeros_like(indices),
+        teacher_views=tuple(view(c) for c in teacher_configs),
+        known=features,
+    )
 
 
 def _trial(method: Method, batch: Batch, *, bfloat16: bool) -> float:
-    """Seconds of a forward and a backward pass."""
+    """Measure the seconds of a forward and a backward pass."""
     began = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         loss = method(batch, 0.0).loss
@@ -216,9 +253,9 @@ def _trial(method: Method, batch: Batch, *, bfloat16: bool) -> float:
 
 
 def time_line(seconds: float, steps: StageSteps, recipe: Recipe) -> str:
-    """The expected time as a line of the summary, with the rate that it stands for."""
+    """Format the expected time of all stages, in seconds, as a line of the summary."""
     images = len(recipe.precisions()) * steps.total * steps.batch_size
     text = f"{rough_time(seconds)} for all stages on this CPU, {rate(images / seconds)}"
     if seconds > _LONG:
-        text += "; a GPU is meant for a run of this size"
+        text += "; a run of this size is meant for a GPU"
     return summary_line("time", text)

@@ -1,4 +1,4 @@
-"""How the images of a source become batches and optimizer steps, counted before training."""
+"""The number of batches and optimizer steps of a stage, computed before training."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from burn.recipes.schema import Recipe
 
-_LOOKS, _LONGEST = 50, 20  # at a stage, and optimizer steps between two of them
+_LOOKS, _LONGEST = 50, 20  # measurements of a stage, and most optimizer steps between two
 
 
 @dataclass(frozen=True)
 class StageSteps:
-    """The steps of a stage; every stage of a run has as many.
+    """The batches and steps of a stage, which are the same in every stage of a run.
 
     Attributes:
-        images: images that one process takes through the network at once.
-        processes: processes that share a batch.
-        parts: how often each does so for one optimizer step.
-        batch_size: images of an optimizer step: the product of these. Fewer than the recipe's where
-            there are fewer images.
-        passes_per_epoch: batches of `images` that one process is handed in an epoch.
-        per_epoch: optimizer steps of an epoch, the last of which may have fewer parts.
-        total: optimizer steps of the stage.
+        images: Images of a micro-batch, which one process passes through the network at once.
+        processes: Number of processes that share a batch.
+        parts: Micro-batches that each process accumulates for one optimizer step.
+        batch_size: Images of an optimizer step, the product of these three; smaller than the
+            recipe's if there are fewer images.
+        passes_per_epoch: Micro-batches of one process in an epoch.
+        per_epoch: Optimizer steps of an epoch; the last one may have fewer parts.
+        total: Optimizer steps of the stage.
     """
 
     images: int
@@ -34,14 +34,17 @@ class StageSteps:
 
     @property
     def passes_per_step(self) -> float:
-        """Mean number of parts of an optimizer step."""
+        """Mean number of micro-batches of an optimizer step."""
         return self.passes_per_epoch / self.per_epoch
 
 
 def monitor_interval(given: int | None, total: int) -> int:
-    """Optimizer steps between two looks at a stage of `total`: as given, or else for 50 looks.
+    """Return the number of optimizer steps between two measurements of the monitors.
 
-    More than 20 would make collapse alarms late.
+    Args:
+        given: The user's choice; None for 50 measurements of the stage, but at least one in 20
+            steps, so that alarms about a collapse do not come late.
+        total: Optimizer steps of the stage.
     """
     return given or max(1, min(_LONGEST, total // _LOOKS))
 
@@ -49,9 +52,13 @@ def monitor_interval(given: int | None, total: int) -> int:
 def stage_steps(
     recipe: Recipe, num_images: int, processes: int = 1, max_steps: int | None = None
 ) -> StageSteps:
-    """The steps of a stage, as the loaders make them: incomplete batches are left out.
+    """Compute the steps of a stage; like the data loaders, it leaves out incomplete batches.
 
-    num_images: images of the source, at least `processes`. max_steps: the most steps of a stage.
+    Args:
+        recipe: The recipe of the run.
+        num_images: Number of images of the source, at least `processes`.
+        processes: Number of processes that share a batch.
+        max_steps: The most steps of a stage, or None for all of the recipe's.
     """
     images = min(recipe.batch_size // recipe.accumulate // processes, num_images // processes)
     passes = num_images // (images * processes)
@@ -59,6 +66,11 @@ def stage_steps(
     total = per_epoch * recipe.epochs
     parts = min(recipe.accumulate, passes)
     return StageSteps(
-        images, processes, parts, images * processes * parts, passes, per_epoch,
+        images,
+        processes,
+        parts,
+        images * processes * parts,
+        passes,
+        per_epoch,
         total if max_steps is None else min(total, max_steps),
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""Which of a teacher's features a run keeps, and where: `burn.data.feature_cache` for a recipe."""
+"""The cache of a teacher's features for a run: `burn.data.feature_cache` applied to a recipe."""
 
 from __future__ import annotations
 
@@ -16,20 +16,31 @@ from burn.data.feature_cache import CacheFolder, FeatureCache
 from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 
-_LOOKED_AT = 64  # views, to tell how much is known
+_LOOKED_AT = 64  # views from which the cached share is estimated
 
 
 def is_cacheable(recipe: Recipe) -> bool:
-    """Whether the teacher's features of a view depend on nothing but the view."""
+    """Return whether the teacher's features of a view depend only on the view."""
     entry = find_method(recipe.method)
     return entry.needs_teacher and entry.caches_teacher(recipe.method_config())
 
 
 class TeacherCache:
-    """The folder for a run's teacher, its views and its images.
+    """The cache folder for a run's teacher, views and images.
 
-    cache: the folder of all teachers. compute: number format of the arithmetic. Raises UserError
-    where the recipe's teacher has no features to keep, or the folder is damaged.
+    Args:
+        cache: The folder of the whole cache, for all teachers.
+        recipe: The recipe of the run.
+        teacher: The teacher.
+        source: The images.
+        compute: Number format of the arithmetic, "float32" or "bfloat16".
+
+    Attributes:
+        path: The folder of the whole cache.
+        is_known: Whether the cache already held a folder for this teacher, views and images.
+
+    Raises:
+        UserError: The features depend on the batch and cannot be cached, or the folder is damaged.
     """
 
     def __init__(
@@ -38,7 +49,7 @@ class TeacherCache:
         if not is_cacheable(recipe):
             raise UserError(
                 f"--teacher-cache: with burn.teacher_batch_norm {recipe.burn.teacher_batch_norm} "
-                "features depend on the batch and cannot be kept: leave it out"
+                "the features depend on the batch and cannot be cached: leave it out"
             )
         self.path = cache
         self._source = source
@@ -48,20 +59,38 @@ class TeacherCache:
         self._dimension = teacher.network.num_features
         if dimension not in (None, self._dimension):
             raise UserError(
-                f"--teacher-cache {cache} holds {dimension} features a view of a teacher that has "
-                f"{self._dimension}: remove it"
+                f"--teacher-cache {cache} holds features of dimension {dimension}, but the "
+                f"teacher's have dimension {self._dimension}: remove it"
             )
 
     def make(self) -> CacheFolder:
-        """The folder, made if it is not there. Raises UserError where it cannot be written."""
+        """Create the folder if it does not exist.
+
+        Raises:
+            UserError: It cannot be written.
+        """
         return CacheFolder.make(self.path, self._about, self._dimension, len(self._source))
 
     def open(self, seed: int, num_taught: int) -> FeatureCache:
-        """For a stage's seed and the views that its teacher sees."""
+        """Open the cache of a stage.
+
+        Args:
+            seed: The random seed of the stage.
+            num_taught: Number of views per image that the teacher sees.
+
+        Raises:
+            UserError: The folder cannot be written.
+        """
         return FeatureCache(self.make(), seed, num_taught)
 
     def share_known(self, seed: int, num_taught: int, epochs: int) -> float:
-        """The share of a stage's views whose features are known, estimated from a few of them."""
+        """Estimate the share of a stage's images whose features are cached, from a few of them.
+
+        Args:
+            seed: The random seed of the stage.
+            num_taught: Number of views per image that the teacher sees.
+            epochs: Number of epochs with different views.
+        """
         random = np.random.default_rng(0)
         looked_at = zip(
             random.integers(epochs, size=_LOOKED_AT).tolist(),
@@ -72,10 +101,10 @@ class TeacherCache:
 
 
 def _about(recipe: Recipe, teacher: Teacher, source: Source, compute: str) -> dict[str, Any]:
-    """All that the features depend on but for seed, epoch, image and view."""
+    """Describe everything that the features depend on, except seed, epoch, image and view."""
     view, config = recipe.teacher_view(), teacher.network.config
     settings = asdict(view)
-    del settings["resize"]  # evaluation's
+    del settings["resize"]  # used only in evaluation
     return {
         "teacher": {key: teacher.origin[key] for key in ("architecture", "sha256")},
         "normalisation": {"mean": config.mean, "std": config.std},

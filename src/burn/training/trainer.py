@@ -1,4 +1,4 @@
-"""Lightning's Trainer, as a run uses it: everything that adapts Lightning stands here."""
+"""Lightning's Trainer with the settings of a run, and all adaptations of Lightning."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def build_trainer(
     method: Method,
     num_steps: int,
 ) -> L.Trainer:
+    """Build the Trainer of a stage.
+
+    Args:
+        callbacks: The callbacks, in the order in which they are called.
+        writer: Writes the resume files.
+        run: The run.
+        method: The method of the stage.
+        num_steps: Number of optimizer steps of the stage.
+    """
     recipe, device, processes = run.plan.recipe, run.machine.device, run.processes
     if run.machine.compile:
         _compile_training(method.backbone)
@@ -52,18 +61,18 @@ def build_trainer(
             num_sanity_val_steps=0,
             **several,
         )
-    # Signals are ours (burn.runtime.signals). Lightning's handler of SIGTERM talks to the other
-    # processes from inside the handler, and hangs where only one of them was told; its
-    # question at every step, whether the first one was, waits for a GPU.
+    # burn.runtime.signals handles signals. Lightning's handler of SIGTERM communicates with the
+    # other processes from inside the handler, and hangs if only one of them got the signal; its
+    # check at every step, whether rank 0 got one, waits for the GPU.
     trainer._signal_connector.register_signal_handlers = lambda: None
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     return trainer
 
 
 def _compile_training(backbone: Backbone) -> None:
-    """Run its training passes through torch.compile; evaluation would be compiled once more.
+    """Run a backbone's training passes through torch.compile; evaluation would compile it again.
 
-    Frozen networks are left alone: they run in a folded copy, with the bits that a cache keeps.
+    Frozen networks are not compiled: they run as a folded copy, whose exact bits a cache stores.
     """
     plain = backbone.forward
     compiled = torch.compile(plain)
@@ -75,7 +84,7 @@ def _compile_training(backbone: Backbone) -> None:
 
 
 class quiet_lightning:
-    """Lightning's tips and notices, which a user can do nothing about, stay away."""
+    """A context manager that suppresses Lightning's tips and warnings, which do not help a user."""
 
     _LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero",
                 "lightning.pytorch.accelerators.cuda")  # fmt: skip
@@ -88,7 +97,7 @@ class quiet_lightning:
         self._caught.__enter__()
         warnings.filterwarnings("ignore", module=r"lightning\..*")
         warnings.filterwarnings("ignore", message=r".*num_workers.*")
-        # DistributedDataParallel, of 1×1 kernels that lie channels last: nothing is copied for it.
+        # DistributedDataParallel warns of 1×1 kernels in channels-last layout, but copies nothing.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
 
     def __exit__(self, *exception: object) -> None:

@@ -2,8 +2,8 @@
 
     python tests/attacks/packed/make.py            (re)write every .bnn file here
 
-A reader refuses all of them (docs/pack-format.md). `valid()` gives the files that they were made
-from; the fuzzer's seeds and the comparison of the two readers begin there.
+A reader refuses all of them (docs/project/pack-format.md). `valid()` gives the files that they were
+made from; the fuzzer's seeds and the comparison of the two readers begin there.
 """
 
 import json

@@ -446,7 +446,7 @@ def test_other_heads_are_left_out_and_told(heads: dict[str, Tensor], tmp_path: P
     summary = export_checkpoint(file, tmp_path / "theirs.pth", "reactnet")
     assert summary.entries == 296
     assert summary.left_out == tuple({name.split(".")[0] for name in heads})
-    assert summary.notes == ("the checkpoint has no linear classifier, the file no fc",)
+    assert summary.notes == ("the checkpoint has no linear classifier, so the file has no fc",)
     imported = import_checkpoint(tmp_path / "theirs.pth", "reactnet", tmp_path / "2.safetensors")
     assert imported.heads == {}
 
@@ -634,9 +634,9 @@ def test_names_that_would_break_the_line(reactnet: dict[str, Tensor], tmp_path: 
 def test_stages(reactnet: dict[str, Tensor], tmp_path: Path):
     file = tmp_path / "w.pth"
     refused(reactnet, "flat, which is stage 2, not 1", file, stage=1)
-    with pytest.raises(UserError, match="stage 3: 1 "):
+    with pytest.raises(UserError, match="stage 3: give 1 "):
         import_checkpoint(file, "reactnet", tmp_path / "ours.safetensors", stage=3)
-    with pytest.raises(UserError, match="unknown format 'mocov2': reactnet, "):
+    with pytest.raises(UserError, match="unknown format 'mocov2': give one of reactnet, "):
         import_checkpoint(file, "mocov2", tmp_path / "ours.safetensors")
 
 
@@ -745,7 +745,7 @@ def test_where_an_import_may_not_go(reactnet: dict[str, Tensor], tmp_path: Path)
     for out, words in (
         ("there.safetensors", "there.safetensors already exists"),
         ("described.safetensors", "described.json already exists"),
-        ("ours.pth", "ends in .safetensors"),
+        ("ours.pth", "must end in .safetensors"),
         ("nowhere/ours.safetensors", "there is no folder"),
     ):
         with pytest.raises(UserError, match=words):

@@ -51,15 +51,15 @@ def linear(index: int, out: int, into: int) -> dict[str, Tensor]:
         (linear(0, 4, 7), "layer 0 takes 7 features, not 6"),
         (linear(0, 5, 6) | linear(2, 4, 6), "layer 2 takes 6 features, not 5"),
         (linear(1, 4, 6), "first layer has no weights"),
-        (linear(0, 5, 6) | linear(3, 4, 5), "layers 1 to 2 are cannot be told"),
+        (linear(0, 5, 6) | linear(3, 4, 5), "layers 1 to 2 are unknown"),
         ({"0.weight": torch.rand(6), "0.bias": torch.rand(6)}, "neither Linear nor batch"),
         ({"0.weight": torch.rand(4, 6, 1, 1)}, "neither Linear nor batch"),
         ({"0.bias": torch.rand(4)}, "neither Linear nor batch"),
         ({"0.weight": torch.rand(4, 6), "0.bias": torch.rand(5)}, r"bias \(5,\)"),
         ({"0.running_mean": torch.rand(6)}, "layer 0 is incomplete"),
         ({"0.running_mean": torch.rand(5), "0.running_var": torch.rand(5)}, "running_mean"),
-        ({"mlp.0.weight": torch.rand(4, 6)}, "mlp.0.weight is not of a sequence"),
-        ({"last_layer.weight_g\n": torch.rand(4, 6)}, r"weight_g is not"),
+        ({"mlp.0.weight": torch.rand(4, 6)}, "mlp.0.weight does not belong to a sequence"),
+        ({"last_layer.weight_g\n": torch.rand(4, 6)}, r"weight_g does not belong"),
     ],
 )
 def test_what_cannot_be_rebuilt(weights: dict[str, Tensor], words: str):

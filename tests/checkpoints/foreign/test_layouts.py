@@ -313,7 +313,8 @@ def test_moco_v3s_transformers_have_12_heads_of_attention(
     )
     encoder = model.state_dict() | below("head.", head.state_dict())
     torch.save({"state_dict": below("module.base_encoder.", encoder)}, file)
-    with pytest.raises(UserError, match=r"MoCo v3's transformers have 12 heads.*test_vit has 2"):
+    words = r"MoCo v3's transformers have 12 attention heads.*test_vit has 2"
+    with pytest.raises(UserError, match=words):
         load_teacher(f"test_vit:{file}")
     table = tuple(replace(row, attention_heads=row.attention_heads and 2) for row in LAYOUTS)
     monkeypatch.setattr(weights_module, "LAYOUTS", table)

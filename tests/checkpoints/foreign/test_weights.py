@@ -358,7 +358,7 @@ def test_other_float_weights_are_converted(
 def test_a_whole_checkpoint_is_not_taken_for_a_file_of_weights(tmp_path: Path):
     file = tmp_path / "weights.pth"
     save(torchvision({}), file)
-    refused(str(file), file, f"no checkpoint of burn's.*ARCHITECTURE:{file}")
+    refused(str(file), file, f"not a checkpoint of burn's.*ARCHITECTURE:{file}")
 
 
 # --- Nothing in a file is executed. ---
@@ -451,7 +451,7 @@ def test_specs_that_name_nothing(tmp_path: Path):
     for name in ("resnet81", "resnet50.a9_in1k", "hub:resnet81", "hub:resnet50.a9_in1k"):
         spec = name if name.startswith("hub:") else f"{name}:{tmp_path}/nowhere.pth"
         with pytest.raises(
-            UserError, match=f"unknown backbone '{name.removeprefix('hub:')}'.*near"
+            UserError, match=f"unknown backbone '{name.removeprefix('hub:')}'.*similar names"
         ):
             load_backbone(spec)
 

@@ -391,7 +391,7 @@ def test_a_pipe_is_no_shard(tmp_path: Path):
     ("entries", "message"),
     [
         ([("a.cls", b"1"), ("a.png", b"x"), ("a.cls", b"2")], "gives a two classes"),
-        ([("a.png", b"x"), ("b.png", b"x"), ("b.cls", b"2")], "member a.png has no member .cls"),
+        ([("a.png", b"x"), ("b.png", b"x"), ("b.cls", b"2")], "member a.png has no .cls member"),
     ],
 )
 def test_classes_that_do_not_fit(tmp_path: Path, entries: list[Entry], message: str):

@@ -310,8 +310,8 @@ def test_an_iteration_that_is_broken_off_is_gone_on_with(tmp_path: Path, workers
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("world", 2, "as many processes as it was begun with: 2, not 1"),
-        ("batch_size", 9, "as many images a batch as it was begun with: 9, not 4"),
+        ("world", 2, "the number of processes that it was started with: 2, not 1"),
+        ("batch_size", 9, "the number of images per batch that it was started with: 9, not 4"),
     ],
 )
 def test_a_state_of_another_order(tmp_path: Path, name: str, value: int, message: str):

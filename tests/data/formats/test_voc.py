@@ -263,7 +263,7 @@ def test_several_folders_are_joined_in_order(tmp_path: Path):
     refused(f"{one},{tmp_path / 'three'}", "three")
     twice = open_voc(f"{one},{one}:trainval", "train")
     assert len(twice) == 1
-    assert twice.skipped == ("a is listed twice: once is enough",)
+    assert twice.skipped == ("a is listed twice: it is used once",)
 
 
 def test_a_comma_or_a_colon_in_a_folders_name(tmp_path: Path):
@@ -492,7 +492,7 @@ def test_without_a_size_the_image_must_be_readable(tmp_path: Path):
     folder = write(tmp_path, {"a": annotation(thing(), size=""), "b": annotation(thing())})
     (folder / "JPEGImages" / "a.png").write_bytes(b"<html>404</html>")
     voc = open_voc(str(folder), "train")
-    assert voc.skipped == ("a.xml: no size, and a.png is not readable either",)
+    assert voc.skipped == ("a.xml: has no size, and a.png cannot be read",)
     assert len(voc) == 1
 
 
@@ -501,7 +501,7 @@ def test_a_size_is_read_from_the_formats_that_are_decoded(tmp_path: Path):
     folder = write(tmp_path, items)
     (folder / "JPEGImages" / "a.png").write_bytes(encoded(picture(), "EPS"))
     voc = open_voc(str(folder), "train")
-    assert voc.skipped == ("a.xml: no size, and a.png is not readable either",)
+    assert voc.skipped == ("a.xml: has no size, and a.png cannot be read",)
 
 
 def test_images_that_cannot_be_read(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The names that EfficientNet-PyTorch and its relatives give to the layers of EfficientNets."""
+"""Names that EfficientNet-PyTorch and its relatives give to the layers of EfficientNets."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import re
 from collections.abc import Collection, Iterator
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.(\d+)\.(\w+)\.(.+)")
-# timm's name of a layer -> theirs, in a block that begins by widening, and in one that does not.
+# timm's name of a layer -> their name, in a block that first widens, and in one that does not.
 _WIDENING = {
-    "conv_pw": "_expand_conv", "bn1": "_bn0", "conv_dw": "_depthwise_conv", "bn2": "_bn1",
-    "conv_pwl": "_project_conv", "bn3": "_bn2",
-}  # fmt: skip
-_PLAIN = {
-    "conv_dw": "_depthwise_conv", "bn1": "_bn1", "conv_pw": "_project_conv", "bn2": "_bn2"
-}  # fmt: skip
+    "conv_pw": "_expand_conv",
+    "bn1": "_bn0",
+    "conv_dw": "_depthwise_conv",
+    "bn2": "_bn1",
+    "conv_pwl": "_project_conv",
+    "bn3": "_bn2",
+}
+_PLAIN = {"conv_dw": "_depthwise_conv", "bn1": "_bn1", "conv_pw": "_project_conv", "bn2": "_bn2"}
 _SQUEEZE = {"conv_reduce": "_se_reduce", "conv_expand": "_se_expand"}
 _OUTSIDE = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head", "bn2": "_bn1"}
 
 
 def efficientnet_names(expected: Collection[str], classifiers: Collection[str]) -> dict[str, str]:
-    """Their name of each weight -> timm's; empty where the network is no EfficientNet of timm's.
+    """Return timm's name for each of their names; none if the network is no EfficientNet of timm's.
 
     Args:
         expected: timm's names of the backbone's weights and buffers.
-        classifiers: names of the module that may be the classifier, the likeliest first.
+        classifiers: Names of the modules that may be the classifier, the likeliest first.
     """
     if "conv_head.weight" not in expected or "blocks.0.0.conv_dw.weight" not in expected:
         return {}
@@ -38,7 +40,7 @@ def efficientnet_names(expected: Collection[str], classifiers: Collection[str]) 
 
 
 def _of_blocks(expected: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Theirs number the blocks of all stages in one row."""
+    """Yield their names and timm's inside blocks, which they number across all stages."""
     found = [match for name in expected if (match := _BLOCK.fullmatch(name))]
     places = sorted({(int(m[1]), int(m[2])) for m in found})
     widening = {(int(m[1]), int(m[2])) for m in found if m[3] == "conv_pwl"}

@@ -1,8 +1,9 @@
-"""Published checkpoints of binary networks become ours, and ours go back to ReActNet's format.
+"""Import of published checkpoints of binary networks, and export to ReActNet's format.
 
-All are ReActNet-A under other names. Where a block doubles the width they have two 1×1 convolutions
-with a BN each and concatenate the outputs; ours has one with the channels of both. The function is
-theirs but where the argument of a sign is exactly 0: they have 0 there, we +1.
+All are ReActNet-A under other names. Where a block doubles the width, they have two 1×1
+convolutions with a BN each and concatenate the outputs; burn has one convolution with the channels
+of both. The functions differ only where the argument of a sign is exactly 0: the published networks
+have 0 there, burn +1.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 _PRECISIONS = {1: Precision.BINARY_ACTIVATIONS, 2: Precision.BINARY}  # by stage
 
-# How names in a file begin, without the words `state_dict` and `module`, and how they begin below;
-# None: dropped. The first that fits counts. A name that ends in no dot is a whole name.
-_NECK = {"fc0.": "0.", "bn0.": "1.", "fc1.": "3.", "bn1.": "4.", "": ""}  # NonLinearNeckSimCLR's
+# Prefixes of names in a file (without the words `state_dict` and `module`), and what replaces them
+# here; None drops the entry. The first prefix that fits counts. One without a dot at its end is a
+# whole name.
+_NECK = {"fc0.": "0.", "bn0.": "1.", "fc1.": "3.", "bn1.": "4.", "": ""}  # NonLinearNeckSimCLR
 _PARTS: dict[str, dict[str, str | None]] = {
     "reactnet": {"feature.": "feature.", "fc.": "classifier."},
     "burn-release": {
@@ -54,23 +56,23 @@ _PARTS: dict[str, dict[str, str | None]] = {
             )
             for theirs, ours in _NECK.items()
         },
-        "head.fc_cls.": "classifier.",  # of linear evaluation
+        "head.fc_cls.": "classifier.",  # in files of linear evaluation
         "diff_branch_net.0.": None,  # the float teacher
     },
     "s2bnn": {
         "encoder_q.feature.": "feature.",
         "encoder_q.fc.": "head.",
-        "feature.": "feature.",  # of linear evaluation
+        "feature.": "feature.",  # in files of linear evaluation
         "fc.": "classifier.",
         **dict.fromkeys(("encoder_k.", "queue", "queue_ptr"), None),
     },
 }
-# What training leaves beside the weights, whatever is in it.
+# Entries that training leaves beside the weights; they are dropped without a look at their content.
 _OF_TRAINING = ("optimizer", "scheduler", "lr_scheduler", "scaler", "amp")
 _MOST_ENTRIES = 100_000
 
-# Layers of the parts beside the backbone, with True for BN. The names in a file tell which one it
-# has.
+# Layers of the parts beside the backbone, with True for BN. The names in a file tell which of the
+# alternatives it has.
 _LINEAR = {"": False}
 _PROJECTION = {"0.": False, "2.": False}
 _MLP = {"0.": False, "1.": True, "3.": False}
@@ -81,7 +83,7 @@ _HEADS = {
         "classifier.": (_MLP, _MLP_NORM, _LINEAR),
         "teacher_classifier.": (_MLP, _MLP_NORM),
     },
-    "s2bnn": {  # a projection without its option --mlp is one layer
+    "s2bnn": {  # without its option --mlp, the projection is one layer
         "head.": (_PROJECTION, _LINEAR),
         "classifier.": (_LINEAR,),
     },
@@ -111,10 +113,17 @@ _STEM = "feature.0.conv1.weight"
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import read.
+    """Summary of an import.
 
-    parameters: of the backbone. heads: what was kept beside it, with its number of parameters.
-    dropped: what the file holds besides, with its number of entries. notes: what else to know.
+    Attributes:
+        format: Format of the file.
+        stage: 1 (binary activations) or 2 (binary weights too).
+        precision: Precision of that stage.
+        width: Factor of the number of channels.
+        parameters: Number of parameters of the backbone.
+        heads: Parts that were kept beside the backbone, with their numbers of parameters.
+        dropped: Parts that were dropped, with their numbers of entries.
+        notes: Remarks for the user.
     """
 
     format: str
@@ -129,10 +138,15 @@ class Imported:
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """Summary of an export.
 
-    entries: in the file. parameters: of the network, with its `fc` if any. left_out: parts of the
-    checkpoint that the format has no place for. notes: what else to know.
+    Attributes:
+        format: Format of the file.
+        precision: Precision of the network.
+        entries: Number of entries in the file.
+        parameters: Number of parameters of the network, with its `fc` if any.
+        left_out: Parts of the checkpoint that the format has no place for.
+        notes: Remarks for the user.
     """
 
     format: str
@@ -144,20 +158,26 @@ class Exported:
 
 
 def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = None) -> Imported:
-    """Write the published checkpoint `file` as one of ours, `out` (.safetensors, not there yet).
+    """Write a published checkpoint as a checkpoint of burn's.
 
-    stage: 1 (binary activations) or 2 (binary weights too). It may be left out where the file tells
-    it: flat weights belong to stage 2, and 4-D weights to stage 1 in ReActNet's files, which have
-    a classifier. Otherwise the function of the network depends on it, and it must be given.
-    Raises UserError, and writes nothing, unless every entry of the file has its place or a reason
-    to be dropped, none is lacking, and the stage is known and does not contradict the file.
+    Args:
+        file: The published checkpoint.
+        format: One of `FORMATS`.
+        out: The new checkpoint (.safetensors), which must not exist yet.
+        stage: 1 (binary activations) or 2 (binary weights too). None where the file tells it: flat
+            weights belong to stage 2, and 4-D weights to stage 1 in ReActNet's files, which have a
+            classifier. Otherwise the function of the network depends on it, and it must be given.
+
+    Raises:
+        UserError: An entry of the file has neither a place nor a reason to be dropped, one is
+            lacking, or the stage is unknown or contradicts the file. Nothing is written then.
     """
     if format not in FORMATS:
-        raise UserError(f"unknown format {format!r}: {', '.join(FORMATS)}")
+        raise UserError(f"unknown format {format!r}: give one of {', '.join(FORMATS)}")
     if stage not in (None, *_PRECISIONS):
-        raise UserError(f"stage {stage}: 1 (binary activations) or 2 (binary weights too)")
+        raise UserError(f"stage {stage}: give 1 (binary activations) or 2 (binary weights too)")
     if out.suffix != ".safetensors":
-        raise UserError(f"{out}: a checkpoint's name ends in .safetensors")
+        raise UserError(f"{out}: a checkpoint's name must end in .safetensors")
     require_free(out, out.with_suffix(".json"))
     content = read_weights(file)
     if not isinstance(content, Mapping):
@@ -193,15 +213,23 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
 
 
 def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
-    """Write a checkpoint of ours as the torch file `out` (not there yet), for ReActNet's code.
+    """Write a checkpoint of burn's as a torch file for ReActNet's code.
 
-    A linear classifier becomes `fc`. Raises UserError, and writes nothing, for a network that
-    ReActNet's code cannot build.
+    A linear classifier becomes `fc`.
+
+    Args:
+        checkpoint: The checkpoint, or the folder of a run.
+        out: The torch file, which must not exist yet.
+        format: reactnet, the only format.
+
+    Raises:
+        UserError: ReActNet's code cannot build the network, or the file cannot be written. Nothing
+            is written then.
     """
     if format != "reactnet":
         raise UserError(f"cannot export to {format!r}: reactnet is the only format")
     if out.suffix == ".safetensors":
-        raise UserError(f"{out}: the format is a torch file, name it .pth or .pth.tar")
+        raise UserError(f"{out}: the format is a torch file: name it .pth or .pth.tar")
     require_free(out)
     held = load_checkpoint(checkpoint)
     backbone = backbone_from(held)
@@ -223,9 +251,9 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
         parameters += sum(tensor.numel() for tensor in head.values())
         left_out.remove("classifier")
     else:
-        notes.append("the checkpoint has no linear classifier, the file no fc")
+        notes.append("the checkpoint has no linear classifier, so the file has no fc")
     if (config.mean, config.std) != (BackboneConfig.mean, BackboneConfig.std):
-        notes.append(f"images are to be normalised by mean {config.mean} and std {config.std}")
+        notes.append(f"images must be normalized by mean {config.mean} and std {config.std}")
     state = {f"module.{name}": tensor for name, tensor in theirs.items()}
     try:
         write_beside(out, lambda beside: torch.save({"state_dict": state}, beside), new=True)
@@ -236,7 +264,7 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
 
 
 def _unpublished(backbone: Backbone) -> str | None:
-    """Why ReActNet's code cannot build this network, if it cannot."""
+    """Return why ReActNet's code cannot build this network, or None if it can."""
     config = backbone.config
     if not isinstance(backbone, ReActNet):
         return f"it is a {config.name}, not a reactnet_a"
@@ -258,13 +286,13 @@ def _config_of(stem: Tensor) -> BackboneConfig:
 
 
 def _described(config: BackboneConfig) -> Backbone:
-    """Shapes without memory: what a file claims of itself costs nothing until it is checked."""
+    """Build a network without memory, so that a false claim of a file costs nothing."""
     with torch.device("meta"):
         return build_backbone(config, Precision.BINARY)
 
 
 def _published(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:
-    """For each of our entries the published one with its shape, or the two that it is cut into."""
+    """Map each of burn's entries to the published one with its shape, or to its two halves."""
     published: dict[str, Shapes] = {}
     for name, tensor in ours.items():
         block, rest, prefix = "", name, "feature.0."
@@ -288,7 +316,10 @@ def _published(ours: Mapping[str, Tensor], *, flat: bool) -> dict[str, Shapes]:
 
 
 def _both_kinds(*, flat: bool) -> Iterator[str]:
-    """Names of all 1×1 convolutions and their BN: each block has those of both kinds."""
+    """Yield the names of all 1×1 convolutions and their BN in S2-BNN's files, used or not.
+
+    Each of its blocks has one 1×1 convolution of full width and two halves.
+    """
     leaves = {"binary_pw": ["weights" if flat else "weight"], "bn2": _NORM}
     for block in range(1, 14):
         for module, halves in _HALVES.items():
@@ -299,9 +330,14 @@ def _both_kinds(*, flat: bool) -> Iterator[str]:
 def _head_shapes(
     layers: Mapping[str, bool], held: Mapping[str, Tensor], features: int | None
 ) -> Shapes:
-    """Shapes of a head with linear layers as wide as those held, on `features` if these are known.
+    """Return the shapes of a head whose linear layers are as wide as those in the file.
 
-    layers: by name, True for BN. An MLP may have linear layers without bias, if all have none.
+    An MLP may have linear layers without bias, if all have none.
+
+    Args:
+        layers: True for BN, by name of the layer.
+        held: The head's tensors in the file.
+        features: Input width of the head, or None if it is unknown.
     """
     linear = [layer for layer, norm in layers.items() if not norm]
     biased = len(layers) == 1 or any(f"{layer}bias" in held for layer in linear)
@@ -323,16 +359,19 @@ def _head_shapes(
 def _layers(
     alternatives: Sequence[Mapping[str, bool]], held: Mapping[str, Tensor]
 ) -> Mapping[str, bool]:
-    """The head of which most layers are held; of several, the smallest."""
+    """Return the head of which most layers are in the file; of several, the smallest."""
     return max(alternatives, key=lambda a: (sum(f"{n}weight" in held for n in a), -len(a)))
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A published network by the names of this module, every entry checked.
+    """Published network by the names of this module, every entry of which was checked.
 
-    found: tensors by name. published: of each of our entries, its pieces in `found`. ours: our
-    entries, without memory. flat: whether binary weights are flat.
+    Attributes:
+        found: Tensors by name.
+        published: For each of burn's entries, its pieces in `found`.
+        ours: burn's entries, without memory.
+        flat: Whether binary weights are flat.
     """
 
     format: str
@@ -348,7 +387,7 @@ class _Read:
 
 
 def _read(content: Mapping[Any, Any], format: str) -> _Read:
-    """Raises UserError unless the content is a network of this format and nothing else."""
+    """Read a published network. Raises UserError for content that is anything more or less."""
     entries = _sort(content, _PARTS[format])
     found, dropped = entries.found, entries.dropped
     stem = found.get(_STEM)
@@ -368,7 +407,7 @@ def _read(content: Mapping[Any, Any], format: str) -> _Read:
     published = _published(ours, flat=flat)
     shapes = {name: shape for pieces in published.values() for name, shape in pieces.items()}
     if format == "s2bnn":
-        # Its blocks carry both kinds of 1×1 convolutions and use one.
+        # Each of its blocks holds both kinds of 1×1 convolutions and uses one.
         unused = {name for name in _both_kinds(flat=flat) if name not in shapes}
         if lacking := sorted(unused - found.keys()):
             raise _misfit({"lacks": [entries.theirs(name) for name in lacking]})
@@ -398,11 +437,12 @@ def _fits(content: Mapping[Any, Any], format: str) -> bool:
 
 
 def _stage(read: _Read, given: int | None) -> int:
-    """The stage that the file tells, or the given one where it tells none.
+    """Return the stage that the file tells, or the given one where it tells none.
 
-    Raises UserError where the two differ, and where there is neither. In ReActNet's format 4-D
-    weights belong to stage 1. But a file without a classifier may be BURN's of the class's default
-    use_mlp=False, of either stage, with the same names and shapes: it does not tell.
+    In ReActNet's format 4-D weights belong to stage 1. But a file without a classifier may be one
+    of BURN's with the class's default use_mlp=False, of either stage, which has the same names and
+    shapes: such a file does not tell the stage. Raises UserError where the two stages differ, and
+    where there is neither.
     """
     if read.flat:
         told, shape = 2, "flat"
@@ -428,18 +468,18 @@ def _stage(read: _Read, given: int | None) -> int:
 
 
 def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
-    """Weights by our names, and the summary."""
+    """Return the weights by burn's names, and the summary."""
     heads = tuple(_HEADS[read.format])
     weights = {n: t.clone() for n, t in read.found.items() if n.startswith(heads)}
     for name, pieces in read.published.items():
         joined = torch.cat([read.found[n].flatten() for n in pieces])
-        like = read.ours[name]  # of a BN's two counts of batches, which agree, the first is taken
+        like = read.ours[name]  # of the equal num_batches_tracked of two BNs, it takes the first
         weights[f"backbone.{name}"] = joined[: like.numel()].reshape(like.shape)
     weights = {n: t.float() if t.is_floating_point() else t for n, t in weights.items()}
     signed = [t for n, t in weights.items() if n.endswith(("spatial.weight", "pointwise.weight"))]
     notes = read.notes
     if stage == 2 and (zeros := sum(int((weight == 0).sum()) for weight in signed)):
-        notes += (f"{zeros} binary weights are exactly 0, of sign 0 there and +1 here",)
+        notes += (f"{zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",)
     imported = Imported(
         format=read.format,
         stage=stage,
@@ -455,10 +495,14 @@ def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
 
 @dataclass(frozen=True)
 class _Entries:
-    """The entries of a file, by the names of this module.
+    """Entries of a file by the names of this module.
 
-    dropped: the number by reason. unknown: paths of the rest. parts: how names begin there and
-    here, those in use before the others.
+    Attributes:
+        found: Tensors by name.
+        dropped: Number of dropped entries by reason.
+        unknown: Paths of all other entries.
+        parts: Pairs of prefixes in the file and in this module, those in use first.
+        notes: Remarks for the user.
     """
 
     found: dict[str, Tensor]
@@ -468,13 +512,13 @@ class _Entries:
     notes: tuple[str, ...]
 
     def theirs(self, name: str) -> str:
-        """How the file calls what is `name` here, or would call it."""
+        """Return the name that the file gives, or would give, to what is `name` here."""
         there, here = next(p for p in self.parts if name.startswith(p[1]))
         return there + name.removeprefix(here)
 
 
 def _sort(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> _Entries:
-    """Raises UserError for an entry that the file holds twice with different numbers."""
+    """Sort the entries of a file. Raises UserError for two different tensors of the same name."""
     found: dict[str, Tensor] = {}
     origins: dict[str, tuple[str, str]] = {}  # by name: the part and the path it was found in
     dropped: Counter[str] = Counter()
@@ -485,7 +529,7 @@ def _sort(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> _Entri
         if number == _MOST_ENTRIES:
             raise UserError(f"it has more than {_MOST_ENTRIES:,} entries")
         first = path.partition(".")[0]
-        # Beside a dict of weights a single number is a measurement, such as the best accuracy.
+        # A single number beside a dict of weights is a measurement, such as the best accuracy.
         measured = isinstance(value, Tensor) and nested and first == path and value.numel() == 1
         if not isinstance(value, Tensor) or measured or first in _OF_TRAINING:
             dropped[printable(first)] += 1
@@ -515,7 +559,7 @@ def _sort(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> _Entri
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two dense tensors are equal, or one storage's same numbers."""
+    """Return whether two dense tensors are equal, by their storage or by their numbers."""
     if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
         return False
     if one.layout != torch.strided or one.device != other.device:
@@ -525,7 +569,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
-    """Entries by dotted path; no format has its weights more than three dicts deep."""
+    """Yield entries by dotted path; no format has its weights more than three dicts deep."""
     for key, value in content.items():
         if isinstance(value, Mapping) and depth > 1:
             yield from ((f"{key}.{path}", leaf) for path, leaf in _flatten(value, depth - 1))
@@ -534,7 +578,7 @@ def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, 
 
 
 def _check(found: Mapping[str, Tensor], shapes: Shapes, entries: _Entries) -> None:
-    """Raise UserError unless `found` are just these names, of these shapes, and finite."""
+    """Raise UserError unless `found` has exactly these names and shapes, and finite numbers."""
     theirs = entries.theirs
     expected = {name: tensor for name, tensor in found.items() if name in shapes}
     shape = [
@@ -558,7 +602,7 @@ def _check(found: Mapping[str, Tensor], shapes: Shapes, entries: _Entries) -> No
         "has": shape or kind,
     }
     if not any(problems.values()):
-        problems["has numbers not finite in"] = [
+        problems["has numbers that are not finite in"] = [
             theirs(name)
             for name, tensor in expected.items()
             if not bool(tensor.float().isfinite().all())
@@ -573,7 +617,7 @@ def _check(found: Mapping[str, Tensor], shapes: Shapes, entries: _Entries) -> No
 
 
 def _misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
-    """The first two problems, short enough for two lines of a terminal."""
+    """Return an error of the first two kinds of problems, on two lines of a terminal at most."""
     found = [(words, names) for words, names in problems.items() if names][:2]
     each = 2 if len(found) == 1 else 1
     return UserError("; ".join(f"it {words} {listed(names, each)}" for words, names in found))

@@ -1,4 +1,4 @@
-"""Heads from their weights alone: the projection head of a teacher, and its classifier."""
+"""Projection heads and classifiers of teachers, rebuilt from their weights alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ _NORM = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 
 
 def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential:
-    """A projection head in eval mode: (batch, num_features) -> (batch, dimension).
+    """Rebuild a projection head in eval mode, (batch, num_features) -> (batch, dimension).
 
-    weights: the state dict of an nn.Sequential, in which an index with a 2-D weight is a Linear,
-    one with running statistics a BatchNorm1d, and a single one left out between two a ReLU; or of
-    one Linear. Raises UserError where they are none, or the widths do not follow each other.
+    Args:
+        weights: State dict of one Linear, or of an nn.Sequential: an index with a 2-D weight is a
+            Linear, one with running statistics is a BatchNorm1d, and a single missing index between
+            two is a ReLU.
+        num_features: Input width of the head.
+
+    Raises:
+        UserError: The weights are not such a head, or the widths of its layers do not match.
     """
     if "weight" in weights:
         weights = {f"0.{name}": tensor for name, tensor in weights.items()}
@@ -27,7 +32,7 @@ def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential
     for name, tensor in weights.items():
         match = re.fullmatch(r"(\d{1,3})\.(\w+)", name)
         if match is None:
-            raise UserError(f"{printable(name[:80])} is not of a sequence of layers")
+            raise UserError(f"{printable(name[:80])} does not belong to a sequence of layers")
         entries.setdefault(int(match[1]), {})[match[2]] = tensor
     indices = sorted(entries)
     if indices[:1] != [0]:
@@ -40,7 +45,7 @@ def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential
             width = layer.out_features
         layers.append(layer)
         if after - index > 2:
-            raise UserError(f"what its layers {index + 1} to {after - 1} are cannot be told")
+            raise UserError(f"its layers {index + 1} to {after - 1} are unknown")
         if after - index == 2:
             layers.append(nn.ReLU(inplace=True))
     if not any(isinstance(layer, nn.Linear) for layer in layers) or width < 2:
@@ -57,14 +62,16 @@ def _layer(index: int, entries: Mapping[str, Tensor], width: int) -> nn.Module:
         if layer.in_features != width:
             raise UserError(f"its layer {index} takes {layer.in_features} features, not {width}")
     else:
-        raise UserError(f"its layer {index} is neither Linear nor batch normalisation")
+        raise UserError(f"its layer {index} is neither Linear nor batch normalization")
     expected = layer.state_dict()
     lacking = expected.keys() - entries.keys() - {"num_batches_tracked"}
     if lacking or entries.keys() - expected.keys() - {"num_batches_tracked"}:
         raise UserError(f"its layer {index} is incomplete")
     for name, tensor in entries.items():
         if tensor.shape != expected[name].shape:
-            raise UserError(f"its layer {index} has {name} {tuple(tensor.shape)}, not fit to it")
+            raise UserError(
+                f"its layer {index} has {name} {tuple(tensor.shape)}, which does not fit"
+            )
     layer.load_state_dict(dict(entries), strict=False)
     return layer
 
@@ -72,9 +79,12 @@ def _layer(index: int, entries: Mapping[str, Tensor], width: int) -> nn.Module:
 def classifier_from(
     weights: Mapping[str, Tensor], names: Collection[str], num_features: int
 ) -> nn.Linear | None:
-    """The Linear (num_features -> classes) that `weights` are, and nothing else; otherwise None.
+    """Rebuild a Linear (num_features -> classes) from weights that are just that, or return None.
 
-    names: of the modules that it may be.
+    Args:
+        weights: State dict with the name of the classifier in front.
+        names: Names that the classifier may have.
+        num_features: Input width of the classifier.
     """
     for name in names:
         weight, bias = weights.get(f"{name}.weight"), weights.get(f"{name}.bias")

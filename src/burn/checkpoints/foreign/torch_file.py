@@ -1,8 +1,8 @@
-"""What a torch file declares, checked before torch reads it.
+"""Check of what a torch file declares, before torch reads it.
 
-`torch.load(weights_only=True)` executes nothing of a file, but it believes its sizes: a small file
-can ask for any amount of memory, and objects that nest deeply overflow the stack. Here the pickle
-is walked instruction by instruction, without making anything of it.
+`torch.load(weights_only=True)` executes nothing of a file, but it believes the sizes in it: a small
+file can ask for any amount of memory, and objects that nest deeply overflow the stack. Here the
+pickle is read instruction by instruction, without creating its objects.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from burn.core.inputs import open_regular
 
 _PICKLE_LIMIT = 64 * 2**20  # bytes
 _MOST_INSTRUCTIONS = 1_500_000  # a training file of 5,000 tensors has 700,000
-_DEEPEST = 100  # tuples in each other; a tensor has 3
-_MOST_VIEWS = 4  # bytes of all tensors by the bytes stored: a file may hold a network twice
-_MODULES = ("torch", "collections", "argparse", "_codecs")  # of what files of weights consist
+_DEEPEST = 100  # nested tuples; a tensor has 3
+_MOST_VIEWS = 4  # bytes of all tensors / bytes in the file, which may hold a network twice
+_MODULES = ("torch", "collections", "argparse", "_codecs")  # which files of weights need
 _BUILTINS = ("set", "complex")
 
 
 def check_torch_file(file: Path, limit: int) -> None:
-    """Raise UserError for a torch file that should not be given to torch.
+    """Check that a torch file may be given to torch.
 
     Args:
         file: A torch file, of the zip format or the older one, or a pickle.
         limit: Largest size in bytes that is accepted.
 
     Raises:
-        UserError: The file is not a regular file, is too large, declares more than it holds, or
-            its pickle holds code, unknown objects, or nests too deeply. A file that is neither a
-            zip nor a pickle passes: torch refuses it.
+        UserError: The file is not a regular file, is too large, declares more than it holds, or its
+            pickle holds code, unknown objects, or nests too deeply. A file that is neither a zip
+            nor a pickle passes: torch refuses it.
     """
     with open_regular(file, limit) as opened:
         if opened.read(4) == b"PK\x03\x04":
@@ -53,7 +53,11 @@ def check_torch_file(file: Path, limit: int) -> None:
 
 
 def check_tensors(content: Any, file: Path) -> None:
-    """Raise UserError for tensors that are not here, or claim more numbers than the file holds."""
+    """Check that the tensors read from a file have memory, and claim no more than the file holds.
+
+    Raises:
+        UserError: A tensor has no numbers in memory, or claims more numbers than the file holds.
+    """
     size = file.stat().st_size
     seen: set[int] = set()
     storages: dict[int, int] = {}
@@ -85,7 +89,7 @@ def check_tensors(content: Any, file: Path) -> None:
 
 
 class _Bounded(io.BufferedIOBase):
-    """A file of which at most `_PICKLE_LIMIT` bytes are read at once."""
+    """File from which at most `_PICKLE_LIMIT` bytes are read at once."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -108,7 +112,7 @@ class _Bounded(io.BufferedIOBase):
 
 
 def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
-    """The pickles in a torch file. Raises UserError where it declares more than it holds."""
+    """Return the pickles in a torch file. Raises UserError where it declares more than it holds."""
     size = opened.seek(0, io.SEEK_END)
     try:
         with zipfile.ZipFile(_Bounded(opened)) as archive:
@@ -126,12 +130,12 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
             return [io.BytesIO(archive.read(entry)) for entry in pickles]
     except UserError:
         raise
-    except Exception:  # whatever a damaged archive makes of the reader; torch says what it is
+    except Exception:  # a damaged archive may raise anything; torch will report it
         return []
 
 
 def _names_in(file: Path, content: BinaryIO) -> list[str]:
-    """Names of the functions and classes that the pickles in `content`, one after another, use."""
+    """Return the names of functions and classes that the consecutive pickles in `content` use."""
     names: list[str] = []
     instructions = 0
     for _ in range(5):  # the older format has a magic number, versions, the weights and a list
@@ -146,18 +150,18 @@ def _names_in(file: Path, content: BinaryIO) -> list[str]:
                     raise UserError(f"{file} is not a file of weights: its objects nest too deeply")
         except UserError:
             raise
-        except Exception:  # it is no pickle, or here the weights begin, or it is damaged
+        except Exception:  # not a pickle, or damaged, or the weights begin here
             break
         names += walk.names
     return names
 
 
 class _Walk:
-    """The stack of a pickle machine that holds, in place of objects, their depth and text.
+    """Stack of a pickle machine that holds the depth and text of objects in place of the objects.
 
     Attributes:
-        names: Functions and classes that were named, module.name.
-        deepest: Largest number of tuples in each other.
+        names: Functions and classes that were named, as module.name.
+        deepest: Largest number of nested tuples.
     """
 
     def __init__(self) -> None:
@@ -167,7 +171,7 @@ class _Walk:
         self._memo: dict[int, tuple[int, str]] = {}
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Take the next instruction. Raises an IndexError or KeyError where it cannot be."""
+        """Execute the next instruction. Raises IndexError or KeyError where that is impossible."""
         name, stack = opcode.name, self._stack
         if name == "MARK":
             stack.append(None)
@@ -197,7 +201,7 @@ class _Walk:
 
 
 def _check_names(file: Path, names: Iterable[str]) -> None:
-    """Raise UserError for what is no part of weights."""
+    """Raise UserError for functions and classes that weights do not need."""
     for name in names:
         module, _, leaf = name.rpartition(".")
         shown = printable(name[:60])
@@ -211,7 +215,7 @@ def _check_names(file: Path, names: Iterable[str]) -> None:
 
 
 def code_in(file: Path, name: str = "") -> UserError:
-    """The refusal of a file with objects that could run code, of which `name` is the first."""
+    """Return the error for a file whose objects could run code; `name` is the first of them."""
     what = f" ({name})" if name else ""
     return UserError(
         f"{file} holds pickled objects other than weights{what}; they could run code and were not "

@@ -1,6 +1,6 @@
-"""Weights from elsewhere: a file of another framework, or a checkpoint of ours, to a backbone.
+"""Backbones and teachers from checkpoints of burn's and from files of other frameworks.
 
-Nothing in a file is executed: pickles open with `weights_only=True`.
+Nothing in a file is executed: pickles are opened with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -42,24 +42,31 @@ from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 
 # A file of weights may hold a network several times (its momentum copy, an optimizer's two
-# averages), and heads and queues beside it. A file larger than that is not of this network.
+# averages), and heads and queues beside it. A larger file does not belong to the network.
 _COPIES = 16
 _ALLOWANCE = 2 * 2**30  # bytes
-_LARGEST = 16 * 2**30  # bytes, where the network is not known before
+_LARGEST = 16 * 2**30  # bytes, where the network is not known in advance
 _FORMATS = "see burn pretrain --help for the known formats"
 
 
 def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0) -> Backbone:
-    """The backbone of a checkpoint, in its precision, in eval mode.
+    """Return the backbone of a checkpoint, at its precision, in eval mode.
 
-    fresh: the same network with new weights drawn from `seed` instead.
+    Args:
+        checkpoint: The checkpoint.
+        fresh: Whether the network gets new weights instead of the checkpoint's.
+        seed: Random seed of the new weights.
+
+    Raises:
+        UserError: The description is damaged, needs a plugin that is not loaded, or the weights do
+            not fit it.
     """
     torch.manual_seed(seed)
     return _late_backbone_from(checkpoint, fresh=fresh).make()
 
 
 def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateBackbone:
-    """The same, built when it is first needed, from torch's global random state."""
+    """Return a checkpoint's backbone, to be built later from torch's global random state."""
     origin, weights = checkpoint.origin, take(checkpoint.weights, "backbone.")
     require_plugins(checkpoint.meta.get("plugins"), "backbone", BACKBONES, origin)
     try:
@@ -69,7 +76,8 @@ def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateB
     except (KeyError, TypeError, ValueError) as error:
         reason = printable(str(error))
         raise UserError(f"{origin}: its description is damaged: {reason}") from error
-    # Its size is the description's: it is compared before memory is set aside for it.
+    # The description decides how much memory the network takes: it is compared with the weights
+    # before that memory is allocated.
     expected = described.state_dict()
     unknown = [name for name in weights if name not in expected]
     if misfit := _problems(weights, unknown, expected):
@@ -88,12 +96,14 @@ def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateB
 
 @dataclass(frozen=True)
 class Teacher:
-    """A float network to learn from, in eval mode.
+    """Float network to learn from, in eval mode.
 
-    network: built when it is first needed. head: projection head, features (batch, d) -> embedding,
-    or None. classifier: class logits of a network trained with labels, or None. origin: where it
-    came from, as plain JSON values; labels in it names the data whose labels it was trained with,
-    where that is known.
+    Attributes:
+        network: The backbone, which a `LateBackbone` builds when it is first needed.
+        head: Projection head, features (batch, d) -> embedding, or None.
+        classifier: Linear layer to the class logits of a network trained with labels, or None.
+        origin: Where the network came from, as plain JSON values; `labels` in it names the data
+            whose labels it was trained with, where that is known.
     """
 
     network: Backbone | LateBackbone
@@ -108,12 +118,17 @@ class Teacher:
 
 
 def load_teacher(spec: str) -> Teacher:
-    """A pretrained network, with the heads that its file holds.
+    """Load a pretrained network with the heads that its file holds.
 
-    spec: PATH, ARCHITECTURE:FILE, hub:NAME or lite0, as `layouts.TEACHER_SYNTAX` explains. Every
-    weight of the architecture must be in the file with its shape, and no others but those that are
-    known to lie beside it. Raises UserError otherwise, naming the first of them and the nearest
-    format.
+    Every weight of the architecture must be in the file with its shape, and no others but those
+    that are known to lie beside it.
+
+    Args:
+        spec: PATH, ARCHITECTURE:FILE, hub:NAME or lite0, as `layouts.TEACHER_SYNTAX` explains.
+
+    Raises:
+        UserError: There is no such network, or its file does not fit; the message names the first
+            weight that does not, and the nearest format.
     """
     source = _read(spec)
     width = source.network.num_features
@@ -126,16 +141,24 @@ def load_teacher(spec: str) -> Teacher:
 
 
 def load_backbone(spec: str) -> tuple[Backbone, dict[str, Any]]:
-    """`load_teacher` without the heads: the backbone in eval mode, and where it came from."""
+    """Load a pretrained network as `load_teacher` does, but without heads.
+
+    Returns:
+        The backbone in eval mode, and where it came from as plain JSON values.
+
+    Raises:
+        UserError: As `load_teacher`.
+    """
     source = _read(spec)
     return source.network.build(), source.origin
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A backbone whose weights are read, and the state dicts of what follows it.
+    """Backbone whose weights were read, and the state dicts of its heads.
 
-    classifiers: names of the modules that may be its classifier.
+    Attributes:
+        classifiers: Names of the modules that may be its classifier.
     """
 
     network: LateBackbone
@@ -161,11 +184,11 @@ def _read(spec: str) -> _Source:
         return _read_theirs(spec, *_download(file_name))
     config = BackboneConfig(name) if name in BACKBONES or "." not in name else _tagged(name)
     if not file_name:
-        raise UserError(f"--teacher {spec}: give a file of weights behind the colon")
+        raise UserError(f"--teacher {spec}: give a file of weights after the colon")
     file = expand(file_name)
     found = status_of(file)
     if found is None or stat.S_ISDIR(found.st_mode):
-        describe_backbone(config, Precision.FLOAT)  # a wrong name comes before a wrong file
+        describe_backbone(config, Precision.FLOAT)  # a wrong name is reported before a wrong file
         raise UserError(f"no weights file at {file_name}")
     return _read_theirs(spec, config, file)
 
@@ -174,13 +197,13 @@ def _read_ours(spec: str) -> _Source:
     file = find_checkpoint(Path(spec))
     if file.suffix in (".pth", ".pt", ".tar", ".bin"):
         raise UserError(
-            f"{file} is no checkpoint of burn's: for weights from elsewhere name their "
+            f"{file} is not a checkpoint of burn's: for weights from elsewhere name their "
             f"architecture, ARCHITECTURE:{spec}"
         )
     checkpoint = load_checkpoint(file)
     network = _late_backbone_from(checkpoint)
     head = take(checkpoint.weights, "head.")
-    layers = take(head, "layers.")  # lightly's heads hold theirs by this name
+    layers = take(head, "layers.")  # the name under which lightly's heads hold their layers
     head = layers if len(layers) == len(head) else head
     classifier = {k: v for k, v in checkpoint.weights.items() if k.startswith("classifier.")}
     _check_numbers({**head, **classifier}, {}, checkpoint.origin)
@@ -206,13 +229,17 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
 
     origin = _origin(spec, config.name, found.layout.name, file)
     return _Source(
-        LateBackbone(described, make), _classifiers(described), found.head, found.classifier, file,
+        LateBackbone(described, make),
+        _classifiers(described),
+        found.head,
+        found.classifier,
+        file,
         origin,
-    )  # fmt: skip
+    )
 
 
 def _weights_of(backbone: Backbone) -> nn.Module:
-    """What holds the weights by the names of the architecture's authors."""
+    """Return the module that holds the weights by the names of the architecture's authors."""
     model = backbone if backbone.config.name in BACKBONES else backbone.model
     assert isinstance(model, nn.Module)
     return model
@@ -223,7 +250,7 @@ def _origin(spec: str, name: str, layout: str, file: Path) -> dict[str, Any]:
 
 
 def _tagged(name: str) -> BackboneConfig:
-    """The config of a timm name with a tag, with the normalisation that the tag stands for."""
+    """Return the config of a timm name, with the normalization that belongs to its tag."""
     from burn.backbones.float import published  # timm is slow to import
 
     about = published(name)
@@ -236,9 +263,10 @@ def _triple(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _download(name: str) -> tuple[BackboneConfig, Path]:
-    """The weights that timm publishes under a name, from the hub or its cache.
+    """Fetch the weights that timm publishes under a name, from the hub or its cache.
 
-    `timm.create_model(pretrained=True)` is not used: it loads what fits and keeps quiet.
+    `timm.create_model(pretrained=True)` is not used, because it loads what fits and does not report
+    the rest.
     """
     import huggingface_hub
 
@@ -248,8 +276,8 @@ def _download(name: str) -> tuple[BackboneConfig, Path]:
     if not about.hf_hub_id:
         raise UserError(f"timm publishes no weights of {name}: give {name}:FILE")
     if "." not in name and about.tag:
-        name = f"{name}.{about.tag}"  # which one is the default may change
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry
+        name = f"{name}.{about.tag}"  # timm may change its default tag
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every retry
     files = ("model.safetensors", "pytorch_model.bin")
     if about.hf_hub_filename:
         safe = Path(about.hf_hub_filename).with_suffix(".safetensors").name
@@ -258,10 +286,10 @@ def _download(name: str) -> tuple[BackboneConfig, Path]:
     for file in files:
         try:
             fetched = Path(huggingface_hub.hf_hub_download(about.hf_hub_id, file, etag_timeout=3))
-        except Exception as error:  # the network's, the hub's or the disk's, of many kinds
+        except Exception as error:  # network, hub and disk raise many kinds
             reason = type(error).__name__
             if reason not in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
-                break  # no other file will come either
+                break  # the other file cannot be fetched either
         else:
             return _tagged(name), fetched
     raise UserError(
@@ -276,12 +304,12 @@ def _sha256(file: Path) -> str:
 
 
 def read_weights(file: Path, network: int | None = None) -> Any:
-    """What a file of weights holds: .safetensors, or a pickle of tensors, nothing of it executed.
+    """Read a file of weights: .safetensors, or a pickle of tensors, of which nothing is executed.
 
     Args:
         file: Path of the file.
-        network: Bytes of the network that is expected in it, which bound the file's. Default:
-            16 GiB are accepted.
+        network: Size in bytes of the network that is expected in the file, which bounds the size of
+            the file. Default: 16 GiB are accepted.
 
     Returns:
         A dict of tensors, or whatever else was saved.
@@ -298,7 +326,7 @@ def read_weights(file: Path, network: int | None = None) -> Any:
         check_torch_file(file, limit)
         # A Namespace holds values alone: DINO and timm keep their options in one.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
-            warnings.simplefilter("ignore")  # torch's remarks about odd pickles, before it refuses
+            warnings.simplefilter("ignore")  # torch warns of odd pickles before it refuses them
             content = torch.load(file, map_location="cpu", weights_only=True)
     except UserError:
         raise
@@ -311,14 +339,14 @@ def read_weights(file: Path, network: int | None = None) -> Any:
         raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
     except MemoryError as error:
         raise UserError(f"{file} does not fit into memory") from error
-    except Exception as error:  # whatever a damaged file makes of the reader
+    except Exception as error:  # a damaged file may raise anything
         raise UserError(damaged) from error
     check_tensors(content, file)
     return content
 
 
 def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
-    """The file's weights by the first format that they fit to the last name and shape.
+    """Sort the file's weights by the first layout whose names and shapes they all fit.
 
     Names are tried as they are, then as timm converts those of the architecture's first authors.
     """
@@ -359,20 +387,20 @@ def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Bac
 
 
 def _convert(found: Sorted, model: nn.Module, classifiers: Collection[str]) -> Sorted | None:
-    """The same after timm's conversion for files of the model's kind, where it has one."""
+    """Return the same after timm's conversion for models of this kind, or None if it has none."""
     module = sys.modules[type(model).__module__]
     function = getattr(module, "checkpoint_filter_fn", None)
     prefix = found.layout.prefix
     below = found.backbone | found.classifier | take(found.unknown, prefix)
     if function is None or _stems(below) - _stems(model.state_dict()):
-        return None  # of a stem of another size timm would resample the kernels: another network
+        return None  # timm would resample the kernels of a stem of another size: another network
     options: dict[str, Any] = {}
     if "adapt_layer_scale" in inspect.signature(function).parameters:
         options["adapt_layer_scale"] = True  # DeiT III's names
     try:
         with redirect_stdout(None):
             converted = function(below, model, **options)
-    except Exception:  # made for files of the kind alone: others break it in any way
+    except Exception:  # it may raise anything for files of other models
         return None
     tensors = tensors_in(converted, Layout("", None, ""))
     layout = replace(found.layout, prefix="", head=(), beside=())
@@ -382,22 +410,22 @@ def _convert(found: Sorted, model: nn.Module, classifiers: Collection[str]) -> S
 
 
 def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
-    """Shapes of the kernels that look at images."""
+    """Return the shapes of the kernels that look at images."""
     return {t.shape for t in weights.values() if t.ndim == 4 and t.shape[1] == 3}
 
 
 def _check_attention(layout: Layout, model: nn.Module, name: str) -> None:
-    """Weights of attention have the same shapes whatever the number of its heads."""
+    """Raise UserError where the number of attention heads, which no shape shows, is another."""
     number = next((m.num_heads for m in model.modules() if hasattr(m, "num_heads")), None)
     if layout.attention_heads and number not in (None, layout.attention_heads):
         raise UserError(
-            f"{layout.name}'s transformers have {layout.attention_heads} heads of attention, "
-            f"{name} has {number}: its weights there would be another function"
+            f"{layout.name}'s transformers have {layout.attention_heads} attention heads, but "
+            f"{name} has {number}: with these weights it would compute another function"
         )
 
 
 def _classifiers(backbone: Backbone) -> list[str]:
-    """Names that the classifier may have: timm's for the architecture, and the common ones."""
+    """Return names that the classifier may have: timm's for the architecture, then common ones."""
     names: Any = ()
     if backbone.config.name not in BACKBONES:
         names = cast(Any, backbone).model.pretrained_cfg.get("classifier") or ()
@@ -408,7 +436,7 @@ def _classifiers(backbone: Backbone) -> list[str]:
 def _problems(
     weights: Mapping[str, Tensor], unknown: Collection[str], expected: Mapping[str, Tensor]
 ) -> str:
-    """What does not fit, the first two things of it; empty where all does."""
+    """Describe what does not fit, at most two kinds of problems; empty where all fits."""
     found, wanted = ({n: tuple(t.shape) for n, t in of.items()} for of in (weights, expected))
     return problems(found, wanted, unknown)
 

@@ -1,1 +1,1 @@
-"""A module for each command, whose `run` takes its arguments."""
+"""The commands, one module each. Every `run` raises UserError for errors that the user can fix."""

@@ -18,17 +18,20 @@ def run(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "ablate",
         "Train a BURN recipe with one choice changed at a time, at equal budget, and evaluate\n"
-        "every variant by kNN and linear evaluation. Interrupted, the same command goes on; later "
-        f"ones may add\ngroups and seeds.\n\ngroups:\n{named}",
+        "every variant by kNN and linear evaluation. After an interruption the same command "
+        f"continues; later\ncommands may add groups and seeds.\n\ngroups:\n{named}",
         "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
         "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
     )
     parser.add_argument(
-        "--groups", type=str, default="all", help="all, or names from above with commas between"
+        "--groups", type=str, default="all", help="all, or group names separated by commas"
     )
     options, ablation, execution = read_campaign(parser, arguments, Ablation)
     groups = groups_named(options.groups, ablation.labelled_teacher)
     ablate(
-        ablation, groups, execution, console,
+        ablation,
+        groups,
+        execution,
+        console,
         lambda results: print_results(results, options.json, ablation_table),
-    )  # fmt: skip
+    )

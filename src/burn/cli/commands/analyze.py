@@ -23,8 +23,8 @@ def run(arguments: list[str], console: Console) -> None:
     width = max(map(len, ANALYSES))
     parser = Parser(
         "analyze WHAT",
-        "An experiment of the paper that is no training run to its end: WHAT.svg, its numbers in "
-        "WHAT.csv,\nand in WHAT.md what was seen. --help after its name shows the settings.\n\n"
+        "Run one of the paper's small experiments. It writes a picture to WHAT.svg, its numbers to "
+        "WHAT.csv\nand a text to WHAT.md. --help after its name shows its settings.\n\n"
         + "\n".join(f"  {name:<{width}}  {about.title}" for name, about in ANALYSES.items()),
         "  burn analyze gradients --data cifar10/train.parquet --teacher runs/teacher \\\n"
         "      --out runs/gradients\n"
@@ -34,7 +34,7 @@ def run(arguments: list[str], console: Console) -> None:
         "      --budget 100000 --out runs/negatives",
     )
     parser.add_argument("what", type=str, help=", ".join(ANALYSES))
-    parser.add_argument("--out", type=str, required=True, help="folder for the three files")
+    parser.add_argument("--out", type=str, required=True, help="folder for these three files")
     kind = ANALYSES[what].options if what in ANALYSES else None
     if kind and fields(kind):
         parser.add_class_arguments(kind, as_group=False)

@@ -16,8 +16,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "compare",
         "Train several methods on the same images, network and budget, and evaluate them by kNN "
-        "and linear\nevaluation. Interrupted, the same command goes on; later ones may add methods "
-        "and seeds.",
+        "and linear\nevaluation. After an interruption the same command continues; later commands "
+        "may add methods\nand seeds.",
         "  burn compare --methods burn,s2bnn,mocov2 --data cifar/train.parquet \\\n"
         "      --test cifar/val.parquet --budget 400000 --teacher runs/teacher \\\n"
         "      --out runs/compared\n"
@@ -32,6 +32,9 @@ def run(arguments: list[str], console: Console) -> None:
     names = [name.strip() for name in options.methods.split(",")]
     methods = compared() if options.methods == "all" else names
     compare(
-        comparison, methods, execution, console,
+        comparison,
+        methods,
+        execution,
+        console,
         lambda results: print_results(results, options.json, comparison_table),
-    )  # fmt: skip
+    )

@@ -19,7 +19,7 @@ its settings, whose defaults are the paper's:
   knn        weighted k nearest neighbours, no training
   linear     a linear layer on the frozen backbone
   semi       fine-tuning on 1 % or 10 % of the labels, the best of nine learning rates
-  svm        one linear SVM a class on frozen features, full and few-shot
+  svm        one linear SVM for each class on frozen features, full and few-shot
   transfer   linear evaluation with the settings of one of the paper's five data sets
   detection  Faster R-CNN fine-tuned on images with boxes, VOC layout"""
 _EVALUATE_EXAMPLES = """\
@@ -44,12 +44,7 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
     )
-    parser.add_class_arguments(Request, as_group=False, skip={"checkpoint", "random_init"})
-    parser.add_argument(
-        "--random_init",
-        action="store_true",
-        help="the checkpoint's network with random weights: the floor",
-    )
+    parser.add_options(Request, skip=["checkpoint"])
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     kind = PROTOCOLS[protocol].config if protocol in PROTOCOLS else None
     if kind:

@@ -12,12 +12,12 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn export` with the arguments after its name."""
     parser = Parser(
         "export CHECKPOINT OUT",
-        "A checkpoint of burn's in another format.\n\n"
-        "onnx      the network in float for ONNX Runtime and others: `images`, float32 (batch, 3,\n"
-        "          size, size) on the scale 0 to 1, to `features`, and to `scores` where it has a\n"
-        "          linear classifier; batch normalisation is folded away\n"
-        "reactnet  a torch file for ReActNet's code, which builds reactnet_a with all strides 2\n"
-        "          alone, as the ImageNet recipes train it",
+        "Convert a checkpoint of burn's to another format.\n\n"
+        "onnx      the network in float for ONNX Runtime and others: from `images`, float32\n"
+        "          (batch, 3, size, size) in [0, 1], to `features`, and to `scores` if it has a\n"
+        "          linear classifier; batch normalization is folded\n"
+        "reactnet  a torch file for ReActNet's code, which can only build reactnet_a with all\n"
+        "          strides 2, as the ImageNet recipes train it",
         "  burn export runs/student student.onnx\n"
         "  burn export runs/teacher teacher.onnx --image-size 64\n"
         "  burn export runs/imagenet runs/imagenet.pth.tar --format reactnet",
@@ -25,22 +25,26 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write")
     parser.add_argument(
-        "--format", type=str | None, default=None,
+        "--format",
+        type=str | None,
+        default=None,
         help="onnx, or reactnet (liuzechun/ReActNet); default: onnx for a name that ends in .onnx",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--image_size", type=int | None, default=None,
-        help="side in pixels of onnx's images; default: the training views'",
-    )  # fmt: skip
+        "--image_size",
+        type=int | None,
+        default=None,
+        help="side in pixels of the images for onnx; default: that of the training views",
+    )
     options = parser.read(arguments)
     onnx = options.out.endswith(".onnx")
     format = options.format or ("onnx" if onnx else None)
     if format is None:
         raise UserError("give --format, onnx or reactnet: see burn export --help")
     if format not in ("onnx", "reactnet"):
-        raise UserError(f"cannot export to {format!r}: onnx or reactnet")
+        raise UserError(f"cannot export to {format!r}: give onnx or reactnet")
     if onnx and format != "onnx":
-        raise UserError(f"{options.out}: .onnx is not how a file of format {format} ends")
+        raise UserError(f"{options.out} ends in .onnx, but --format is {format}: change one")
     from burn.core.paths import expand
 
     checkpoint, out = expand(options.checkpoint), expand(options.out)

@@ -11,23 +11,27 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn import` with the arguments after its name."""
     parser = Parser(
         "import FILE",
-        "A published checkpoint of a binary network becomes burn's: the same function but where a\n"
-        "sign's argument is exactly 0.",
+        "Convert a published checkpoint of a binary network to burn's format. It computes the\n"
+        "same function, except where the argument of a sign is exactly 0.",
         "  burn import model_best.pth.tar --format reactnet --out runs/reactnet.safetensors\n"
         "  burn import checkpoint.pth --format s2bnn --stage 2 --out runs/s2bnn.safetensors\n"
         "  burn import stage1.pth --format burn-release --stage 1 --out runs/stage1.safetensors",
     )
     parser.add_argument("file", type=str, help="torch file; nothing in it is executed")
     parser.add_argument(
-        "--format", type=str, required=True,
+        "--format",
+        type=str,
+        required=True,
         help="reactnet (liuzechun/ReActNet), burn-release, or s2bnn",
-    )  # fmt: skip
-    parser.add_argument("--out", type=str, required=True, help="our checkpoint, .safetensors")
+    )
+    parser.add_argument("--out", type=str, required=True, help="checkpoint to write, .safetensors")
     parser.add_argument(
-        "--stage", type=int | None, default=None,
+        "--stage",
+        type=int | None,
+        default=None,
         help="1: only the activations are binary, 2: the weights too; needed for burn-release and "
-        "s2bnn, whose files do not say it (default: what the file says)",
-    )  # fmt: skip
+        "s2bnn, whose files do not say it (default: as the file says)",
+    )
     options = parser.read(arguments)
     from burn.checkpoints.foreign.exchange import import_checkpoint
     from burn.core.paths import expand

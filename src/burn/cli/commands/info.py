@@ -18,17 +18,18 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn info` with the arguments after its name."""
     parser = Parser(
         "info NAME",
-        "Parameters, operations and size of a network, or of the one in a checkpoint; the contents "
-        "of a\npacked file.",
+        "Show parameters, operations and size of a network or of a checkpoint's network, or the "
+        "contents of\na packed file.",
         "  burn info reactnet_a --image-size 224 --classes 1000\n"
         "  burn info runs/student --json\n"
         "  burn info resnet50\n"
         "  burn info student.bnn",
     )
     parser.add_argument(
-        "name", type=str,
+        "name",
+        type=str,
         help="reactnet_a, a timm name, a checkpoint of burn's, or a packed file (.bnn)",
-    )  # fmt: skip
+    )
     parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
     parser.add_argument("--classes", type=int, default=0, help="outputs of a linear classifier")
     parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
@@ -53,7 +54,9 @@ def run(arguments: list[str], console: Console) -> None:
         )
     except UserError as error:
         if near and "unknown backbone" in str(error):
-            raise UserError(f"{options.name} is no run, checkpoint or backbone: {hint}") from error
+            raise UserError(
+                f"{options.name} is not a run, checkpoint or backbone: {hint}"
+            ) from error
         raise
     if options.json:
         print(json.dumps({**about, **asdict(cost), "ops": cost.ops}, indent=2))
@@ -63,12 +66,12 @@ def run(arguments: list[str], console: Console) -> None:
 
 
 def _packed_info(options: Any, file: Path) -> None:
-    """Print what `burn info FILE.bnn` shows."""
+    """Print the contents of a packed file, as `burn info FILE.bnn` shows them."""
     from burn.deploy.described import packed_facts, packed_table
 
     if (options.image_size, options.classes, options.width) != (None, 0, None):
         raise UserError(
-            f"{options.name} is a packed file, which is as it is: leave out --image-size, "
+            f"{options.name} is a packed file, which cannot be changed: leave out --image-size, "
             "--classes and --width"
         )
     facts = packed_facts(file)

@@ -16,9 +16,10 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn pack` with the arguments after its name."""
     parser = Parser(
         "pack CHECKPOINT OUT",
-        "A binary checkpoint (stage 2) as one file of bits, which burn-engine runs without torch.\n"
-        "The file is run and compared with the network before it gets its name. With --head it\n"
-        "names classes; burn evaluate linear --out DIR keeps the classifier that it trains in DIR.",
+        "Write a binary checkpoint (stage 2) as one packed file, which burn-engine runs without\n"
+        "torch. The file is run and compared with the network before it is renamed to OUT. With\n"
+        "--head it predicts classes; burn evaluate linear --out DIR keeps the classifier that it\n"
+        "trains in DIR.",
         "  burn pack runs/student student.bnn\n"
         "  burn evaluate linear runs/student --lr 0.003 --train photos/train --test photos/val \\\n"
         "      --out runs/student-linear\n"
@@ -29,15 +30,19 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
     parser.add_argument("out", type=str, help="file to write, .bnn")
     parser.add_argument(
-        "--head", type=str | None, default=None,
-        help="linear classifier: what evaluate linear kept (the folder or the file), or a "
-        "checkpoint or run that has one, of the same backbone",
-    )  # fmt: skip
+        "--head",
+        type=str | None,
+        default=None,
+        help="linear classifier: the folder or file that evaluate linear wrote, or a checkpoint or "
+        "run of the same backbone with a classifier",
+    )
     parser.add_argument(
-        "--results", type=str | None, default=None,
-        help="folder to whose results.jsonl the file's size, its agreement and the milliseconds of "
-        "an image here on one thread are added",
-    )  # fmt: skip
+        "--results",
+        type=str | None,
+        default=None,
+        help="folder; the file's size, its agreement with the network and its milliseconds per "
+        "image on one thread of this machine are added to the results.jsonl in it",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     options = parser.read(arguments)
     from burn.core.paths import expand
@@ -47,7 +52,7 @@ def run(arguments: list[str], console: Console) -> None:
     head = None if options.head is None else expand(options.head)
     kept = None if options.results is None else expand(options.results) / "results.jsonl"
     if kept:
-        append_results(kept, [])  # after packing would be late to find out
+        append_results(kept, [])  # find out before packing whether it can be written
     done = pack(expand(options.checkpoint), expand(options.out), head)
     speed: dict[str, float] = {}
     unkept: UserError | None = None
@@ -58,7 +63,7 @@ def run(arguments: list[str], console: Console) -> None:
         try:
             append_results(kept, results)
         except UserError as error:
-            unkept = error  # raised below, after the numbers are out
+            unkept = error  # raised below, after the numbers are printed
         speed = {r.metric: r.value for r in results if r.metric == "milliseconds"}
     if options.json:
         print(json.dumps({**asdict(done), **speed, "out": options.out}))

@@ -11,16 +11,16 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn report` with the arguments after its name."""
     parser = Parser(
         "report RUN…",
-        "What runs, results and comparisons hold, as one page that needs no network: did it work, "
-        "how it\nwas trained, the paper's numbers beside, curves, pictures. Each RUN is a folder "
-        "of pretrain,\nevaluate, compare, ablate, analyze or demo.",
+        "Write runs, results and comparisons as one HTML page that works offline: whether the "
+        "training worked,\nits settings, the paper's numbers for comparison, curves and pictures. "
+        "Each RUN is a folder of\npretrain, evaluate, compare, ablate, analyze or demo.",
         "  burn report runs/demo\n"
         "  burn report runs/student runs/evaluated --out student.html\n"
         "  burn report runs/compared runs/ablated runs/analysis --out all.html",
     )
-    parser.add_argument("run", type=str, nargs="+", help="folder with what burn left")
+    parser.add_argument("run", type=str, nargs="+", help="folder that burn wrote")
     parser.add_argument(
-        "--out", type=str, default="report.html", help="page to write, in the place of an older one"
+        "--out", type=str, default="report.html", help="page to write; an older page is replaced"
     )
     options = parser.read(arguments)
     from burn.core.paths import expand

@@ -1,1 +1,1 @@
-"""Images that need no download: digits, and drawn scenes with boxes."""
+"""Built-in images that need no download: handwritten digits, and scenes of digits with boxes."""

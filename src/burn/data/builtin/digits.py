@@ -1,4 +1,4 @@
-"""The built-in images: scikit-learn's 1,797 handwritten digits, 8×8 grey, shown at 32×32."""
+"""The built-in images: scikit-learn's 1,797 handwritten digits, enlarged from 8×8 to 32×32."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _SIDE = 32
 
 
 class Digits:
-    """1,437 images to train on or 360 held out, a fixed split with equal shares of each digit."""
+    """The handwritten digits: 1,437 images for training, or 360 for testing.
+
+    The split is fixed and stratified by digit.
+    """
 
     classes = tuple("0123456789")
 

@@ -18,18 +18,18 @@ from burn.core.errors import UserError
 from burn.data.base import Split
 from burn.data.builtin.digits import Digits
 
-_NAME = "digit-scenes-v1"  # another number for other pixels
+_NAME = "digit-scenes-v1"  # increase the number when the pixels change
 _COUNTS = {"train": 160, "val": 40, "test": 80}
 _HEIGHT, _WIDTH = 128, 160
-_HEIGHTS = (20, 56)  # of a digit, pixels
-_SMALL_HEIGHTS = (9, 13)  # of one that is marked difficult
-_OVERLAP = 0.12  # at most, of the smaller of two boxes
-_CONTRAST = 85  # at least, between a digit and the mean of what it covers, of 255
+_HEIGHTS = (20, 56)  # of a digit, in pixels
+_SMALL_HEIGHTS = (9, 13)  # of a small digit, which is marked difficult
+_OVERLAP = 0.12  # greatest overlap of two boxes, as a share of the smaller one
+_CONTRAST = 85  # least contrast of a digit with the mean of what it covers, in grey levels of 255
 
 
 @dataclass(frozen=True)
 class _Digit:
-    """Where a digit stands: pixels, half-open."""
+    """A digit of a scene; its box is in pixels, half-open."""
 
     name: str
     left: int
@@ -41,10 +41,13 @@ class _Digit:
 
 
 def digit_scenes() -> Path:
-    """The folder of the scenes, written on first use below $XDG_CACHE_HOME (or ~/.cache).
+    """Return the folder of the scenes, which is written on first use.
 
-    Where that cannot be written, it is a private folder among the temporary files. Raises
-    UserError where neither can.
+    It lies below $XDG_CACHE_HOME (or ~/.cache), or, if that cannot be written, in a private folder
+    among the temporary files.
+
+    Raises:
+        UserError: Neither folder can be written.
     """
     places = [place for place in (_cache(), _temporary()) if place is not None]
     for place in places:
@@ -59,9 +62,9 @@ def digit_scenes() -> Path:
 
 
 def write_digit_scenes(folder: Path) -> None:
-    """Write 160 scenes for train, 40 for val and 80 for test into `folder`; always the same.
+    """Write 160 scenes for train, 40 for val and 80 for test into a folder, always the same.
 
-    Scenes for test show only the digits that `Digits` holds out.
+    The scenes for test show only digits of the test split of `Digits`.
     """
     for name in ("Annotations", "ImageSets/Main", "JPEGImages"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,7 @@ def write_digit_scenes(folder: Path) -> None:
         (folder / "ImageSets" / "Main" / f"{split}.txt").write_text(text)
 
 
-# --- Where they are kept. ---
+# --- Storage. ---
 
 
 def _cache() -> Path | None:
@@ -95,7 +98,7 @@ def _cache() -> Path | None:
 
 
 def _temporary() -> Path | None:
-    """A folder that nobody else can write to, or None where its name is taken."""
+    """Return a temporary folder that no other user can write to, or None if there is none."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     place = Path(tempfile.gettempdir(), f"burn-{user}")
     try:
@@ -109,7 +112,7 @@ def _temporary() -> Path | None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """False as well where a cleaner of old files took some away."""
+    """Return whether the folder holds all files; a cleaner of old files may have removed some."""
     total = sum(_COUNTS.values())
     try:
         return (
@@ -122,7 +125,10 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _publish(place: Path) -> Path:
-    """Write beside, then rename: a folder of this name is whole, whoever else writes it."""
+    """Write the scenes beside their folder, then rename it.
+
+    A folder of the final name is complete even if several processes write at once.
+    """
     place.mkdir(parents=True, exist_ok=True)
     final, beside = place / _NAME, Path(tempfile.mkdtemp(prefix=f".{_NAME}-", dir=place))
     try:
@@ -139,11 +145,11 @@ def _publish(place: Path) -> Path:
     return final
 
 
-# --- What they show. ---
+# --- Drawing. ---
 
 
 def _draw(split: Split, count: int) -> Iterator[tuple[np.ndarray, list[_Digit]]]:
-    """Scenes as uint8 (height, width, 3), and the digits they show; none is shown twice."""
+    """Yield scenes, uint8 (height, width, 3), with their digits; no digit is drawn twice."""
     digits = Digits(split)
     assert digits.labels is not None
     seed = 0 if split == "train" else 1
@@ -163,7 +169,7 @@ def _draw(split: Split, count: int) -> Iterator[tuple[np.ndarray, list[_Digit]]]
 
 
 def _background(random: np.random.Generator) -> np.ndarray:
-    """A gradient between two colours, clouds or stripes, and a few shapes: int64 (h, w, 3)."""
+    """Draw a background: a gradient with clouds or stripes and a few shapes, int64 (h, w, 3)."""
     rows, columns = np.mgrid[:_HEIGHT, :_WIDTH]
     angle = random.uniform(0, 2 * np.pi)
     along = np.cos(angle) * columns / _WIDTH + np.sin(angle) * rows / _HEIGHT
@@ -183,7 +189,7 @@ def _background(random: np.random.Generator) -> np.ndarray:
     pixels += texture[..., None] * random.integers(20, 61)
     canvas = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
     draw = ImageDraw.Draw(canvas)
-    for _ in range(random.integers(0, 5)):  # what is no digit
+    for _ in range(random.integers(0, 5)):  # distractors
         x, y = int(random.integers(0, _WIDTH)), int(random.integers(0, _HEIGHT))
         w, h = (int(side) for side in random.integers(8, 60, 2))
         r, g, b = (int(value) for value in random.integers(0, 256, 3))
@@ -198,10 +204,13 @@ def _background(random: np.random.Generator) -> np.ndarray:
 
 
 def _place(
-    random: np.random.Generator, pixels: np.ndarray, placed: list[_Digit], ink: np.ndarray,
+    random: np.random.Generator,
+    pixels: np.ndarray,
+    placed: list[_Digit],
+    ink: np.ndarray,
     name: str,
-) -> None:  # fmt: skip
-    """Draw one digit where it hardly covers the others; no digit where there is no such place."""
+) -> None:
+    """Draw one digit where it hardly covers the others, or none if no such place is found."""
     kind = random.choice(["whole", "cut", "small", "covered"], p=[0.8, 0.08, 0.05, 0.07])
     low, high = _SMALL_HEIGHTS if kind == "small" else _HEIGHTS
     alpha = _stroke(ink, int(random.integers(low, high + 1)), random.uniform(0.85, 1.3))
@@ -209,14 +218,19 @@ def _place(
     for _ in range(40):
         left = int(random.integers(0, _WIDTH - width + 1))
         top = int(random.integers(0, _HEIGHT - height + 1))
-        if kind == "cut":  # by the left or the right edge, a quarter at most
+        if kind == "cut":  # the left or right edge of the scene cuts off a quarter at most
             missing = int(random.integers(1, max(2, width // 4 + 1)))
             left = -missing if random.random() < 0.5 else _WIDTH - width + missing
         right, bottom = left + width, top + height
         digit = _Digit(
-            name, max(left, 0), top, min(right, _WIDTH), bottom,
-            truncated=kind == "cut", difficult=kind in ("small", "covered"),
-        )  # fmt: skip
+            name,
+            max(left, 0),
+            top,
+            min(right, _WIDTH),
+            bottom,
+            truncated=kind == "cut",
+            difficult=kind in ("small", "covered"),
+        )
         if all(_overlap(digit, other) <= _OVERLAP for other in placed):
             break
     else:
@@ -226,7 +240,7 @@ def _place(
     colour = _colour(random, area.mean(axis=(0, 1)))
     before = area.copy()
     area[:] = (seen * colour + (255 - seen) * area + 127) // 255
-    if kind == "covered":  # a band of what lay there before, with a border, over three fifths
+    if kind == "covered":  # a band of blurred background with a border covers three fifths
         band = round(0.6 * height)
         start = int(random.integers(0, height - band + 1))
         area[start : start + band] = (before[start : start + band] + 3 * before.mean((0, 1))) // 4
@@ -235,17 +249,17 @@ def _place(
 
 
 def _stroke(ink: np.ndarray, height: int, stretch: float) -> np.ndarray:
-    """A digit's opacity in 0 … 255, int64, cut to its ink and enlarged to `height` pixels."""
+    """Return a digit's opacity in 0 … 255, int64, cropped to its ink and resized to `height`."""
     rows, columns = np.nonzero(ink > 128)
     tight = ink[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
     width = max(4, round(height * tight.shape[1] / tight.shape[0] * stretch))
     large = Image.fromarray(tight).resize((width, height), Image.Resampling.BICUBIC)
-    # 8×8 pixels enlarged are blurred: steepen the edge, open the holes
+    # An enlarged 8×8 digit is blurred: make its edges steeper and its holes open.
     return ((np.asarray(large).astype(np.int64) - 104) * 5 // 2).clip(0, 255)
 
 
 def _colour(random: np.random.Generator, background: np.ndarray) -> np.ndarray:
-    """A colour, int64 (3,), that stands out from a mean background in brightness."""
+    """Draw a colour, int64 (3,), whose brightness differs enough from the mean background."""
     weights = np.array([0.299, 0.587, 0.114])
     while True:
         colour = random.integers(0, 256, 3)
@@ -254,7 +268,7 @@ def _colour(random: np.random.Generator, background: np.ndarray) -> np.ndarray:
 
 
 def _overlap(a: _Digit, b: _Digit) -> float:
-    """Area of the intersection by that of the smaller box."""
+    """Return the area of the intersection divided by that of the smaller box."""
     width = min(a.right, b.right) - max(a.left, b.left)
     height = min(a.bottom, b.bottom) - max(a.top, b.top)
     areas = [(box.right - box.left) * (box.bottom - box.top) for box in (a, b)]

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in the python batches that torchvision downloads."""
+"""CIFAR-10 and CIFAR-100, in the Python batches that torchvision downloads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ from burn.core.errors import UserError
 from burn.core.inputs import read_bytes, status_of
 from burn.data.base import Split
 
-_MOST_BYTES = 2**28  # of a batch; the largest, CIFAR-100's, has 155 MB
-_MOST_TUPLES = 1000  # in a batch; they have a handful
+_MOST_BYTES = 2**28  # of a batch; the largest one, of CIFAR-100, has 155 MB
+_MOST_TUPLES = 1000  # in a batch; CIFAR's batches have a handful
 
 
 class Cifar:
-    """Images and labels of one split; `folder` holds the batches.
+    """The images and labels of one split of CIFAR-10 or CIFAR-100.
 
-    Raises UserError where a batch is missing, damaged or not CIFAR's.
+    Args:
+        folder: The folder of the batches.
+        split: The part to read.
+
+    Raises:
+        UserError: A batch is missing, damaged, or not one of CIFAR's.
     """
 
     def __init__(self, folder: Path, split: Split) -> None:
@@ -64,9 +69,10 @@ class Cifar:
 
 
 def _labels(found: Any) -> np.ndarray:
-    # Nested lists that share elements may stand for any number of values, which NumPy would visit.
+    # NumPy would visit every value of nested lists, of which there may be any number, since lists
+    # may share elements.
     if not isinstance(found, list) or not all(type(label) is int for label in found):
-        raise TypeError("labels that are no list of whole numbers")
+        raise TypeError("its labels are not a list of integers")
     return np.array(found, dtype=np.int64)
 
 
@@ -77,7 +83,7 @@ def _load(path: Path) -> dict[bytes, Any]:
     try:
         _require_small(pickled)
         content = _Unpickler(io.BytesIO(pickled), encoding="bytes").load()
-    except Exception as error:  # damaged pickles raise whatever their bytes happen to mean
+    except Exception as error:  # a damaged pickle may raise any exception
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise UserError(f"{path} is not a CIFAR batch: {reason}") from error
     if not isinstance(content, dict):
@@ -86,37 +92,37 @@ def _load(path: Path) -> dict[bytes, Any]:
 
 
 def _require_small(pickled: bytes) -> None:
-    """Raise for a pickle that asks for more memory than its bytes, or nests without end.
+    """Raise UnpicklingError for a pickle that allocates more memory than it has, or nests deeply.
 
-    The unpickler makes room for a memo of any number, and for a bytearray of any length, before it
-    looks for them; and hashing a tuple of tuples of tuples overflows the stack.
+    The unpickler allocates a memo for any index, and a bytearray of any length, before it reads
+    their contents; and hashing deeply nested tuples overflows the stack.
     """
     tuples = 0
     for count, (opcode, argument, _) in enumerate(pickletools.genops(pickled)):
         puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
         if puts and not 0 <= (argument or 0) <= count:
-            raise pickle.UnpicklingError("a memo of more entries than there are")
+            raise pickle.UnpicklingError("an index of its memo is out of range")
         if opcode.name == "BYTEARRAY8":
-            raise pickle.UnpicklingError("a bytearray, which no CIFAR batch holds")
+            raise pickle.UnpicklingError("it holds a bytearray, unlike CIFAR's batches")
         tuples += opcode.name.startswith(("TUPLE", "FROZENSET"))
         if tuples > _MOST_TUPLES:
-            raise pickle.UnpicklingError(f"more than {_MOST_TUPLES} tuples")
+            raise pickle.UnpicklingError(f"it holds more than {_MOST_TUPLES} tuples")
 
 
 class _PickledArray:
-    """Stands for an array of bytes; numpy's own unpickling would follow forged pointers."""
+    """Stand-in for an array of bytes; NumPy's own unpickling would follow forged pointers."""
 
     array: np.ndarray
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, data = state
         if not isinstance(dtype, _PickledByte) or is_fortran or not isinstance(data, bytes):
-            raise pickle.UnpicklingError("an array that is not plain uint8")
+            raise pickle.UnpicklingError("it holds an array that is not plain uint8")
         self.array = np.frombuffer(data, dtype=np.uint8).reshape(shape)
 
 
 class _PickledByte:
-    """Stands for the dtype uint8, the only one CIFAR has; its state does not matter."""
+    """Stand-in for the dtype uint8, the only one in CIFAR; its state does not matter."""
 
     def __setstate__(self, state: Any) -> None:
         pass
@@ -128,7 +134,7 @@ def _array(*_arguments: Any) -> _PickledArray:
 
 def _dtype(name: Any, *_arguments: Any) -> _PickledByte:
     if name not in ("u1", b"u1"):
-        raise pickle.UnpicklingError(f"an array of {name!r}, not uint8")
+        raise pickle.UnpicklingError(f"it holds an array of {name!r}, not uint8")
     return _PickledByte()
 
 
@@ -137,7 +143,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 class _Unpickler(pickle.Unpickler):
-    """CIFAR's batches are pickles: this one calls nothing but the stand-ins above."""
+    """An unpickler for CIFAR's batches that calls only the stand-ins above."""
 
     def find_class(self, module: str, name: str) -> Any:
         stand_ins = {

@@ -1,4 +1,4 @@
-"""Folders of images at any depth, whose subfolders may be classes."""
+"""A source that reads the image files of a folder; its subfolders may be classes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from burn.data.formats.walk import walk
 
 
 class Folder(ImageFiles):
-    """Images below a folder, at any depth.
+    """The images below a folder, at any depth.
 
-    Where every image lies exactly one folder down, and there are two such folders or more, those
-    folders are the classes; otherwise there are no labels.
+    If every image lies directly in a subfolder, and there are at least two such subfolders, the
+    subfolders are the classes; otherwise there are no labels.
 
-    root: the folder. skipped: how many other files lie there, by lower-case extension ("" without
-    one), hidden ones left out.
+    Args:
+        path: The folder.
+
+    Attributes:
+        root: The folder.
+        skipped: Number of other files by lower-case extension ("" for none), without hidden files.
+
+    Raises:
+        UserError: The folder holds no image, or a subfolder cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +43,7 @@ class Folder(ImageFiles):
                     self.skipped[Path(file).suffix.lower()] += 1
                 else:
                     full = Path(folder, file)
-                    # a dangling link counts as an image that cannot be read
+                    # A dangling link counts as an image that cannot be read.
                     size = full.stat().st_size if full.exists() else 0
                     if full.exists() and not full.is_file():
                         continue  # a pipe or a device would block
@@ -62,9 +69,14 @@ class Folder(ImageFiles):
 
 
 def skipped_files(counts: Mapping[str, int], *, others: bool = True) -> str:
-    """What a folder holds besides its images, in words; "" for nothing.
+    """Describe the files of a folder that are not read, in words.
 
-    counts: files by extension. others: name files that are no pictures, too.
+    Args:
+        counts: Number of files by extension.
+        others: Also count files that are not images.
+
+    Returns:
+        The description; "" if there is nothing to tell.
     """
     unread = sorted((e for e in counts if e in UNREAD_EXTENSIONS), key=lambda e: (-counts[e], e))
     parts = []

@@ -24,7 +24,7 @@ LISTS = (".txt", ".csv", ".lst")
 _MOST_TEXT = 2**31  # bytes
 _MOST_LINES = 50_000_000
 _LONGEST_LINE = 2**16  # bytes
-_MOST_SIZES = 200_000  # a file's size takes microseconds, over a network up to a millisecond
+_MOST_SIZES = 200_000  # looking up a file's size takes microseconds, up to 1 ms over a network
 _BESIDE_LIST = (".", "images", "images256", "data/vision/torralba/deeplearning/images256")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")  # all but tab
 _ENTRY = re.compile(r"(.*[^\s,])[\s,]+([0-9]{1,9})\s*", re.ASCII)
@@ -35,13 +35,13 @@ class Listing:
     """Labelled image files below a folder.
 
     Attributes:
-        name: of the data, for messages and results.
-        root: folder that the names are relative to.
-        names: paths below root, with /.
+        name: Name of the data for messages and results.
+        root: The folder that the names are relative to.
+        names: Paths below `root`, separated by /.
         labels: int64 (images,), in 0 … len(classes) - 1.
-        classes: names of the classes.
-        fingerprint: as a source's.
-        missing: number of images that were listed but have no file, and were left out.
+        classes: Names of the classes.
+        fingerprint: The fingerprint, as in `Source`.
+        missing: Number of images that are listed but have no file, and are left out.
     """
 
     name: str
@@ -54,20 +54,28 @@ class Listing:
 
 
 def digest(parts: Sequence[str]) -> str:
-    """16 hexadecimal digits that depend on every part and their order."""
+    """Return a hash of strings, 16 hexadecimal digits that depend on every part and their order."""
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def is_cub(folder: Path) -> bool:
-    """Whether the folder is laid out as CUB-200-2011."""
+    """Return whether a folder is laid out as CUB-200-2011."""
     own = ("image_class_labels.txt", "train_test_split.txt")
     return any((folder / file).is_file() for file in own)
 
 
 def read_cub(folder: Path, split: Split) -> Listing:
-    """CUB-200-2011 as it is unpacked: images.txt, the three files that go with it, and images/.
+    """List the images of CUB-200-2011.
 
-    Images without a file are left out and counted. Raises UserError for a malformed text file.
+    Images without a file are left out and counted.
+
+    Args:
+        folder: The unpacked folder, with images.txt, image_class_labels.txt, train_test_split.txt,
+            classes.txt and images/.
+        split: The part to list.
+
+    Raises:
+        UserError: A text file is missing or malformed, or no image has a file.
     """
     names_file, labels_file = folder / "images.txt", folder / "image_class_labels.txt"
     split_file, classes_file = folder / "train_test_split.txt", folder / "classes.txt"
@@ -98,15 +106,22 @@ def read_cub(folder: Path, split: Split) -> Listing:
 
 
 def is_birdsnap(folder: Path) -> bool:
-    """Whether the folder is laid out as Birdsnap."""
+    """Return whether a folder is laid out as Birdsnap."""
     return all((folder / file).is_file() for file in ("species.txt", "images.txt"))
 
 
 def read_birdsnap(folder: Path, split: Split) -> Listing:
-    """Birdsnap 1.1 as it is unpacked, with the images that its get_birdsnap.py could download.
+    """List the images of Birdsnap 1.1 that its script get_birdsnap.py could download.
 
-    They lie below download/images/ or images/. Many can no longer be downloaded: images without
-    a file are left out and counted. Raises UserError for a malformed text file.
+    Many images can no longer be downloaded: those without a file are left out and counted.
+
+    Args:
+        folder: The unpacked folder, with images.txt, species.txt, test_images.txt, and the images
+            below download/images/ or images/.
+        split: The part to list.
+
+    Raises:
+        UserError: A text file is missing or malformed, or no image has a file.
     """
     names_file, species_file = folder / "images.txt", folder / "species.txt"
     tests_file = folder / "test_images.txt"
@@ -114,14 +129,14 @@ def read_birdsnap(folder: Path, split: Split) -> Listing:
     for line, (text, common) in _table(species_file, "id", "common"):
         key = _integer(species_file, line, text, MOST_CLASSES)
         if key in species:
-            raise _malformed(species_file, line, f"id {key} is there twice")
+            raise _malformed(species_file, line, f"id {key} occurs twice")
         species[key] = common
     position = {key: i for i, key in enumerate(sorted(species))}
     labels: dict[str, int] = {}
     for line, (name, text) in _table(names_file, "path", "species_id"):
         _check_path(names_file, line, name)
         if name in labels:
-            raise _malformed(names_file, line, f"path {_shown(name)} is there twice")
+            raise _malformed(names_file, line, f"path {_shown(name)} occurs twice")
         key = _integer(names_file, line, text, MOST_CLASSES)
         if key not in position:
             raise _malformed(names_file, line, f"species {key} is not in species.txt")
@@ -131,7 +146,7 @@ def read_birdsnap(folder: Path, split: Split) -> Listing:
         if name not in labels:
             raise _malformed(tests_file, line, f"{_shown(name)} is not in images.txt")
         if name in tests:
-            raise _malformed(tests_file, line, f"path {_shown(name)} is there twice")
+            raise _malformed(tests_file, line, f"path {_shown(name)} occurs twice")
         tests.add(name)
     chosen = [entry for entry in labels.items() if (entry[0] in tests) == (split == "test")]
     ordered = tuple(species[key] for key in position)
@@ -141,14 +156,21 @@ def read_birdsnap(folder: Path, split: Split) -> Listing:
 
 
 def read_list(file: Path) -> Listing:
-    """A file of lines `path label` or `path,label`, such as Places205's train_places205.csv.
+    """Read a list of labelled images, such as Places205's train_places205.csv.
 
-    A path may hold spaces; a label is in 0 … 99,999, and so the classes are numbers. Paths are
-    relative to the list's folder or its parent, or to images/, images256/ or
-    data/vision/torralba/deeplearning/images256/ below these: where the first path has a file. A
-    missing file among the others stays in the list. The fingerprint depends on the list's text and
-    the sizes of the files; for a list of more than 200,000 images on the text alone.
-    Raises UserError for a malformed line or where the first file is nowhere.
+    A line is `path label` or `path,label`. A path may contain spaces; a label is in 0 … 99,999, and
+    the classes are named by these numbers. Paths are relative to the list's folder, to its parent,
+    or to images/, images256/ or data/vision/torralba/deeplearning/images256/ below these, whichever
+    contains the first listed file. Images whose file is missing stay in the list. The fingerprint
+    depends on the list's text and the sizes of the files, and only on the text for a list of more
+    than 200,000 images.
+
+    Args:
+        file: The list.
+
+    Raises:
+        UserError: The list is missing or empty, a line is malformed, or the first listed file is in
+            none of these folders.
     """
     names: list[str] = []
     labels: list[int] = []
@@ -182,7 +204,7 @@ def read_list(file: Path) -> Listing:
 def _with_files(
     name: str, root: Path, listed: list[tuple[str, int]], classes: tuple[str, ...]
 ) -> Listing:
-    """The listed images, (path, label) each, that have a file."""
+    """Make a listing of those images, (path, label) each, that have a file."""
     if not listed:
         raise UserError(f"{name} lists no image")
     sizes = [_size(root, image) for image, _ in listed]
@@ -202,7 +224,7 @@ def _with_files(
 
 
 def _size(root: Path, name: str) -> int | None:
-    """Bytes of a plain file, None where there is none."""
+    """Return the size of a regular file in bytes, or None if there is none."""
     try:
         info = (root / name).stat()
     except OSError:
@@ -211,7 +233,7 @@ def _size(root: Path, name: str) -> int | None:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Number, from 1, and text of each line that is not blank."""
+    """Yield number (from 1) and text of each line that is not blank."""
     if status_of(file) is None:
         raise UserError(f"{file} is missing")
     try:
@@ -236,7 +258,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def _by_id(file: Path, most: int = 10**9) -> dict[int, tuple[int, str]]:
-    """CUB's columns `id value` -> {id: (line, value)}."""
+    """Read a file of CUB, with columns `id value`, as {id: (number of the line, value)}."""
     rows: dict[int, tuple[int, str]] = {}
     for line, text in _lines(file):
         key, *value = text.split(None, 1)
@@ -244,7 +266,7 @@ def _by_id(file: Path, most: int = 10**9) -> dict[int, tuple[int, str]]:
             raise _malformed(file, line, f"{_shown(text)} is not two columns")
         number = _integer(file, line, key, most)
         if number in rows:
-            raise _malformed(file, line, f"id {number} is there twice")
+            raise _malformed(file, line, f"id {number} occurs twice")
         rows[number] = line, value[0].rstrip()
     if not rows:
         raise UserError(f"{file} is empty")
@@ -252,7 +274,7 @@ def _by_id(file: Path, most: int = 10**9) -> dict[int, tuple[int, str]]:
 
 
 def _table(file: Path, *columns: str) -> Iterator[tuple[int, list[str]]]:
-    """Birdsnap's tables: number of the line and the cells of these columns, tab-separated."""
+    """Read a tab-separated table of Birdsnap; yield a line's number and its cells in `columns`."""
     rows = _lines(file)
     line, text = next(rows, (0, ""))
     header = text.split("\t")
@@ -260,7 +282,7 @@ def _table(file: Path, *columns: str) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{file} is empty")
     for column in columns:
         if header.count(column) != 1:
-            raise _malformed(file, line, f"the header has not one column {column}")
+            raise _malformed(file, line, f"the header must have exactly one column {column}")
     chosen = [header.index(column) for column in columns]
     for line, text in rows:
         cells = text.split("\t")
@@ -290,7 +312,11 @@ def _shown(text: str) -> str:
 
 
 class LabeledFiles(ImageFiles):
-    """The images of a listing; `missing` counts those that it left out for want of a file."""
+    """A source of the images of a listing.
+
+    Attributes:
+        missing: Number of images that were left out because they have no file.
+    """
 
     def __init__(self, listing: Listing) -> None:
         self.name, self.fingerprint = listing.name, listing.fingerprint

@@ -1,9 +1,9 @@
-"""Parquet files of encoded images: which columns are read, and how much they may expand to.
+"""Parquet files of encoded images, with limits on how much memory they may expand to.
 
-A parquet file of some kilobytes can stand for gigabytes: rows that are null, one value that a
-dictionary repeats, pages that decompress to a thousand times their size. What a file declares is
-compared with its size before anything is decoded, and images are decoded in batches that take
-little memory even where every one of them is as large as the largest page.
+A parquet file of some kilobytes can expand to gigabytes: rows that are null, one value that a
+dictionary repeats, pages that decompress to a thousand times their size. The sizes that a file
+declares are compared with its own before anything is decoded, and images are decoded in batches
+that take little memory even if every image is as large as the largest page.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from burn.data.decode import UnreadableImage, check_bytes, decode
 from burn.data.formats.labeled import MOST_CLASSES, digest
 
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
-# Parquet hardly compresses JPEGs further; raw bitmaps, or PNGs of few colours, several times.
+# Parquet hardly compresses JPEGs; it compresses bitmaps or PNGs of few colours several times.
 _MOST_EXPANSION = 20  # times the size of a file
-_LEAST_LIMIT = 2**28  # bytes, which are no harm whatever the size
+_LEAST_LIMIT = 2**28  # bytes, which are harmless for a file of any size
 _BATCH_BYTES = 2**26  # of a batch, if each of its values were as large as a page
 _BATCH_ROWS = 2**16
-_HEADER_BYTES = 2**16  # of a page; statistics are most of it
+_HEADER_BYTES = 2**16  # of a page; statistics take most of it
 
 
 class Budget:
-    """How many bytes the images of some files may take together, as they are decoded.
+    """A limit on the bytes that the images of some files may take together in memory.
 
     Args:
-        name: Name of the data, for the message.
-        size: Bytes of the files.
+        name: Name of the data for the message.
+        size: Size of the files in bytes.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -47,7 +47,11 @@ class Budget:
         self.limit = self._left = max(_LEAST_LIMIT, _MOST_EXPANSION * size)
 
     def spend(self, count: int) -> None:
-        """Take `count` bytes. Raises UserError where they are more than are left."""
+        """Take `count` bytes, or give them back if it is negative.
+
+        Raises:
+            UserError: More bytes are taken than are left.
+        """
         self._left -= count
         if self._left < 0:
             raise UserError(
@@ -62,9 +66,9 @@ class Columns:
 
     Attributes:
         image: Name of the column of encoded images.
-        in_struct: Whether it holds {bytes, path} instead of bytes.
+        in_struct: Whether that column holds {bytes, path} instead of bytes.
         label: Name of the column of labels, or None.
-        class_names: Names of the classes, or () where the file does not tell them.
+        class_names: Names of the classes, or () if the file does not name them.
     """
 
     image: str
@@ -74,24 +78,27 @@ class Columns:
 
     @property
     def image_leaf(self) -> str:
-        """Path of the column of bytes."""
+        """Path of the column that holds the bytes of the images."""
         return f"{self.image}.bytes" if self.in_struct else self.image
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
-    """A parquet file of plausible size, and the columns to read.
+    """Open a parquet file after checking the sizes that it declares.
 
-    Whatever pyarrow finds wrong inside the `with` block becomes a UserError that names the file.
+    Errors of pyarrow inside the `with` block become a UserError that names the file.
+
+    Yields:
+        The file, and the columns to read.
 
     Raises:
-        UserError: The file is no regular file or damaged, lacks a column of images, or declares
-            more rows or bytes than a file of its size can hold.
+        UserError: The file is not a regular file or is damaged, lacks a column of images, or
+            declares more rows or bytes than a file of its size can hold.
     """
     size = require_regular(path)
     try:
-        # With a buffer, pages come one by one (of up to 1,024 images, as most are written);
-        # without, a row group comes as a whole.
+        # With a buffer, pages are read one by one (most hold up to 1,024 images); without, a row
+        # group is read as a whole.
         with pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False) as file:
             schema = file.schema_arrow
             image, in_struct = image_column_of(schema, path)
@@ -112,7 +119,14 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
 def images_in(
     path: Path, file: pq.ParquetFile, columns: Columns, group: int, most_rows: int = _BATCH_ROWS
 ) -> Iterator[pa.Array]:
-    """The encoded images of a row group, in order, some at a time: arrays of binary.
+    """Yield the encoded images of a row group in order, as binary arrays of some images each.
+
+    Args:
+        path: The file.
+        file: The opened file.
+        columns: Its columns.
+        group: Number of the row group.
+        most_rows: Greatest number of images of an array.
 
     Raises:
         UserError: A page expands to more than a file of its size can hold.
@@ -125,7 +139,7 @@ def images_in(
 
 
 def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> pa.ChunkedArray | None:
-    """The labels as int64, or None where there is no such column.
+    """Return the labels as int64, or None if there is no column of labels.
 
     Raises:
         UserError: A label is missing.
@@ -139,14 +153,14 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> pa.Chunke
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
-    """Raise UserError for a file that declares more than one of `size` bytes can hold."""
+    """Raise UserError if a file declares more rows or bytes than `size` bytes can hold."""
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     counts = [group.num_rows for group in groups]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
         raise UserError(f"{path} is not a readable parquet file: its numbers of rows disagree")
     if metadata.num_rows > max(_MOST_ROWS, size):
         raise UserError(
-            f"{path} declares {metadata.num_rows:,} rows in {size:,} bytes: these are no images"
+            f"{path} declares {metadata.num_rows:,} rows in {size:,} bytes: too many for images"
         )
     wanted = {columns.image_leaf, columns.label}
     expanded = sum(
@@ -166,10 +180,10 @@ def _check_expansion(path: Path, size: int, expanded: int) -> None:
 
 
 def _largest_page(path: Path, group: pq.RowGroupMetaData, columns: Columns) -> int:
-    """Bytes of the largest page of a row group's images, decompressed.
+    """Return the decompressed size in bytes of the largest page of a row group's images.
 
     Pages are decompressed into as much memory as their own headers ask for, whatever the file's
-    description says, and no value is larger than its page.
+    metadata say, and no value is larger than its page.
     """
     largest = 0
     with open_regular(path) as file:
@@ -190,14 +204,14 @@ def _largest_page(path: Path, group: pq.RowGroupMetaData, columns: Columns) -> i
 
 
 def _page_header(path: Path, file: BinaryIO, at: int) -> tuple[int, int, int]:
-    """Decompressed and compressed bytes of the page at an offset, and bytes of its header."""
+    """Return the decompressed and compressed sizes of the page at an offset, and its header's."""
     for count in (2**9, _HEADER_BYTES):
         file.seek(at)
         reader = _Thrift(file.read(count))
         try:
             fields = reader.struct()
             expanded, compressed = fields[2], fields[3]
-        except IndexError:  # a long header
+        except IndexError:  # the header is longer than the bytes that were read
             continue
         except (KeyError, ValueError):
             break
@@ -208,9 +222,10 @@ def _page_header(path: Path, file: BinaryIO, at: int) -> tuple[int, int, int]:
 
 
 class _Thrift:
-    """Integers of a struct in Thrift's compact protocol, of which the rest is passed over.
+    """A reader for the integers of a struct in Thrift's compact protocol; it skips other fields.
 
-    Raises IndexError where the bytes end before the struct does, ValueError for what is no struct.
+    Its methods raise IndexError if the bytes end before the struct does, and ValueError if the
+    bytes are not a struct.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -218,7 +233,7 @@ class _Thrift:
         self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Number of each integer field, and its value."""
+        """Read a struct; return the number and value of each integer field."""
         found: dict[int, int] = {}
         number = 0
         while kind := self._byte():
@@ -232,7 +247,7 @@ class _Thrift:
     def _value(self, kind: int, depth: int, in_list: bool = False) -> int | None:
         if depth > 8:
             raise ValueError
-        if kind in (1, 2):  # truth values, which have bytes of their own in lists alone
+        if kind in (1, 2):  # booleans, which take a byte of their own only in lists
             self.at += in_list
         elif kind == 3:
             self.at += 1
@@ -284,9 +299,17 @@ _LABEL_COLUMNS = ("label", "fine_label")
 
 
 def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
-    """Name of a parquet file's column of encoded images, and whether it is {bytes, path}.
+    """Find a parquet file's column of encoded images.
 
-    Raises UserError where there is none.
+    Args:
+        schema: The schema of the file.
+        path: The file, for messages.
+
+    Returns:
+        Name of the column, and whether it holds {bytes, path} instead of bytes.
+
+    Raises:
+        UserError: There is no such column, it holds something else, or a name occurs twice.
     """
     for column in (*_IMAGE_COLUMNS, *_LABEL_COLUMNS):
         if schema.names.count(column) > 1:
@@ -308,13 +331,18 @@ def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
 
 
 def label_column_of(schema: pa.Schema) -> str | None:
-    """Name of its column of labels: of whole numbers, or there is none."""
+    """Return the name of a parquet file's column of integer labels, or None if there is none."""
     column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
     return column if column and pa.types.is_integer(schema.field(column).type) else None
 
 
 def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """What Hugging Face's datasets wrote beside the schema; () for anything unexpected."""
+    """Return the class names that Hugging Face's datasets store with the schema, or () if none.
+
+    Args:
+        schema: The schema of the file.
+        column: Name of the column of labels.
+    """
     try:
         described = json.loads(schema.metadata[b"huggingface"])
         names = described["info"]["features"][column]["names"]
@@ -327,9 +355,17 @@ def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
 
 
 class Parquet:
-    """Encoded images in parquet files, held in memory as they are stored.
+    """A source of the images in parquet files, which are held in memory still encoded.
 
-    The classes are those that Hugging Face's description in the files names, otherwise numbers.
+    The classes are those that Hugging Face's metadata in the files name, otherwise numbers.
+
+    Args:
+        paths: The files.
+        name: Name of the data for messages and results.
+
+    Raises:
+        UserError: A file is damaged or expands to too many bytes, only some files have labels,
+            there are no images, or a label is missing or negative.
     """
 
     def __init__(self, paths: Sequence[Path], name: str) -> None:
@@ -354,14 +390,14 @@ class Parquet:
             if labels.min() < 0:
                 raise UserError(f"{name}: column label holds negative values")
             if labels.max() >= MOST_CLASSES:
-                return  # numbers of rows or hashes, not classes
+                return  # these are numbers of rows or hashes, not classes
             self.labels = labels
             numbers = tuple(str(i) for i in range(int(labels.max()) + 1))
             self.classes = names[0] if len(names[0]) >= len(numbers) else numbers
 
     @staticmethod
     def _read(path: Path, budget: Budget) -> tuple[pa.Table, tuple[str, ...]]:
-        """Columns image and, where there is one, label; the classes' names, if they are told."""
+        """Read a file's images and labels as columns `image` and `label`, and its class names."""
         chunks: list[pa.Array] = []
         with opened(path) as (file, columns):
             for group in range(file.metadata.num_row_groups):

@@ -1,8 +1,8 @@
-"""Shards: tars and parquet files of encoded images, read where they lie.
+"""Shards, i.e. tars and parquet files of encoded images, which are read in place.
 
-Opening reads every tar's headers, or every parquet file's footer and labels, and keeps 24 bytes an
-image. Images are read afterwards by position, and never written anywhere: names inside a tar are
-names for messages, so one that points outside its folder points nowhere.
+Opening shards reads every tar's headers, or every parquet file's footer and labels, and keeps 24
+bytes per image. Images are read afterwards by position, and are never written anywhere: names
+inside a tar only appear in messages, so a name that points outside the tar's folder is harmless.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from burn.data.formats.labeled import MOST_CLASSES, digest
 from burn.data.formats.parquet import Budget, Columns, images_in, opened, read_labels
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_MOST_NAME = 1 << 20  # bytes of a long name's own entry in a tar
-# Neighbouring images that are read at once: enough that a disk reads forwards and that row groups,
-# which are decoded again for each of their blocks, are not decoded too often; few enough to wait in
-# memory, many blocks together, and to mix well.
+_MOST_NAME = 1 << 20  # bytes of the entry in a tar that holds a long name
+# Neighbouring images that are read at once: enough for a disk to read sequentially, and for row
+# groups, which are decoded again for each of their blocks, not to be decoded too often; few enough
+# to hold many blocks in memory, and to shuffle well.
 _BLOCK_BYTES = 4 << 20
 _BLOCK_IMAGES = 512
 _PARQUET_ROWS = 16  # rows decoded at a time
@@ -38,8 +38,12 @@ _PARQUET_ROWS = 16  # rows decoded at a time
 class _Shard(Protocol):
     """One file of images.
 
-    groups: rows at which groups that are read from their beginning start, and the number of rows.
-    labels: int64 (rows,), or None. class_names: where the file tells them.
+    Attributes:
+        path: The file.
+        groups: The first row of each group of rows, and the number of rows. A group can only be
+            read from its beginning.
+        labels: int64 (rows,), or None.
+        class_names: Names of the classes; empty if the file has none.
     """
 
     path: Path
@@ -52,15 +56,22 @@ class _Shard(Protocol):
 
 
 class ShardedImages:
-    """A source of the images in shards; positions count through the shards in the order of names.
+    """A source of the images in shards.
+
+    Args:
+        shards: The shards; positions of images count through them in this order.
+        name: Name of the data for messages and results.
 
     Attributes:
-        name: of the data, for messages and results.
-        classes: names of the classes; numbers where the shards name none.
-        labels: int64 (images,), or None where there are none.
-        fingerprint: of the shards' names, sizes and numbers of images.
-        size: bytes of the shards.
-        bytes_per_image: encoded, on average.
+        name: Name of the data.
+        classes: Names of the classes; numbers if the shards name none.
+        labels: int64 (images,), or None if there are none.
+        fingerprint: Hash of the shards' names, sizes and numbers of images.
+        size: Size of all shards in bytes.
+        bytes_per_image: Average size of an encoded image in bytes.
+
+    Raises:
+        UserError: There are no images, or only some shards have labels.
     """
 
     def __init__(self, shards: Sequence[_Shard], name: str) -> None:
@@ -89,7 +100,7 @@ class ShardedImages:
         if labels.min() < 0:
             raise UserError(f"{self.name}: column label holds negative values")
         if labels.max() >= MOST_CLASSES:
-            return  # numbers of rows or hashes, not classes
+            return  # these are numbers of rows or hashes, not classes
         numbers = tuple(str(i) for i in range(int(labels.max()) + 1))
         names = shards[0].class_names
         self.labels, self.classes = labels, names if len(names) >= len(numbers) else numbers
@@ -102,27 +113,42 @@ class ShardedImages:
         return self._shards[number], position - int(self._starts[number])
 
     def describe(self, index: int) -> str:
-        """Shard, and member or row."""
+        """Return the name of an image for messages: the shard, and the member or row in it."""
         shard, row = self._locate(index)
         return shard.describe(row)
 
     def read(self, index: int) -> Tensor:
-        """uint8 (3, height, width), or UnreadableImage. One by one, parquet is slow."""
+        """Return an image, uint8 (3, height, width); random access to parquet files is slow.
+
+        Raises:
+            UnreadableImage: The image cannot be read or decoded.
+        """
         (encoded,) = self.encoded([index])
         return self.decode(index, encoded)
 
     def decode(self, index: int, encoded: bytes | None) -> Tensor:
-        """uint8 (3, height, width) of what `encoded` gave, or UnreadableImage."""
+        """Decode an image.
+
+        Args:
+            index: Position of the image.
+            encoded: Its bytes, or None, as `encoded` yields them.
+
+        Returns:
+            uint8 (3, height, width).
+
+        Raises:
+            UnreadableImage: There are no bytes, or they cannot be decoded.
+        """
         if not encoded:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
         try:
             return decode(encoded, self.name)
-        except UnreadableImage as error:  # names in a tar are looked up where they are needed
+        except UnreadableImage as error:  # a name in a tar is looked up only for an error
             reason = str(error).removeprefix(f"{self.name}: ")
             raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
 
     def encoded(self, positions: Sequence[int]) -> Iterator[bytes | None]:
-        """The bytes of images at ascending positions; None where they cannot be read any more."""
+        """Yield the bytes of images at ascending positions, None for images that cannot be read."""
         starts = np.searchsorted(positions, self._starts)
         for number, shard in enumerate(self._shards):
             chosen = positions[starts[number] : starts[number + 1]]
@@ -130,10 +156,15 @@ class ShardedImages:
                 yield from shard.read([int(p) - int(self._starts[number]) for p in chosen])
 
     def blocks(self, at_least: int) -> np.ndarray:
-        """Positions, 0 to the number of images, between which images are read at once.
+        """Cut the images into blocks that are read at once.
 
-        Blocks end with shards and row groups, and are so short that there are `at_least`, or as
-        many as images.
+        A block does not extend beyond a shard or a row group.
+
+        Args:
+            at_least: Least number of blocks; there are fewer only if there are fewer images.
+
+        Returns:
+            The positions of all boundaries, int64, from 0 to the number of images.
         """
         longest = int(_BLOCK_BYTES // max(1, self.bytes_per_image))
         longest = max(1, min(longest, _BLOCK_IMAGES, len(self) // at_least))
@@ -144,7 +175,7 @@ class ShardedImages:
         return np.unique(np.array(cuts, dtype=np.int64))
 
     def sample(self, count: int) -> SampledImages:
-        """The first images of every shard, `count` together, held in memory as they are stored."""
+        """Return the first images of every shard, `count` in all, held in memory still encoded."""
         rows = np.arange(len(self)) - np.repeat(self._starts[:-1], np.diff(self._starts))
         whole = int(np.searchsorted(np.cumsum(np.bincount(rows)), count, side="right"))
         chosen = np.flatnonzero(rows < whole)
@@ -155,9 +186,14 @@ class ShardedImages:
 
 
 class SampledImages:
-    """Some images of shards in memory: a source like any other.
+    """A source of some images of shards, held in memory.
 
-    positions: int64 (images,), ascending, in the shards. labels: as theirs.
+    Args:
+        images: The shards.
+        positions: int64 (images,), ascending positions in the shards.
+
+    Raises:
+        UserError: The images take much more memory than the size of the shards allows for.
     """
 
     def __init__(self, images: ShardedImages, positions: np.ndarray) -> None:
@@ -176,25 +212,37 @@ class SampledImages:
         return len(self.positions)
 
     def read(self, index: int) -> Tensor:
-        """uint8 (3, height, width), or UnreadableImage."""
+        """Return an image, uint8 (3, height, width).
+
+        Raises:
+            UnreadableImage: The image cannot be read or decoded.
+        """
         return self._images.decode(int(self.positions[index]), self._encoded[index])
 
     def describe(self, index: int) -> str:
-        """Shard, and member or row."""
+        """Return the name of an image for messages: the shard, and the member or row in it."""
         return self._images.describe(int(self.positions[index]))
 
 
 def open_shards(
     spec: str, split: Split = "train", advance: Callable[[int], None] = lambda _: None
 ) -> ShardedImages:
-    """The images in the shards that `spec` names.
+    """Open the shards that a specification names.
 
-    spec: a folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them.
-    Parquet as `open_source` takes it. Tars as WebDataset writes them: every regular member that is
-    named as an image is one; a member `KEY.cls` beside it holds its class as an ASCII number, the
-    key being a name up to the first dot after its folder. split: chooses among a folder's shards
-    `train-…` and `test-…` (or val, valid, validation) where it has both. advance: told the number
-    of images after every shard. Raises UserError for what is damaged, compressed, mixed or empty.
+    Parquet files have the columns that `open_source` describes. Tars are laid out as WebDataset
+    writes them: every regular member with the extension of an image is an image; a member `KEY.cls`
+    beside it holds its class as an ASCII number, where KEY is the member's path up to the first dot
+    of its file name.
+
+    Args:
+        spec: A folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them.
+        split: The part to open if a folder has shards `train-…` and `test-…` (or val, valid,
+            validation).
+        advance: Called after every shard with its number of images.
+
+    Raises:
+        UserError: A shard is damaged or compressed, the kinds of files are mixed, or there are no
+            images.
     """
     paths, name = _find(spec, split)
     shards: list[_Shard] = []
@@ -206,7 +254,7 @@ def open_shards(
 
 
 def _find(spec: str, split: Split) -> tuple[list[Path], str]:
-    """The shards, all of one kind, and the name of the data."""
+    """Return the shards, all of one kind, and the name of the data."""
     if not spec:
         raise UserError("stream: names no data: give stream:FOLDER, of .tar or .parquet files")
     path, name = expand(spec), spec
@@ -222,10 +270,10 @@ def _find(spec: str, split: Split) -> tuple[list[Path], str]:
     found = [file for file in found if not (file.name.startswith(".") or file.is_dir())]
     shards = [file for file in found if file.suffix in (".tar", ".parquet")]
     for shard in shards:
-        require_regular(shard)  # a link to nothing, or a pipe, is no reason to leave one out
+        require_regular(shard)  # a dangling link or a pipe is an error, and is not left out
     packed = [file for file in found if file.name.endswith(_COMPRESSED)]
     if packed:
-        raise UserError(f"{packed[0]} is compressed: unpack it to a plain .tar (gunzip, say)")
+        raise UserError(f"{packed[0]} is compressed: unpack it to a plain .tar, e.g. with gunzip")
     if not shards:
         raise UserError(f"{spec} holds no .tar and no .parquet file")
     if len({file.suffix for file in shards}) > 1:
@@ -237,11 +285,11 @@ def _find(spec: str, split: Split) -> tuple[list[Path], str]:
 
 
 class _Damaged(Exception):
-    """What is wrong with a tar."""
+    """Raised for a tar that cannot be read; the message follows the name of the tar."""
 
 
 class _Tar:
-    """The images of a tar, of which only places and labels are kept."""
+    """A tar of images; only the images' offsets, sizes and labels are held in memory."""
 
     class_names: tuple[str, ...] = ()
 
@@ -249,7 +297,7 @@ class _Tar:
         self.path = path
         places: list[tuple[int, int]] = []
         classes: list[int | None] = []
-        readable = True  # whether every class is a number
+        readable = True  # whether every class is a number so far
         key, seen, unlabelled = b"", None, 0
         try:
             with open_regular(path) as file:
@@ -280,11 +328,11 @@ class _Tar:
         if labels and readable:
             if len(labels) < len(classes):
                 row = classes.index(None)
-                raise UserError(f"{self.describe(row)} has no member .cls, though others have")
+                raise UserError(f"{self.describe(row)} has no .cls member, but other images do")
             self.labels = np.array(labels, dtype=np.int64)
 
     def read(self, rows: Sequence[int]) -> list[bytes | None]:
-        """Encoded images of ascending rows; None for what cannot be read any more."""
+        """Return the encoded images of ascending rows, None for those that cannot be read."""
         found: list[bytes | None] = []
         try:
             with open_regular(self.path) as file:
@@ -300,7 +348,10 @@ class _Tar:
         return found
 
     def describe(self, row: int) -> str:
-        """The name is looked up in the tar: a million names would be most of the memory."""
+        """Return the name of an image for messages.
+
+        The name is looked up in the tar, since a million names would take most of the memory.
+        """
         offset = int(self._places[row, 0])
         try:
             with open_regular(self.path) as file:
@@ -313,9 +364,12 @@ class _Tar:
 
 
 def _members(file: BinaryIO, length: int) -> Iterator[tuple[bytes, int, int]]:
-    """Name, offset and size of every regular file of a tar of so many bytes; raises _Damaged.
+    """Yield name, offset and size of every regular file of a tar of `length` bytes.
 
-    Python's tarfile takes a damaged header for the end, and four times as long.
+    Python's tarfile takes a damaged header for the end of the tar, and is four times as slow.
+
+    Raises:
+        _Damaged: The tar is damaged, compressed, or holds entries that are not supported.
     """
     at = 0
     long_name: bytes | None = None
@@ -326,15 +380,15 @@ def _members(file: BinaryIO, length: int) -> Iterator[tuple[bytes, int, int]]:
         if header == bytes(512):
             return
         if header[:2] == b"\x1f\x8b":
-            raise _Damaged("is compressed: unpack it to a plain .tar (gunzip, say)")
+            raise _Damaged("is compressed: unpack it to a plain .tar, e.g. with gunzip")
         if len(header) < 512:
             raise _Damaged(f"is cut off at byte {at + len(header)}, before its end mark")
         kind = header[156:157]
         size = _number(header[124:136])
         if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * 32:
-            raise _Damaged(f"is damaged at byte {at}, or no tar")
+            raise _Damaged(f"is damaged at byte {at}, or is not a tar")
         if kind == b"S" or size is None:
-            raise _Damaged(f"holds an entry at byte {at} that burn cannot read: write it anew")
+            raise _Damaged(f"holds an entry at byte {at} that burn cannot read: recreate the tar")
         if kind in b"123456":  # links, devices, folders and pipes have no contents
             size = 0
         elif long_size is not None and kind not in b"xgLK":
@@ -363,7 +417,7 @@ def _members(file: BinaryIO, length: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _number(field: bytes) -> int | None:
-    """Octal digits, or GNU's binary for numbers too large for them."""
+    """Parse a number of a header: octal digits, or GNU's binary format for large numbers."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b" \0")
@@ -373,7 +427,7 @@ def _number(field: bytes) -> int | None:
 def _extended(
     content: bytes, name: bytes | None, size: int | None
 ) -> tuple[bytes | None, int | None]:
-    """Name and size from an extended header's records `LENGTH KEY=VALUE`."""
+    """Update name and size from an extended header's records `LENGTH KEY=VALUE`."""
     at = 0
     while at < len(content):
         length, space, _ = content[at : at + 10].partition(b" ")
@@ -382,8 +436,10 @@ def _extended(
         record = content[at + len(length) + 1 : at + int(length) - 1]
         at += int(length)
         key, _, value = record.partition(b"=")
-        if key.startswith(b"GNU.sparse."):  # the contents are not the file's, but where it has any
-            raise _Damaged("holds a sparse file, which burn cannot read: write it anew")
+        if key.startswith(b"GNU.sparse."):  # the member then holds only the parts with data
+            raise _Damaged(
+                "holds a sparse file, which burn cannot read: recreate the tar without --sparse"
+            )
         if key == b"path":
             name = value
         elif key == b"size":
@@ -394,7 +450,7 @@ def _extended(
 
 
 def _split(name: bytes) -> tuple[bytes, bytes]:
-    """WebDataset's key and extension of a member."""
+    """Split the name of a member into WebDataset's key and extension."""
     folder, slash, file = name.rpartition(b"/")
     key, _, extension = file.partition(b".")
     return folder + slash + key, extension.lower()
@@ -409,13 +465,13 @@ def _is_image(name: bytes) -> bool:
 
 
 def _shown(name: bytes) -> str:
-    """A name from a tar, fit for a line of text."""
+    """Return a name from a tar as printable text."""
     text = name.decode("utf-8", "replace")
     return text if text.isprintable() else ascii(text)
 
 
 class _ParquetFile:
-    """The images of a parquet file, of which only the row groups' places and labels are kept."""
+    """A parquet file of images; only the row groups' first rows and the labels are in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -430,13 +486,13 @@ class _ParquetFile:
             self.class_names = columns.class_names
 
     def read(self, rows: Sequence[int]) -> list[bytes | None]:
-        """Encoded images of ascending rows; None for what cannot be read any more."""
+        """Return the encoded images of ascending rows, None for those that cannot be read."""
         found: list[bytes | None] = []
         try:
             with opened(self.path) as (file, columns):
                 found.extend(self._picked(file, columns, rows))
         except (UserError, IndexError):
-            found.extend([None] * (len(rows) - len(found)))  # gone, damaged or written anew
+            found.extend([None] * (len(rows) - len(found)))  # removed, damaged or replaced
         return found
 
     def _picked(
@@ -458,4 +514,5 @@ class _ParquetFile:
                 raise IndexError(f"{self.path} has lost rows")
 
     def describe(self, row: int) -> str:
+        """Return the name of an image for messages."""
         return f"{self.path} row {row}"

@@ -1,23 +1,26 @@
-"""Batches from shards: streamed in a shuffled order, disjoint by rank and worker, resumable.
+"""Batches streamed from shards in shuffled order, disjoint by rank and worker, and resumable.
 
-How an epoch comes about, as a function of (seed, epoch, rank, world) alone:
+The order of an epoch is a function of (seed, epoch, rank, world) alone:
 
 1. The images are cut into blocks of neighbours, of up to 4 MB or 512 images, and the blocks of all
-   shards are put in random order. Ranks, and in them eight lanes, take equal shares from its front;
-   what is left over at its end is different images every epoch.
-2. A lane takes turns among 16 of its blocks, and the result passes through a shuffle buffer.
-3. Batch b of a rank is lane b mod 8's next. Workers own no images, only batches: they read from a
-   block what their own batches need, so that the order does not depend on their number. A number
-   that divides 8 spares parquet work: otherwise several workers decode the same row groups.
+   shards are put in random order. From its beginning, each rank takes an equal share, which is
+   split into eight lanes. The images left over at its end are different ones in every epoch.
+2. A lane alternates between 16 of its blocks, and the result passes through a shuffle buffer.
+3. Batch b of a rank is the next batch of lane b mod 8. Workers own batches, not images: they read
+   from a block what their own batches need, so that the order does not depend on the number of
+   workers. A number that divides 8 is faster for parquet files: otherwise several workers decode
+   the same row groups.
 
-The order is worked out over positions when an epoch begins, so that who resumes knows which images
-are past without reading them. (The streams of Hugging Face's datasets promise less: a shuffle
-buffer is refilled on resuming, not restored; which worker reads what depends on their number; ranks
-whose shards differ in length end after different numbers of batches. See docs/log.md.)
+The order of positions is computed when an epoch begins, so that a resumed run knows which images
+were used without reading them. (The streams of Hugging Face's datasets guarantee less: a shuffle
+buffer is refilled on resuming, not restored; which worker reads what depends on the number of
+workers; ranks whose shards differ in length end after different numbers of batches. See
+docs/project/log.md.)
 
-In memory are the encoded images in the buffers, up to 4,096 a lane but at most 64 MB, and the
-blocks in turn: together about 0.8 GB a rank for images of ImageNet's size, whatever the number of
-workers; and in every worker the page of a parquet file that it is reading.
+Memory holds the encoded images in the buffers, up to 4,096 per lane but at most 64 MB, and the
+blocks that a lane alternates between: together about 0.8 GB per rank for images of ImageNet's size,
+whatever the number of workers. Every worker also holds the page of a parquet file that it is
+reading.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from burn.data.formats.shards import ShardedImages
 from burn.data.loader import EpochLoader, Item, Key, Transform, collate
 
 _LANES = 8
-_OPEN = 16  # blocks among which a lane takes turns
+_OPEN = 16  # blocks that a lane alternates between
 _BUFFER_IMAGES = 4096
 _BUFFER_BYTES = 64 << 20
 
@@ -44,7 +47,7 @@ Block = tuple[int, int]  # first position, and the one after the last
 
 
 class _Order:
-    """Which image comes when: the positions of a lane's batches in an epoch."""
+    """The order of images: which positions make up a lane's batches in an epoch."""
 
     def __init__(
         self, images: ShardedImages, batch_size: int, seed: int, rank: int, world: int
@@ -56,18 +59,18 @@ class _Order:
         self._buffer = max(2, min(_BUFFER_IMAGES, fit))
 
     def lane(self, epoch: int, lane: int) -> tuple[list[Block], np.ndarray]:
-        """The lane's blocks, and int64 (batches, batch_size) positions in them."""
+        """Return a lane's blocks, and its batches: positions, int64 (batches, batch_size)."""
         blocks = self._blocks(epoch, lane)
         random = np.random.default_rng((self._seed, epoch, self._rank, lane))
         order = _shuffled(blocks, self._buffer, random)
         return blocks, order.reshape(-1, self.batch_size)
 
     def _blocks(self, epoch: int, lane: int) -> list[Block]:
-        """The lane's share of all blocks in the epoch's order; at its ends, parts of blocks."""
+        """Return a lane's share of all blocks in the epoch's order; the first and last are cut."""
         order = np.random.default_rng((self._seed, epoch)).permutation(len(self._cuts) - 1)
         firsts, lasts = self._cuts[order], self._cuts[order + 1]
         ends = np.cumsum(lasts - firsts)
-        # Lane l takes batches l, l + 8, …: one more than later lanes where 8 does not divide.
+        # Lane l takes batches l, l + 8, …: one more than later lanes if 8 does not divide them.
         whole, more = divmod(self.num_batches, _LANES)
         before = self._rank * self.num_batches + lane * whole + min(lane, more)
         start = before * self.batch_size
@@ -79,7 +82,7 @@ class _Order:
 
 
 def _shuffled(blocks: Sequence[Block], buffer: int, random: np.random.Generator) -> np.ndarray:
-    """int64 (images,): the positions of 16 blocks in turn, through a shuffle buffer."""
+    """Shuffle the positions of blocks, int64 (images,): 16 blocks in turn, then a buffer."""
     groups = [_in_turns(blocks[i : i + _OPEN]) for i in range(0, len(blocks), _OPEN)]
     order = [position for group in groups for position in group.tolist()]
     held, coming = order[:buffer], order[buffer:]
@@ -91,16 +94,16 @@ def _shuffled(blocks: Sequence[Block], buffer: int, random: np.random.Generator)
 
 
 def _in_turns(blocks: Sequence[Block]) -> np.ndarray:
-    """int64: the first of every block, the second of every block, …"""
+    """Interleave blocks, int64: the first position of every block, the second of every block, …"""
     rows = [np.arange(first, stop) for first, stop in blocks]
     turns = np.concatenate([np.arange(len(row)) for row in rows])
     return np.concatenate(rows)[np.argsort(turns, kind="stable")]
 
 
 class _Reader:
-    """The images of one worker's share of a lane, from some batch to the epoch's end.
+    """Reads one worker's batches of a lane, from some batch to the end of the epoch.
 
-    A block is read when its first image is due; the others wait in memory for their turn.
+    A block is read when its first image is due; its other images are held in memory until then.
     """
 
     def __init__(self, images: ShardedImages, blocks: Sequence[Block], batches: np.ndarray) -> None:
@@ -108,11 +111,11 @@ class _Reader:
         self._ahead = np.sort(batches, axis=None)
         self._blocks = np.array(sorted(blocks)).reshape(-1, 2)
         self._waiting: dict[int, bytes | None] = {}
-        # Images of a size that their shards' sizes tell keep far below this.
+        # The images of usual shards stay far below this.
         self._budget = Budget(images.name, images.size)
 
     def batch(self) -> list[tuple[int, bytes | None]]:
-        """Positions and encoded images of the next batch."""
+        """Return positions and encoded images of the next batch."""
         return [(position, self._take(position)) for position in next(self._batches)]
 
     def _take(self, position: int) -> bytes | None:
@@ -129,12 +132,15 @@ class _Reader:
 
 
 class _Batches(Dataset[Batch]):
-    """(epoch, number of the batch in it) -> the batch; readers stay open for the next."""
+    """A dataset that maps (epoch, number of a batch) to the batch; it keeps its readers."""
 
     def __init__(
-        self, images: ShardedImages, transform: Transform, order: _Order,
+        self,
+        images: ShardedImages,
+        transform: Transform,
+        order: _Order,
         known_shape: tuple[int, int] | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._images, self._transform, self._order = images, transform, order
         self._known_shape = known_shape
         self._epoch = -1
@@ -142,7 +148,7 @@ class _Batches(Dataset[Batch]):
 
     def __getitem__(self, key: Key) -> Batch:
         epoch, number = key
-        if epoch != self._epoch:  # its lanes may now be other workers'
+        if epoch != self._epoch:  # its lanes may now belong to other workers
             self._epoch, self._readers = epoch, {}
         worker = get_worker_info()
         workers = 1 if worker is None else worker.num_workers
@@ -167,7 +173,7 @@ class _Batches(Dataset[Batch]):
 
 
 class _Numbers(Sampler[Key]):
-    """(epoch, number) of every batch of an epoch that is still to come."""
+    """Samples (epoch, number) of the remaining batches of an epoch, in order."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -182,20 +188,36 @@ class _Numbers(Sampler[Key]):
 
 
 class StreamLoader(EpochLoader):
-    """One rank's batches of streamed images.
+    """The data loader of training for shards: one rank's batches of random views.
 
-    batch_size: images a batch and rank; where all ranks' batches hold more than there are images,
-    as many as there are for each. Every rank has as many batches, and an epoch leaves out what
-    does not fill one for all. transform: as `burn.data.loader.random_views` makes it. rank: this
-    process's number of `world`. known_shape: as `collate` takes it. Raises UserError for
-    fewer images than ranks.
+    Every rank has the same number of batches; an epoch leaves out images that do not fill a batch
+    of every rank.
+
+    Args:
+        images: The shards.
+        transform: Draws the views of an image, e.g. `burn.data.loader.random_views`.
+        batch_size: Images per batch and rank; reduced if there are fewer images than that.
+        seed: The random seed of the order.
+        rank: Rank of this process.
+        world: Number of ranks.
+        workers: Number of data-loader workers.
+        known_shape: Number of views and dimension of the teacher's features if there is a cache.
+
+    Raises:
+        UserError: There are fewer images than ranks.
     """
 
     def __init__(
-        self, images: ShardedImages, transform: Transform, batch_size: int, seed: int,
-        rank: int = 0, world: int = 1, workers: int = 0,
+        self,
+        images: ShardedImages,
+        transform: Transform,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        workers: int = 0,
         known_shape: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if len(images) < world:
             raise UserError(f"{images.name} holds {len(images)} images for {world} processes")
         batch_size = min(batch_size, len(images) // world)
@@ -206,16 +228,20 @@ class StreamLoader(EpochLoader):
         self._order = {"world": world, "batch_size": batch_size}
 
     def state_dict(self) -> dict[str, int]:
-        """Batches handed out since the start of the stage, and what their order depends on."""
+        """Return the number of batches yielded in this stage, the world size and the batch size."""
         return {**super().state_dict(), **self._order}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after the batches of `state`. Raises UserError where the order would be another."""
+        """Continue after the batches that `state` counts.
+
+        Raises:
+            UserError: The number of ranks or the batch size, and so the order, has changed.
+        """
         for name, now in self._order.items():
             if state[name] != now:
-                what = {"world": "processes", "batch_size": "images a batch"}[name]
+                what = {"world": "processes", "batch_size": "images per batch"}[name]
                 raise UserError(
-                    f"a run on shards goes on in its order only with as many {what} as it was "
-                    f"begun with: {state[name]}, not {now}"
+                    f"a run on shards can only be resumed with the number of {what} that it was "
+                    f"started with: {state[name]}, not {now}"
                 )
         super().load_state_dict(state)

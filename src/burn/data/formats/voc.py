@@ -1,8 +1,8 @@
-"""Images with boxes in the layout of Pascal VOC.
+"""Images with boxes, in the layout of Pascal VOC.
 
 A folder holds Annotations/ID.xml, JPEGImages/ID.jpg (or .jpeg, .png) and the lists of ids
-ImageSets/Main/SPLIT.txt. Nothing outside it is ever opened: files are only looked up by the names
-that the two folders list.
+ImageSets/Main/SPLIT.txt. An id is only looked up in the listings of the first two folders, so that
+it cannot name a file outside of them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _DEFAULT_SPLITS: dict[Split, tuple[str, str]] = {
     "train": ("trainval", "train"),
     "test": ("test", "val"),
 }
-_LARGEST_XML = 4 * 2**20  # bytes; an annotation of hundreds of objects has less than a tenth
-_LARGEST_LIST = 64 * 2**20  # bytes; VOC's and COCO's lists together have a hundredth
+_LARGEST_XML = 4 * 2**20  # bytes; an annotation of hundreds of objects has less than a tenth of it
+_LARGEST_LIST = 64 * 2**20  # bytes; VOC's and COCO's lists together have a hundredth of it
 _LARGEST_SIDE = 2**16
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 
@@ -49,9 +49,9 @@ class Annotation:
 
     Attributes:
         boxes: float32 (objects, 4): left, top, right, bottom in pixels, counted from 0, right and
-            bottom exclusive: VOC's xmin - 1, ymin - 1, xmax, ymax. Inside the image.
+            bottom exclusive, i.e. VOC's xmin - 1, ymin - 1, xmax, ymax. Boxes lie inside the image.
         labels: int64 (objects,), positions in the source's classes.
-        difficult: bool (objects,): those that VOC's score leaves out.
+        difficult: bool (objects,); VOC's score ignores difficult objects.
     """
 
     boxes: np.ndarray
@@ -68,7 +68,7 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Item:
-    """One image and its annotation as read: before names become labels."""
+    """One image and its annotation as read, before class names become labels."""
 
     image: Path
     image_bytes: int
@@ -78,17 +78,26 @@ class _Item:
 
 
 class _Fault(Exception):
-    """Why an image or a box is left out."""
+    """Raised for an image or a box that is left out; the message says why."""
 
 
 class Voc:
-    """A `Source` of images with boxes; labels is None, as an image may hold several classes.
+    """A `Source` of images with boxes; `labels` is None, as an image may show several classes.
+
+    Args:
+        name: Name of the data for messages and results.
+        items: The images and their annotations.
+        classes: Names of the classes.
+        skipped: Lines for the attribute of that name.
 
     Attributes:
-        annotations: one for each image.
-        presence: int8 (images, classes): 1 with an object that is not difficult, 0 with difficult
-            ones only, -1 with none.
-        skipped: what was left out or fixed and why, one line each.
+        annotations: The annotation of each image.
+        presence: int8 (images, classes): 1 if the image shows an object of the class that is not
+            difficult, 0 if it shows only difficult ones, -1 if it shows none.
+        skipped: What was left out or fixed and why, one line each.
+
+    Raises:
+        UserError: The name of an object is none of `classes`.
     """
 
     labels: np.ndarray | None = None
@@ -125,9 +134,12 @@ class Voc:
         return len(self._items)
 
     def read(self, index: int) -> Tensor:
-        """uint8 (3, height, width) as stored: boxes refer to pixels before EXIF's rotation.
+        """Return an image, uint8 (3, height, width), without the rotation that EXIF asks for.
 
-        Raises UnreadableImage, also where the image is not of its annotation's size.
+        Boxes refer to the pixels as they are stored.
+
+        Raises:
+            UnreadableImage: The image cannot be decoded, or its size is not the annotation's.
         """
         item = self._items[index]
         image = decode(read_image(item.image), str(item.image), upright=False)
@@ -144,14 +156,20 @@ class Voc:
 
 
 def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) -> Voc:
-    """The images with boxes that `spec` names.
+    """Open the images with boxes that a specification names.
 
-    spec: FOLDER or FOLDER:SPLIT, or several joined by commas; FOLDER may also be the one that
-    holds the folder, as the devkit's does, or `digit-scenes`. Without SPLIT, train takes trainval
-    or else train, and test takes test or else val. classes: those of the training data; None takes
-    VOC's 20 where no other name occurs, otherwise the names that occur, sorted.
-    Raises UserError where a folder or split is missing, a label is none of `classes`, or no box is
-    left. Smaller faults are listed in the source's `skipped`.
+    Images and boxes with smaller faults are left out, and listed in the source's `skipped`.
+
+    Args:
+        spec: FOLDER or FOLDER:SPLIT, or several of them joined by commas. FOLDER may also be the
+            folder that contains it, as in VOC's devkit, or `digit-scenes`.
+        split: The part to read if there is no SPLIT: "train" reads trainval, or train if that does
+            not exist; "test" reads test, or else val.
+        classes: The classes of the training data. None takes VOC's 20 if no other name occurs, and
+            otherwise the names that occur, sorted.
+
+    Raises:
+        UserError: A folder or split is missing, a label is none of `classes`, or no box is left.
     """
     items: list[_Item] = []
     skipped: list[str] = []
@@ -163,7 +181,7 @@ def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) ->
         names.append(f"{part.strip().removesuffix(f':{name}')}:{name}")
         for item in _read_split(folder, name, skipped):
             if item.image in seen:
-                skipped.append(f"{item.image.stem} is listed twice: once is enough")
+                skipped.append(f"{item.image.stem} is listed twice: it is used once")
             else:
                 items.append(item)
                 seen.add(item.image)
@@ -179,7 +197,10 @@ def open_voc(spec: str, split: Split, classes: tuple[str, ...] | None = None) ->
 
 
 def is_voc(spec: str) -> bool:
-    """Whether `spec` is meant for `open_voc`: its first folder has annotations, or will have."""
+    """Return whether a specification is meant for `open_voc`: its first folder has annotations.
+
+    `digit-scenes`, whose folder is written on first use, counts as well.
+    """
     part = spec if _exists(spec) else spec.split(",")[0]
     folder = part if _exists(part) else part.rpartition(":")[0]
     if "digit-scenes" in (part, folder):
@@ -193,7 +214,7 @@ def _exists(path: str) -> bool:
         return bool(path) and bool(expand(path).stat())
     except PermissionError as error:
         raise UserError(f"{path}: no permission to look it up") from error
-    except (OSError, ValueError):  # too long for a name, for example
+    except (OSError, ValueError):  # for example, it is too long for a file name
         return False
 
 
@@ -202,7 +223,9 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
     if ":" in part and not _exists(part):
         folder, _, chosen = part.rpartition(":")
     if not folder:
-        raise UserError("an empty name among the data: give FOLDER or FOLDER:SPLIT, with commas")
+        raise UserError(
+            "the data contain an empty name: give FOLDER or FOLDER:SPLIT, several joined by commas"
+        )
     path = digit_scenes() if folder == "digit-scenes" else _with_annotations(folder)
     lists = path / "ImageSets" / "Main"
     there = list_folder(lists) if lists.is_dir() else []
@@ -211,7 +234,7 @@ def _folder_and_split(part: str, split: Split) -> tuple[Path, str]:
     for name in wanted:
         if name in splits:
             return path, name
-    # VOC has a file for each class and split as well: dog_train.txt
+    # VOC also has a file for each class and split, e.g. dog_train.txt.
     splits = [name for name in splits if name.rpartition("_")[2] not in splits or "_" not in name]
     known = f"there are {listed(splits, 20)}" if splits else "there is none"
     if chosen == "":
@@ -223,7 +246,7 @@ def _with_annotations(folder: str) -> Path:
     path = expand(folder)
     if not _exists(folder) or not path.is_dir():
         raise UserError(f"no data at {folder}: give a folder in VOC's layout, or digit-scenes")
-    list_folder(path)  # an error where it cannot be read, which globbing would take for empty
+    list_folder(path)  # raises if it cannot be read; globbing would find it empty
     if (path / "Annotations").is_dir():
         return path
     found = sorted(
@@ -235,7 +258,9 @@ def _with_annotations(folder: str) -> Path:
     if not found:
         raise UserError(f"{folder} holds no folder Annotations, as Pascal VOC's layout has it")
     if len(found) > 1:
-        raise UserError(f"{folder} holds several: choose among {', '.join(map(str, found))}")
+        raise UserError(
+            f"{folder} holds several such folders: choose among {', '.join(map(str, found))}"
+        )
     return found[0]
 
 
@@ -247,7 +272,7 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
     for line in lines:
         if not (columns := line.split()):
             continue
-        # an id may hold spaces, and in the file for one class a column follows it
+        # An id may contain spaces, and in the file of one class a second column follows it.
         ids = (line.strip(), line.rsplit(None, 1)[0].strip())
         key = next((id_ for id_ in ids if id_ in annotations or id_ in images), columns[0])
         xml, image = annotations.get(key), images.get(key)
@@ -269,7 +294,7 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
 
 
 def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
-    """The files of a folder, by what precedes the extension."""
+    """Return the files of a folder by their names without the extension."""
     found: dict[str, os.DirEntry[str]] = {}
     for entry in list_folder(folder):
         name = Path(entry.name)
@@ -280,13 +305,18 @@ def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, os.DirEntry[
 
 
 def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list[str]]:
-    """Width and height in pixels, the objects, and what is wrong with those left out or clipped."""
+    """Parse an annotation.
+
+    Returns:
+        Width and height in pixels, the objects, and a line for each object that is left out or
+        clipped.
+    """
     with open_regular(xml) as file:
         content = file.read(_LARGEST_XML + 1)
     if len(content) > _LARGEST_XML:
         raise _Fault(f"larger than {_LARGEST_XML >> 20} MiB")
-    # Entities can blow up or name other files. Without zero bytes the text is no UTF-16, and in
-    # all other encodings that expat knows a declaration is spelled in these bytes.
+    # Entities can expand without bound or name other files. Text without zero bytes is not UTF-16,
+    # and in all other encodings that expat knows a declaration consists of these bytes.
     if b"\0" in content or b"<!DOCTYPE" in content or b"<!ENTITY" in content:
         raise _Fault("declares a document type or is UTF-16, which is not read")
     try:
@@ -305,7 +335,7 @@ def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list
             inside = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
             if inside[0] >= inside[2] or inside[1] >= inside[3]:
                 raise _Fault("lies outside its image")
-            rounded = np.array(inside, dtype=np.float32)  # as an Annotation holds it
+            rounded = np.array(inside, dtype=np.float32)  # the precision of an Annotation
             if (rounded[:2] >= rounded[2:]).any():
                 raise _Fault("has no area")
             if inside != (left, top, right, bottom):
@@ -319,7 +349,7 @@ def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list
 
 
 def _size(root: ET.Element, image: Path) -> tuple[int, int]:
-    """Width and height as the annotation says or, where it does not, the image itself."""
+    """Return width and height from the annotation, or from the image if it does not say."""
     texts = [root.findtext(f"size/{side}", "").strip() for side in ("width", "height")]
     if all(text.isascii() and text.isdigit() and len(text) < 6 for text in texts):
         width, height = map(int, texts)
@@ -327,19 +357,19 @@ def _size(root: ET.Element, image: Path) -> tuple[int, int]:
             return width, height
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's remarks about odd but readable files
-            # Some of Pillow's readers take in the whole file to find its size.
+            warnings.simplefilter("ignore")  # Pillow warns of odd but readable files
+            # Some of Pillow's readers read the whole file to find the image's size.
             with (
                 open_regular(image, MOST_BYTES) as file,
                 Image.open(file, formats=FORMATS) as found,
             ):
                 return found.size
-    except Exception as error:  # damaged images raise whatever their bytes happen to mean
-        raise _Fault(f"no size, and {image.name} is not readable either") from error
+    except Exception as error:  # a damaged image may raise any exception
+        raise _Fault(f"has no size, and {image.name} cannot be read") from error
 
 
 def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
-    """Left, top, right, bottom of an object, 0-based and half-open; not yet clipped."""
+    """Return left, top, right, bottom of an object, 0-based and half-open, not yet clipped."""
     if not label or len(label) > 100 or not label.isprintable():
         raise _Fault("has no name")
     texts = [element.findtext(f"bndbox/{key}", "") for key in ("xmin", "ymin", "xmax", "ymax")]
@@ -349,13 +379,13 @@ def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
         raise _Fault("lacks coordinates") from error
     if not all(map(math.isfinite, (xmin, ymin, xmax, ymax))):
         raise _Fault("lacks coordinates")
-    # By VOC's inclusive numbers xmin = xmax is one pixel, in practice a stray click.
+    # VOC's coordinates are inclusive, so xmin = xmax is one pixel, which is usually a stray click.
     if xmax <= xmin or ymax <= ymin:
         raise _Fault("has no area")
     return xmin - 1, ymin - 1, xmax, ymax
 
 
 def _shown(text: str) -> str:
-    """What a message shows of a text of any length and content."""
+    """Shorten a text for a message and replace its unprintable characters."""
     cut = text if len(text) <= 80 else text[:79] + "…"
     return "".join(letter if letter.isprintable() else "�" for letter in cut)

@@ -1,4 +1,4 @@
-"""Every folder below a folder, or an error: what cannot be looked into is never left out."""
+"""Walk through folders, with an error instead of an omission if a folder cannot be read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from burn.core.errors import UserError
 from burn.core.inputs import list_folder, status_of
 
-# Links to folders: more than data sets that are made of links have, and few enough that folders
+# Links to folders: more than datasets that are made of links have, and few enough that folders
 # whose links multiply are noticed soon.
 _MOST_LINKS = 100_000
-_LONGEST_EXTENSION = 5  # with its dot
+_LONGEST_EXTENSION = 5  # characters, including the dot
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A folder by device and inode, and the one that it was reached from."""
+    """A folder, identified by device and inode, and the folder that it was reached from."""
 
     identity: tuple[int, int]
     parent: _Place | None
@@ -34,14 +34,21 @@ class _Place:
 
 
 def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Folder, names of its subfolders and of its files, as `os.walk` with the names sorted.
+    """Walk through a folder like `os.walk`, with sorted names.
 
-    Other than there, links to folders are followed, but for those back to a folder that holds them;
-    and a folder that cannot be read is an error, unless it is hidden or called
-    lost+found: those are skipped.
+    Unlike `os.walk`, it follows links to folders, except to a folder that contains the link, and it
+    raises an error if a folder cannot be read. Hidden folders and lost+found are skipped if they
+    cannot be read.
+
+    Args:
+        root: The folder.
+
+    Yields:
+        A folder, the names of its subfolders, and the names of its files.
 
     Raises:
-        UserError: A folder cannot be read, or a link of a folder's name leads to nothing.
+        UserError: A folder cannot be read, a link without a file extension leads to nothing, or
+            there are too many links to folders.
     """
     waiting: list[tuple[Path, _Place | None]] = [(root, None)]
     links = 0
@@ -76,12 +83,15 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _is_the_systems(name: str) -> bool:
-    """Whether a folder's name says that it holds no data of the user's."""
+    """Return whether a folder belongs to the system, by its name, and holds no data of the user."""
     return name.startswith(".") or name == "lost+found"
 
 
 def _target(link: Path) -> os.stat_result | None:
-    """What a link leads to; None for a file's that leads nowhere, which its reader will notice."""
+    """Return the status of a link's target, or None if the link is named as a file and dangles.
+
+    Whoever reads the file will report the dangling link.
+    """
     named_as_file = link.name.startswith(".") or 1 < len(link.suffix) <= _LONGEST_EXTENSION
     try:
         found = status_of(link)

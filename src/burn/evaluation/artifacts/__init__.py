@@ -1,1 +1,1 @@
-"""What an evaluation leaves besides its numbers."""
+"""Files that an evaluation writes besides its results."""

@@ -1,4 +1,4 @@
-"""Which classes are taken for which: what kNN and linear evaluation keep beside their numbers."""
+"""The confusion matrix that kNN and linear evaluation write besides their results."""
 
 from __future__ import annotations
 
@@ -12,29 +12,46 @@ from burn.core.files import write_text
 from burn.evaluation.context import EvaluationContext
 
 NAME = "confusion.json"
-MOST_CLASSES = 200  # CUB has as many; a thousand classes are a million counts that nobody looks at
+MOST_CLASSES = 200  # as in CUB; the matrix of a thousand classes would have a million counts
 
 
 def confusion(scores: Tensor, labels: Tensor) -> Tensor:
-    """How often each class is predicted for each: int64 (classes, classes), a row a true class.
+    """Compute the confusion matrix.
 
-    scores (images, classes), the best of which is the prediction; labels int64 (images,). The
-    diagonal's share of all is top-1, equal best scores included.
+    The diagonal's share of all counts is the top-1 accuracy, also if best scores are equal.
+
+    Args:
+        scores: (images, classes); the best one is the prediction.
+        labels: int64 (images,).
+
+    Returns:
+        Counts, int64 (classes, classes), with a row for each true class.
     """
     num_classes = scores.shape[1]
-    predicted = scores.topk(1, dim=1).indices[:, 0]  # as top_k, which argmax is not among equals
+    predicted = scores.topk(1, dim=1).indices[:, 0]  # argmax may choose another of equal scores
     pairs = labels * num_classes + predicted
     return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def keep_confusion(
-    context: EvaluationContext, protocol: str, metric: str, scores: Tensor, labels: Tensor,
+    context: EvaluationContext,
+    protocol: str,
+    metric: str,
+    scores: Tensor,
+    labels: Tensor,
     classes: Sequence[str],
-) -> None:  # fmt: skip
-    """Write confusion.json in `context.out`, if there is one, in the place of an older one.
+) -> None:
+    """Write confusion.json to `context.out`, if there is one, replacing an older one.
 
-    metric: name of the result that its diagonal adds up to. classes: names of the scores' columns;
-    of more than `MOST_CLASSES` nothing is written, which is noted.
+    Nothing is written for more than `MOST_CLASSES` classes, and a note is added instead.
+
+    Args:
+        context: The network, the images and the folder.
+        protocol: Name of the protocol.
+        metric: Name of the result that the matrix's diagonal gives.
+        scores: Scores of the test images, (images, classes).
+        labels: Labels of the test images, int64 (images,).
+        classes: Names of the classes.
     """
     if context.out is None:
         return

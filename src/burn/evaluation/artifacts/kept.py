@@ -1,4 +1,4 @@
-"""Finished parts of long work, kept as JSON lines, from which an interrupted command goes on."""
+"""Finished parts of long work, stored as JSON lines, from which an interrupted command resumes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ from burn.core.inputs import read_text, status_of
 
 
 class KeptParts:
-    """Parts of one key in a file; those of other keys, from other settings, are left alone.
+    """The finished parts in a file that have one key; parts with other keys are not touched.
 
-    Without a path nothing is kept. fields: what every part must have, and of which types.
-    Raises UserError for a file that is damaged or was changed; a last line that was cut short is
-    dropped.
+    An incomplete last line of the file is dropped.
+
+    Args:
+        path: The file, which need not exist; None to store nothing.
+        key: Identifies the settings of the parts.
+        fields: Names and types of the values that every part must have.
+
+    Attributes:
+        parts: The finished parts.
+
+    Raises:
+        UserError: The file is damaged or was changed.
     """
 
     def __init__(
@@ -47,14 +56,14 @@ class KeptParts:
             write_text(path, whole)
 
     def find(self, **wanted: Any) -> dict[str, Any] | None:
-        """The part with these values, if it is finished."""
+        """Return the part with the given values, or None if it is not finished."""
         return next((part for part in self.parts if wanted.items() <= part.items()), None)
 
     def add(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Keep a finished part.
+        """Store a finished part and return it.
 
         Raises:
-            OSError: The file cannot be written; the part is remembered nevertheless.
+            OSError: The file cannot be written; the part is added to `parts` nevertheless.
         """
         self.parts.append(part)
         if self.path:
@@ -64,5 +73,5 @@ class KeptParts:
 
 
 def _checksum(line: Mapping[str, Any]) -> str:
-    """The checksum of a line as it is written; a line that is read is written the same way."""
+    """Return the checksum of a line's JSON, which is the same after reading the line."""
     return hashlib.sha256(json.dumps(line).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A few test images and the training images nearest to them, to be looked at."""
+"""A picture of a few test images and the training images nearest to them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from burn.data.base import Source
 from burn.data.readable import readable_images
 from burn.evaluation.context import EvaluationContext
 
-FOLDER = "neighbours"  # of one set of files for each network
+FOLDER = "neighbours"  # has one set of files for each network
 ROWS, NEAREST = 12, 5
 SIDE = 64  # pixels of a tile
-_SEED = 0  # not the command's: every network is shown on the same images
-_MOST_TRIED = 10 * ROWS  # test images, where some have vanished since their features were kept
-_SPARE = 10  # neighbours in the place of such training images
-_BANK_ROWS = 65_536  # normalised at a time: a copy of all of ImageNet's features is gigabytes
-# Where tiles lie in the picture, and what is between them: multiples of 8 pixels, so that none of
-# JPEG's blocks has parts of a tile and of something else.
+_SEED = 0  # not the command's, so that every network is shown on the same images
+_MOST_TRIED = 10 * ROWS  # test images to try if some were removed since their features were cached
+_SPARE = 10  # further neighbours that replace such training images
+_BANK_ROWS = 65_536  # normalised at a time: a copy of all of ImageNet's features takes gigabytes
+# Position and distance of the tiles in the picture: multiples of 8 pixels, so that no block of the
+# JPEG contains parts of a tile and of something else.
 LEFT, TOP, STEP = 16, 24, (SIDE + 16, SIDE + 24)
 _FRAME, _FONT_SIZE = 4, 12  # pixels
-_PAPER, _INK, _OTHER = "#eceef1", "#20242b", "#b3401f"  # white images show on grey
+_PAPER, _INK, _OTHER = "#eceef1", "#20242b", "#b3401f"  # white images are visible on grey
 
 Tile = NDArray[np.uint8]
 
@@ -44,12 +44,16 @@ Tile = NDArray[np.uint8]
 def keep_neighbours(
     context: EvaluationContext, bank: Features, queries: Features, classes: Sequence[str]
 ) -> None:
-    """Write neighbours/NETWORK.json and .jpg in `context.out`, if there is one.
+    """Write neighbours/NETWORK.json and .jpg to `context.out`, if there is one.
 
-    A set replaces that of the same network on the same images alone. bank, queries: plain features
-    of the training and the test images, with labels. classes: names of the labels. Images that
-    cannot be read any more are passed over; where no test image can be, nothing is written, which
-    is noted.
+    They replace only files of the same network on the same images. Images that can no longer be
+    read are skipped; if no test image can be read, nothing is written and a note is added.
+
+    Args:
+        context: The network, the images and the folder.
+        bank: Plain features of the training images, with labels.
+        queries: Plain features of the test images, with labels.
+        classes: Names of the labels.
     """
     if context.out is None:
         return
@@ -61,7 +65,7 @@ def keep_neighbours(
             f"neighbours are not kept: the images of {context.test.name} cannot be read any more"
         )
         return
-    # positions ascend
+    # searchsorted needs the positions to ascend, which they do
     rows_of = np.searchsorted(queries.positions.numpy(), np.array(sorted(asked)))
     rows_of = rows_of[np.argsort(queries.labels.numpy()[rows_of], kind="stable")]
     cosines, nearest = nearest_rows(bank.values, queries.values[rows_of], NEAREST + _SPARE)
@@ -104,7 +108,7 @@ def keep_neighbours(
 
     def write() -> None:
         text.parent.mkdir(parents=True, exist_ok=True)
-        # If the process is killed between the two writes, no JSON file describes another picture.
+        # So that no JSON file describes another picture if the process is killed in between.
         text.unlink(missing_ok=True)
         write_beside(
             picture,
@@ -116,7 +120,7 @@ def keep_neighbours(
 
 
 def _files(context: EvaluationContext) -> tuple[Path, Path]:
-    """JSON and picture of a network on its images: by its name, and what tells it from others."""
+    """Return the paths of JSON and picture, from the network's name and a hash of the context."""
     assert context.out is not None
     about = json.dumps(sorted(context.about().items()))
     digest = hashlib.sha256(about.encode(errors="surrogateescape")).hexdigest()[:6]
@@ -127,10 +131,17 @@ def _files(context: EvaluationContext) -> tuple[Path, Path]:
 
 
 def spread(features: Features, num_images: int) -> list[int]:
-    """Positions of all of the features' images, in an order whose beginning is a fair sample.
+    """Order images so that the first ones are a balanced sample of the classes.
 
-    The classes take turns, in an order drawn once, as is that of the images in each. num_images: of
-    the source, with those that have no features: so these change no order but by their absence.
+    The classes take turns, in random order, and so do the images of each class.
+
+    Args:
+        features: Features of the images, with labels.
+        num_images: Number of images of the source, including those without features, so that a
+            missing image does not change the order of the others.
+
+    Returns:
+        The positions of all images with features.
     """
     assert features.labels is not None
     random = np.random.default_rng(_SEED)
@@ -147,9 +158,15 @@ def spread(features: Features, num_images: int) -> list[int]:
 
 
 def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosines and rows of the k nearest in the bank, the nearest first: (queries, k) both.
+    """Find the k nearest neighbours of features by cosine.
 
-    bank (n, dimension), queries (m, dimension), few of them. k is cut to n.
+    Args:
+        bank: Features to search, (n, dimension).
+        queries: A few features, (m, dimension).
+        k: Number of neighbours, reduced to n if it is larger.
+
+    Returns:
+        Cosines and rows of the neighbours in the bank, each (m, k), the nearest first.
     """
     queries = F.normalize(queries, dim=1)
     parts = [queries @ F.normalize(part, dim=1).T for part in bank.split(_BANK_ROWS)]
@@ -158,13 +175,21 @@ def nearest_rows(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]
 
 
 def tiles(source: Source, positions: Iterable[int]) -> dict[int, Tile]:
-    """uint8 (SIDE, SIDE, 3) of every image that can be read, by position: its centre square."""
+    """Return the centre squares of all images that can be read, uint8 (SIDE, SIDE, 3).
+
+    Args:
+        source: The images.
+        positions: Positions of the images.
+
+    Returns:
+        The squares by position.
+    """
     images = readable_images(source, sorted(set(positions)))
     return {position: _tile(image) for position, image in images}
 
 
 def _readable(source: Source, order: Sequence[int]) -> dict[int, Tile]:
-    """Tiles of the first `ROWS` images of an order that can be read."""
+    """Return tiles of the first `ROWS` images of an order that can be read."""
     found: dict[int, Tile] = {}
     for start in range(0, min(len(order), _MOST_TRIED), ROWS):
         part = order[start : start + ROWS]
@@ -178,7 +203,7 @@ def _readable(source: Source, order: Sequence[int]) -> dict[int, Tile]:
 
 
 def _tile(image: Tensor) -> Tile:
-    """uint8 (3, height, width) -> (SIDE, SIDE, 3)."""
+    """Resize the centre square of an image, uint8 (3, height, width), to (SIDE, SIDE, 3)."""
     _, height, width = image.shape
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
@@ -190,12 +215,16 @@ def _tile(image: Tensor) -> Tile:
 def draw(
     rows: Sequence[Mapping[str, Any]], asked: Mapping[int, Tile], shown: Mapping[int, Tile]
 ) -> Image.Image:
-    """A picture with a row for each test image and its neighbours, the nearest first.
+    """Draw a row for each test image and its neighbours, the nearest first.
 
-    rows: as the JSON file has them; a neighbour without `cosine` is drawn without it. asked,
-    shown: tiles of test and training images by position. The tile of row r and column c begins at
-    pixel LEFT + c · STEP[0], TOP + r · STEP[1]; below it stands its class, with ≠ and in colour
-    where that is not the test image's, and the cosine. The test image, in column 0, has a frame.
+    The tile of row r and column c begins at pixel LEFT + c · STEP[0], TOP + r · STEP[1]. The class
+    is written below it, with ≠ and in colour if it is not the test image's, and the cosine. The
+    test image, in column 0, has a frame.
+
+    Args:
+        rows: The rows as in the JSON file; a neighbour without `cosine` is drawn without it.
+        asked: Tiles of the test images by position.
+        shown: Tiles of the training images by position.
     """
     size = (LEFT + (1 + NEAREST) * STEP[0], TOP + len(rows) * STEP[1])
     picture = Image.new("RGB", size, _PAPER)
@@ -226,14 +255,14 @@ def draw(
 
 
 def _font() -> bytes:
-    """DejaVu Sans, which matplotlib brings: it has the letters of most alphabets."""
+    """Return DejaVu Sans, which matplotlib contains and which covers most alphabets."""
     from matplotlib import get_data_path
 
     return (Path(get_data_path()) / "fonts/ttf/DejaVuSans.ttf").read_bytes()
 
 
 def _fitted(name: str, number: str, font: ImageFont.FreeTypeFont, width: int) -> str:
-    """The name, cut where it is too long, and the number."""
+    """Return a name and a number, with the name shortened to fit a width in pixels."""
     if font.getlength(name + number) <= width:
         return name + number
     while name and font.getlength(f"{name}…{number}") > width:

@@ -1,1 +1,1 @@
-"""Object detection on VOC: the network, its training and its average precision."""
+"""Object detection on VOC: the detector, its training and its average precision."""

@@ -1,9 +1,9 @@
 """Average precision of detections by the rules of Pascal VOC 2007.
 
-VOC numbers pixels from 1 and counts both ends in, so a box is xmax - xmin + 1 wide and two boxes
+VOC numbers pixels from 1 and includes both ends, so a box is xmax - xmin + 1 wide and two boxes
 share min(xmax) - max(xmin) + 1 columns. With left = xmin - 1 and right = xmax these are
 right - left and min(right) - max(left): VOC's overlap is the plain intersection over union of
-half-open boxes counted from 0, which is what is computed here.
+half-open boxes counted from 0, as it is computed here.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy as np
 
 from burn.data.formats.voc import Annotation
 
-# Hundredths divided, not a sum of 0.05: an overlap of exactly 3/5 reaches the threshold 0.6.
+# Quotients, not sums of 0.05, so that an overlap of exactly 3/5 reaches the threshold 0.6.
 THRESHOLDS: tuple[float, ...] = tuple(hundredths / 100 for hundredths in range(50, 100, 5))
 
 
 @dataclass(frozen=True)
 class Detections:
-    """What a detector found in one image.
+    """Detections in one image.
 
     Attributes:
         boxes: float (detections, 4): left, top, right, bottom in pixels, counted from 0, right and
             bottom exclusive.
-        scores: float (detections,), higher for surer; not NaN.
+        scores: float (detections,), higher for more confident ones; not NaN.
         labels: int64 (detections,), positions in the classes.
     """
 
@@ -37,7 +37,7 @@ class Detections:
 
 @dataclass(frozen=True)
 class DetectionScores:
-    """Average precisions in [0, 1]; nan for a class of which there is no object to find.
+    """Average precisions in [0, 1]; nan for a class without an object to find.
 
     Attributes:
         ap: float64 (classes, thresholds), for the overlaps in `THRESHOLDS`.
@@ -47,17 +47,17 @@ class DetectionScores:
 
     @property
     def per_class(self) -> np.ndarray:
-        """float64 (classes,): the mean over the thresholds."""
+        """The mean over the thresholds, float64 (classes,)."""
         return self.ap.mean(axis=1)
 
     @property
     def AP(self) -> float:
-        """The mean over thresholds and classes; nan where no class has an object to find."""
+        """The mean over thresholds and classes; nan if no class has an object to find."""
         return self._mean(self.per_class)
 
     @property
     def AP50(self) -> float:
-        """The mean over classes at an overlap of 0.5: VOC 2007's own score."""
+        """The mean over classes at an overlap of 0.5, which is VOC 2007's own score."""
         return self._mean(self.ap[:, THRESHOLDS.index(0.5)])
 
     @property
@@ -74,14 +74,20 @@ class DetectionScores:
 def detection_scores(
     detections: Sequence[Detections], truth: Sequence[Annotation], num_classes: int
 ) -> DetectionScores:
-    """Evaluate detections, one entry for each image, as VOC 2007's devkit does (VOCevaldet.m).
+    """Evaluate detections as VOC 2007's devkit does (VOCevaldet.m).
 
-    The detections of a class, over all images, go by descending score; equal scores keep the order
-    of images and then of detections. Each looks at the one object of its class and image that it
-    overlaps most, whether that is taken or not. At an overlap of the threshold or more (the devkit
-    has >=, some ports >) it is left out if that object is difficult, right if it is the first
-    there, and wrong if it is a later one; below the threshold it is wrong. AP is the mean over the
-    recalls 0, 0.1 … 1 of the best precision at that recall or a higher one.
+    The detections of a class, over all images, are sorted by descending score; equal scores keep
+    the order of images and then of detections. Each detection is matched with the object of its
+    class and image that it overlaps most, even if another detection was matched with that before.
+    At an overlap of the threshold or more (the devkit has >=, some ports >) it is ignored if that
+    object is difficult, right if it is the first match of the object, and wrong if it is a later
+    one; below the threshold it is wrong. AP is the mean over the recalls 0, 0.1 … 1 of the best
+    precision at that recall or a higher one.
+
+    Args:
+        detections: The detections in each image.
+        truth: The objects in each image.
+        num_classes: Number of classes.
     """
     assert len(detections) == len(truth)
     overlaps, matches = _best_matches(detections, truth)
@@ -110,11 +116,11 @@ def detection_scores(
 
 
 def _average_precision(right: np.ndarray, num_objects: int) -> float:
-    """11-point AP of detections in their order, `right` or not: bool (detections,)."""
+    """Compute the 11-point AP of sorted detections, `right` or wrong: bool (detections,)."""
     found = right.cumsum()
     precision = found / np.arange(1, len(right) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]  # at this rank or later
-    # recall >= k/10 in whole numbers, where 0.1 + 0.2 is 0.3
+    # recall >= k/10 in integers, which are exact
     first = np.searchsorted(10 * found, np.arange(11) * num_objects)
     return float(np.append(best, 0.0)[first].mean())
 
@@ -122,10 +128,11 @@ def _average_precision(right: np.ndarray, num_objects: int) -> float:
 def _best_matches(
     detections: Sequence[Detections], truth: Sequence[Annotation]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each detection over all images the largest overlap with an object of its class.
+    """Find the object of its class and image that each detection overlaps most.
 
-    Returns the overlaps, float64 in [0, 1], and the objects' positions over all images; 0 and
-    any position where there is no such object.
+    Returns:
+        The overlaps, float64 in [0, 1], and the objects' positions over all images; 0 and any
+        position if there is no such object.
     """
     overlaps = [np.zeros(0)]
     matches = [np.zeros(0, dtype=np.int64)]
@@ -145,7 +152,7 @@ def _best_matches(
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Intersection over union of boxes (n, 4) and (m, 4): (n, m)."""
+    """Return the intersection over union of boxes (n, 4) and (m, 4): (n, m)."""
     a, b = a.astype(np.float64)[:, None], b.astype(np.float64)
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     common = sides.clip(0).prod(axis=-1)

@@ -1,11 +1,12 @@
-"""Faster R-CNN with a C4 backbone, on torchvision's parts (Ren et al., 2015; MoCo's VOC setting).
+"""Faster R-CNN with a C4 backbone, from torchvision's parts (Ren et al., 2015; MoCo's VOC setting).
 
-The proposal network looks at the map before the backbone's last stage; the last stage, with a BN
-behind it, classifies the regions cut out of that map. Only the layers of the proposal network and
-of the predictor are new, and float: trunk and last stage keep the backbone's precision.
+The proposal network takes the feature map before the backbone's last stage; the last stage,
+followed by BN, classifies the regions cut out of that map. Only the layers of the proposal network
+and of the predictor are new, and they are float: trunk and last stage keep the backbone's
+precision.
 
-The losses of boxes are detectron2's, with which MoCo and the paper were evaluated: absolute
-differences, where torchvision rounds off those below 1/9 and divides the proposals' by fewer.
+The box losses are detectron2's, with which MoCo and the paper were evaluated: absolute differences.
+torchvision smooths those below 1/9, and divides the loss of the proposals by fewer anchors.
 """
 
 from __future__ import annotations
@@ -30,18 +31,27 @@ _RATIOS = (0.5, 1.0, 2.0)
 
 @dataclass(frozen=True)
 class Images:
-    """Images of several sizes in one uint8 tensor (batch, 3, height, width), padded right and
-    below with the mean colour; sizes: (height, width) of each without padding."""
+    """Images of several sizes in one tensor, padded at the right and below with the mean colour.
+
+    Attributes:
+        pixels: uint8 (batch, 3, height, width).
+        sizes: (height, width) of each image without padding.
+    """
 
     pixels: Tensor
     sizes: list[tuple[int, int]]
 
 
 class Detector(nn.Module):
-    """Images and, in training, their boxes -> losses, or detections.
+    """A detector that returns losses in training mode and detections in eval mode.
 
-    boxes are in pixels of the (resized) images: left, top, right, bottom. bfloat16: trunk and last
-    stage run under autocast; boxes stay float32.
+    Boxes are in pixels of the (resized) images: left, top, right, bottom.
+
+    Args:
+        backbone: The backbone, which is fine-tuned.
+        num_classes: Number of classes without the background.
+        config: Sizes of the detector.
+        bfloat16: Run trunk and last stage under autocast; boxes stay float32.
     """
 
     def __init__(
@@ -85,10 +95,16 @@ class Detector(nn.Module):
     def forward(
         self, images: Images, targets: list[dict[str, Tensor]] | None = None
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Detections (in eval mode) and losses (in training mode, which needs `targets`).
+        """Compute the losses or the detections of a batch.
 
-        A target has boxes (objects, 4) and labels int64 (objects,), counted from 1; so has a
-        detection, and scores.
+        Args:
+            images: The images.
+            targets: For each image `boxes`, (objects, 4), and `labels`, int64 (objects,), counted
+                from 1; needed in training mode.
+
+        Returns:
+            Detections, which have `boxes`, `labels` and `scores`, in eval mode; and losses by name
+            in training mode.
         """
         with torch.autocast(images.pixels.device.type, torch.bfloat16, enabled=self._reduced):
             features = {"0": self.backbone.trunk(images.pixels)}
@@ -100,16 +116,19 @@ class Detector(nn.Module):
 
 
 class _Proposals(RegionProposalNetwork):
-    """With detectron2's losses."""
+    """A region proposal network with detectron2's losses."""
 
     def compute_loss(
-        self, objectness: Tensor, pred_bbox_deltas: Tensor, labels: list[Tensor],
+        self,
+        objectness: Tensor,
+        pred_bbox_deltas: Tensor,
+        labels: list[Tensor],
         regression_targets: list[Tensor],
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The losses of objectness and of boxes, over as many anchors as are sampled at most.
+    ) -> tuple[Tensor, Tensor]:
+        """Return the losses of objectness and boxes, divided by the most anchors that are sampled.
 
-        torchvision divides by those that were sampled, which are fewer where an image's edge leaves
-        too few anchors.
+        torchvision divides by the number of anchors that were sampled, which is smaller if an
+        image's edges leave too few.
         """
         positive, negative = (
             torch.where(torch.cat(found))[0] for found in self.fg_bg_sampler(labels)
@@ -126,12 +145,15 @@ class _Proposals(RegionProposalNetwork):
 
 
 class _Regions(RoIHeads):
-    """With detectron2's losses."""
+    """RoI heads with detectron2's losses."""
 
     def forward(
-        self, features: dict[str, Tensor], proposals: list[Tensor],
-        image_shapes: list[tuple[int, int]], targets: list[dict[str, Tensor]] | None = None,
-    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:  # fmt: skip
+        self,
+        features: dict[str, Tensor],
+        proposals: list[Tensor],
+        image_shapes: list[tuple[int, int]],
+        targets: list[dict[str, Tensor]] | None = None,
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
         if not self.training:
             return super().forward(features, proposals, image_shapes, targets)
         proposals, _, labels, aims = self.select_training_samples(proposals, targets)
@@ -144,10 +166,16 @@ class _Regions(RoIHeads):
 def region_losses(
     scores: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the classes, and absolute differences of the boxes, over all regions.
+    """Compute the cross-entropy of the classes and the absolute differences of the boxes.
 
-    scores: (regions, classes + 1). boxes: (regions, 4 · (classes + 1)), a box for each class.
-    labels: int64 (regions,), 0 for background, whose boxes do not count. targets: (regions, 4).
+    Args:
+        scores: (regions, classes + 1).
+        boxes: (regions, 4 · (classes + 1)), a box for each class.
+        labels: int64 (regions,), 0 for background, whose boxes do not count.
+        targets: The true boxes, (regions, 4).
+
+    Returns:
+        Both losses, as means over all regions.
     """
     positive = torch.where(labels > 0)[0]
     own = boxes.reshape(len(boxes), -1, 4)[positive, labels[positive]]
@@ -156,7 +184,7 @@ def region_losses(
 
 
 class _RegionPool(nn.Module):
-    """Cuts regions out of the map. torchvision's own pooler knows no half-pixel alignment."""
+    """Cuts regions out of a map with half-pixel alignment, which torchvision's pooler lacks."""
 
     def __init__(self, size: int, stride: int) -> None:
         super().__init__()
@@ -171,11 +199,11 @@ class _RegionPool(nn.Module):
 
 
 class _RegionHead(nn.Module):
-    """The backbone's last stage, BN, and the mean over the region: (regions, num_features)."""
+    """The backbone's last stage, BN, and the mean over a region: (regions, num_features)."""
 
     def __init__(self, backbone: Backbone, *, bfloat16: bool) -> None:
         super().__init__()
-        self._backbone = [backbone]  # in a list: its parameters are the detector's already
+        self._backbone = [backbone]  # a list, since the detector already owns its parameters
         self.norm = nn.BatchNorm2d(backbone.num_features)
         self._reduced = bfloat16
 

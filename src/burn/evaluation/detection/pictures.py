@@ -1,4 +1,4 @@
-"""Pictures of images with their predicted and true boxes."""
+"""A picture of images with their predicted and true boxes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ _COLOURS = (
 def draw_detections(
     path: Path, shown: Sequence[tuple[np.ndarray, Annotation, Detections, tuple[str, ...]]]
 ) -> None:
-    """Write a PNG with one panel an image: true boxes dashed in white, predicted ones in colour.
+    """Write a PNG with a panel for each image: true boxes dashed in white, predicted in colour.
 
-    shown: image uint8 (height, width, 3), its objects, what was found, the classes' names.
+    Args:
+        path: The file.
+        shown: For each image: pixels, uint8 (height, width, 3), its objects, the detections, and
+            the names of the classes.
     """
     import matplotlib
 
@@ -51,9 +54,16 @@ def draw_detections(
         panel.imshow(image)
         for left, top, right, bottom in truth.boxes:
             panel.add_patch(
-                Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, lw=2.2,
-                          ec="white", ls=(0, (4, 2)))
-            )  # fmt: skip
+                Rectangle(
+                    (left - 0.5, top - 0.5),
+                    right - left,
+                    bottom - top,
+                    fill=False,
+                    lw=2.2,
+                    ec="white",
+                    ls=(0, (4, 2)),
+                )
+            )
         for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True):
             if score < _SHOWN_FROM:
                 continue
@@ -61,14 +71,25 @@ def draw_detections(
             colour = _COLOURS[int(label) % len(_COLOURS)]
             seen[int(label)] = classes[label]
             panel.add_patch(
-                Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, lw=1.4,
-                          ec=colour)
-            )  # fmt: skip
+                Rectangle(
+                    (left - 0.5, top - 0.5),
+                    right - left,
+                    bottom - top,
+                    fill=False,
+                    lw=1.4,
+                    ec=colour,
+                )
+            )
             panel.text(
-                left, top - 2, f"{classes[label]} {score:.2f}", fontsize=7, color="white",
-                va="bottom", parse_math=False,
+                left,
+                top - 2,
+                f"{classes[label]} {score:.2f}",
+                fontsize=7,
+                color="white",
+                va="bottom",
+                parse_math=False,
                 bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
-            )  # fmt: skip
+            )
     handles = [Line2D([], [], color="#888888", ls=(0, (4, 2)), lw=2.2, label="true")] + [
         Line2D([], [], color=_COLOURS[label % len(_COLOURS)], label=f"found: {name}")
         for label, name in sorted(seen.items())
@@ -83,6 +104,6 @@ def draw_detections(
         frameon=False,
     )
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a class may be called $
+        text.set_parse_math(False)  # the name of a class may contain $
     figure.savefig(path, dpi=90, format="png")
     plt.close(figure)

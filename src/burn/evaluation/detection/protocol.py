@@ -55,13 +55,25 @@ _EMPTY = (
 def run_detection(
     context: EvaluationContext, config: DetectionConfig, console: Console
 ) -> list[Result]:
-    """AP, AP50 and AP75, and each class's, by VOC 2007's 11-point rule at each overlap.
+    """Run object detection: AP, AP50 and AP75, and each class's AP.
 
-    Objects marked difficult are learned from and not evaluated on. Writes to `context.out`:
-    detector.safetensors, the fine-tuned network, which is not trained again where it is there
-    already; detections.json and detections.png; and, until training is done, detection-resume.pt.
-    Under torchrun the processes share each batch, and the first one tests.
-    Raises UserError without `context.out`, and where that holds the detector of another training.
+    Average precision follows VOC 2007's 11-point rule at each overlap. Objects marked difficult are
+    used in training but not in the evaluation. Under torchrun the processes share each batch, and
+    the main process tests.
+
+    It writes to `context.out`: detector.safetensors, the fine-tuned network, which is not trained
+    again if the file exists; detections.json and detections.png; and, until training is done,
+    detection-resume.pt.
+
+    Args:
+        context: The backbone, the images and the folder.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: There is no `context.out`, it holds the detector of another training, every test
+            object is difficult, or training diverged.
+        Interrupted: After Ctrl-C or SIGTERM.
     """
     out = context.out
     if out is None:
@@ -74,7 +86,7 @@ def run_detection(
         raise UserError(f"{test.name}: every object is difficult, so there is nothing to find")
     if absent := [n for i, n in enumerate(train.classes) if i not in evaluated]:
         names = ", ".join(absent)
-        context.notes.append(f"left out of the mean, no object to find in the test: {names}")
+        context.notes.append(f"classes with no test object, left out of the mean: {names}")
     began = time.perf_counter()
     torch.manual_seed(context.seed)
     backbone = copy.deepcopy(context.backbone)
@@ -84,7 +96,7 @@ def run_detection(
     processes = Processes.start(context.device)
     if config.batch_size % processes.count:
         raise UserError(
-            f"batch_size {config.batch_size} cannot be shared by {processes.count} processes"
+            f"batch_size {config.batch_size} cannot be divided among {processes.count} processes"
         )
     if processes.is_main:
         out.mkdir(parents=True, exist_ok=True)
@@ -102,9 +114,14 @@ def run_detection(
 
 
 def _tested(
-    detector: Detector, test: Voc, context: EvaluationContext, config: DetectionConfig, out: Path,
-    began: float, console: Console,
-) -> list[Result]:  # fmt: skip
+    detector: Detector,
+    test: Voc,
+    context: EvaluationContext,
+    config: DetectionConfig,
+    out: Path,
+    began: float,
+    console: Console,
+) -> list[Result]:
     detections = detect(detector, test, context, config, console)
     readable = [found is not None for found in detections]
     context.note_unreadable(test, (i for i, good in enumerate(readable) if not good))
@@ -133,18 +150,23 @@ def _numbers(scores: DetectionScores, classes: tuple[str, ...]) -> dict[str, flo
 
 
 def _trained(
-    detector: Detector, train: Voc, context: EvaluationContext, config: DetectionConfig,
-    processes: Processes, out: Path, console: Console,
-) -> float:  # fmt: skip
-    """Train `detector`, or load what was trained; returns the seconds that earlier calls spent."""
+    detector: Detector,
+    train: Voc,
+    context: EvaluationContext,
+    config: DetectionConfig,
+    processes: Processes,
+    out: Path,
+    console: Console,
+) -> float:
+    """Train the detector or load a trained one; return the seconds that earlier calls spent."""
     path, key = out / "detector.safetensors", _key(context, config)
     if path.is_file():
-        require_regular(path)  # safetensors calls a file without permission missing
+        require_regular(path)  # safetensors reports a file without read permission as missing
         try:
             with safe_open(path, "pt") as file:
                 about = file.metadata() or {}
             if about["key"] != key:
-                raise UserError(f"{path} is of another training: give another --out")
+                raise UserError(f"{path} is from another training: give another --out")
             detector.load_state_dict(load_file(path))
             context.notes.extend(str(note) for note in json.loads(about["notes"]))
             return float(about["seconds"])
@@ -155,14 +177,14 @@ def _trained(
     began, told = time.perf_counter(), len(context.notes)
     detector = processes.synchronize_norms(detector)
     if processes.count > 1 and context.device.type != "cuda":
-        context.notes.append("BN saw each process's images alone: torch joins them on CUDA only")
+        context.notes.append("BN used each process's own images: torch has SyncBN only on CUDA")
     resume = out / "detection-resume.pt"
     earlier = _train(detector, train, context, config, processes, resume, console)
     if processes.is_main:
         seconds = earlier + time.perf_counter() - began
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
-            raise UserError("detection diverged at its end: lower --lr")
+            raise UserError("detection diverged in its last iterations: lower --lr")
         notes = json.dumps(context.notes[told:])
         about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
         if context.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
@@ -171,13 +193,20 @@ def _trained(
 
 
 def _train(
-    detector: Detector, train: Voc, context: EvaluationContext, config: DetectionConfig,
-    processes: Processes, resume: Path, console: Console,
-) -> float:  # fmt: skip
-    """All of the schedule, from the resume file where there is one; then precise BN.
+    detector: Detector,
+    train: Voc,
+    context: EvaluationContext,
+    config: DetectionConfig,
+    processes: Processes,
+    resume: Path,
+    console: Console,
+) -> float:
+    """Train to the last iteration, from the resume file if there is one, and compute precise BN.
 
-    Returns the seconds that went into the resume file. Ctrl-C and SIGTERM stop between two
-    iterations.
+    Ctrl-C and SIGTERM stop it between two iterations.
+
+    Returns:
+        The seconds that earlier calls spent.
     """
     optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
     key = _key(context, config)
@@ -188,7 +217,7 @@ def _train(
     began = kept_at = time.perf_counter()
 
     def keep() -> str | None:
-        """Write the resume file; why it could not be written, if so."""
+        """Write the resume file; return why it could not be written, or None."""
         state = {
             "key": key,
             "done": done,
@@ -210,7 +239,7 @@ def _train(
         bar = progress.add_task("detection", total=config.iterations, completed=done)
         while done < config.iterations and not stop.requested:
             images, targets = _to(context.device, *next(batches))
-            # The samplers of anchors and regions draw from the global state.
+            # The samplers of anchors and regions draw from torch's global random state.
             torch.manual_seed(_step_seed(context.seed, done, processes.rank))
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate(done)
@@ -255,17 +284,21 @@ def precise_batch_norm(
     batches: Iterable[tuple[Any, ...]],
     advance: Callable[[], None] = lambda: None,
 ) -> None:
-    """Replace BN's running statistics by the mean of those of some batches, weights unchanged.
+    """Replace BN's running statistics by the mean over some batches, with fixed weights.
 
-    batches: what `module` takes in training. Running averages lag behind the weights (Wu &
-    Johnson, 2021).
+    Running averages lag behind the weights during training (Wu & Johnson, 2021).
+
+    Args:
+        module: A network with BN; it is left in training mode.
+        batches: Arguments of the network for each batch.
+        advance: Called after every batch.
     """
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     module.train()
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # PyTorch's cumulative average
+        norm.momentum = None  # makes PyTorch compute a cumulative average
     with torch.no_grad():
         for batch in batches:
             module(*batch)
@@ -281,7 +314,18 @@ def detect(
     config: DetectionConfig,
     console: Console,
 ) -> list[Detections | None]:
-    """What is found in each image, in its own pixels; None where it cannot be read."""
+    """Detect objects in all images.
+
+    Args:
+        detector: The trained detector; it is left in eval mode.
+        source: The images.
+        context: Device and data-loader workers.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Returns:
+        The detections in each image, in its own pixels, or None if it cannot be read.
+    """
     detector.eval()
     dataset = _Resized(source, config, context.seed)
     loader = QuietLoader(
@@ -310,10 +354,10 @@ def detect(
 
 
 class _Resized(Dataset[Any]):
-    """(epoch, index) -> pixels, boxes, labels and (height, width) before resizing.
+    """A dataset that maps (epoch, index) to pixels, boxes, labels and (height, width) as stored.
 
-    Training (an epoch is given) draws a short side and a flip from (seed, epoch, index). The index
-    alone where the image cannot be read.
+    For training the short side and a flip are drawn from (seed, epoch, index); for the test the
+    epoch is None. If the image cannot be read, the item is its index.
     """
 
     def __init__(self, source: Voc, config: DetectionConfig, seed: int) -> None:
@@ -341,8 +385,17 @@ class _Resized(Dataset[Any]):
 def resize_and_flip(
     image: Tensor, annotation: Annotation, side: int, max_side: int, *, flip: bool
 ) -> tuple[Tensor, Tensor]:
-    """An image uint8 (3, height, width) and its boxes, with a short side of `side` pixels, or less
-    where the long one would go beyond `max_side`.
+    """Resize an image and its boxes, and flip them horizontally if asked to.
+
+    Args:
+        image: uint8 (3, height, width).
+        annotation: Its objects.
+        side: New short side in pixels; smaller if the long side would exceed `max_side`.
+        max_side: Greatest long side in pixels.
+        flip: Flip the image.
+
+    Returns:
+        The image, uint8 (3, height, width), and its boxes, float32 (objects, 4).
     """
     height, width = image.shape[1:]
     scale = min(side / min(height, width), max_side / max(height, width))
@@ -358,17 +411,21 @@ def resize_and_flip(
 
 
 def _batches(
-    train: Voc, context: EvaluationContext, config: DetectionConfig, processes: Processes,
-    done: int, unreadable: set[int],
-) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:  # fmt: skip
-    """Endless batches of this process, the first `done` left out."""
+    train: Voc,
+    context: EvaluationContext,
+    config: DetectionConfig,
+    processes: Processes,
+    done: int,
+    unreadable: set[int],
+) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:
+    """Yield endless batches of this process, without the first `done`."""
     sampler = EpochSampler(len(train), config.batch_size, context.seed, drop_last=True)
     padding = tuple(round(255 * value) for value in context.backbone.config.mean)
     dataset = _Resized(train, config, context.seed)
 
     def collate(items: list[Any]) -> Any:
         good = [item[:3] for item in items if not isinstance(item, int)]
-        # An empty image in place of a batch of which none can be read keeps processes in step.
+        # If no image of a batch can be read, an empty image keeps the processes synchronous.
         return _pad(good or [_EMPTY], padding), [i for i in items if isinstance(i, int)]
 
     while True:
@@ -390,7 +447,7 @@ def _pad(
     items: list[tuple[Tensor, Tensor, Tensor]], colour: tuple[int, ...]
 ) -> tuple[Images, list[dict[str, Tensor]]]:
     sizes = [(pixels.shape[1], pixels.shape[2]) for pixels, _, _ in items]
-    # Whole cells of stride 32: odd maps would lose their last row to a strided convolution.
+    # Sides are multiples of stride 32: a strided convolution would drop the last row of odd maps.
     height, width = (-(-max(side) // 32) * 32 for side in zip(*sizes, strict=True))
     padded = torch.tensor(colour, dtype=torch.uint8).view(1, 3, 1, 1)
     padded = padded.repeat(len(items), 1, height, width)
@@ -422,7 +479,7 @@ def _step_seed(seed: int, iteration: int, rank: int) -> int:
 
 
 def _key(context: EvaluationContext, config: DetectionConfig) -> str:
-    """Changes with everything that decides what the training computes."""
+    """Return a hash of everything that affects the result of training."""
     parts = (context.fingerprint, context.train.fingerprint, asdict(config), context.seed)
     return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
 
@@ -430,9 +487,13 @@ def _key(context: EvaluationContext, config: DetectionConfig) -> str:
 def _resume(
     path: Path, key: str, detector: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[int, float]:
-    """Iterations done in the resume file, whose state is loaded, and seconds spent; 0 without one.
+    """Load the state of the resume file if there is one.
 
-    Raises UserError for a file that is damaged or of another training.
+    Returns:
+        The number of iterations and the seconds that were spent on them; 0 without a file.
+
+    Raises:
+        UserError: The file is damaged or from another training.
     """
     if not path.is_file():
         return 0, 0.0
@@ -444,9 +505,9 @@ def _resume(
             detector.load_state_dict(state["detector"])
             optimizer.load_state_dict(state["optimizer"])
             return int(state["done"]), float(state["seconds"])
-    except Exception as error:  # whatever a damaged file makes of the reader
+    except Exception as error:  # a damaged file may raise any exception
         raise UserError(f"{path} is damaged: remove it to begin again") from error
-    raise UserError(f"{path} is of another training: remove it, or give another --out")
+    raise UserError(f"{path} is from another training: remove it, or give another --out")
 
 
 def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Few-shot and full linear SVMs on VOC07: the solver and the protocol."""
+"""Linear SVMs on VOC07, full and few-shot: the solver and the protocol."""

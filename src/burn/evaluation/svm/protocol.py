@@ -46,13 +46,22 @@ _PART = {
 
 
 def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> list[Result]:
-    """mAP of one linear SVM a class, on all images and on a few, each by two choices of cost.
+    """Run SVM classification: mAP of one linear SVM per class, on all images and on a few.
 
-    cv picks a class's cost by cross-validation on the training images; oracle by the test, as is
-    customary for few shots, which flatters. A class that lacks positive or negative images, in
-    training or in the test, is left out, which is noted. Raises UserError where that leaves no
-    class, for a backbone without a feature map, and for a class with fewer positives than
-    `config.shots` asks for. What is finished is kept in svm.jsonl in `context.out`.
+    There are two numbers for each: cv chooses a class's cost by cross-validation on the training
+    images, oracle chooses it on the test images, which is customary for few shots but optimistic. A
+    class that lacks positive or negative images, in training or in the test, is left out with a
+    note. Finished parts are stored in svm.jsonl in `context.out`.
+
+    Args:
+        context: The backbone, the images and the folder.
+        config: Settings of the protocol.
+        console: Where progress is shown.
+
+    Raises:
+        UserError: All classes are left out, the backbone has no feature map, or a class has fewer
+            positives than `config.shots`.
+        Interrupted: After Ctrl-C or SIGTERM.
     """
     began = time.perf_counter()
     data = _data(context, config, console)
@@ -67,7 +76,7 @@ def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> 
     kept_in = context.out / "svm.jsonl" if context.out else None
     kept = KeptParts(kept_in, _key(context, data, config), _PART)
     parts: list[dict[str, Any]] = []
-    earlier = 0.0  # seconds that parts took in earlier calls
+    earlier = 0.0  # seconds of the parts that earlier calls finished
     with progress_bar(console) as progress:
         for what in ([_FULL] if config.full else []) + [f"k={k}" for k in shots]:
             if part := kept.find(what=what):
@@ -101,7 +110,7 @@ def run_svm(context: EvaluationContext, config: SvmConfig, console: Console) -> 
 def _fit(
     what: str, data: SvmData, seed: int, samples: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
-    """One part: mAP in percent by both choices, of all images or of k shots."""
+    """Compute one part: mAP in percent by both choices of cost, on all images or on k shots."""
     began = time.perf_counter()
     part: dict[str, Any] = {"what": what, "std": {}, "classes": {}, "notes": []}
     if what == _FULL:
@@ -128,7 +137,7 @@ def _fit(
 
 
 def _key(context: EvaluationContext, data: SvmData, config: SvmConfig) -> str:
-    """Changes with everything that decides a part's numbers."""
+    """Return a hash of everything that affects the numbers of a part."""
     digest = hashlib.sha256(repr((context.seed, config.samples, data.classes)).encode())
     for array in (data.train, data.train_targets, data.test, data.test_targets):
         digest.update(array.tobytes())
@@ -137,7 +146,7 @@ def _key(context: EvaluationContext, data: SvmData, config: SvmConfig) -> str:
 
 def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> SvmData:
     size = config.image_size or context.views.size
-    # 256 before 224, unless the recipe says otherwise of its own size.
+    # 256 before 224, unless the recipe has another `resize` for its own size.
     short = context.views.resize if size == context.views.size else None
     before = short or round(size * 8 / 7)
     with torch.no_grad():
@@ -147,13 +156,13 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
             features = context.backbone.eval().forward_features(images)
         except (AssertionError, RuntimeError) as error:  # timm's own checks
             raise UserError(
-                f"{name} takes no images of {size} pixels: give --image-size"
+                f"{name} cannot take images of {size} pixels: give --image-size"
             ) from error
         if features.ndim != 4 or features.shape[1] != context.backbone.num_features:
             raise UserError(f"svm needs a feature map, which {name} does not give")
 
     def view(image: Tensor) -> Tensor:
-        if max(image.shape[1:]) <= 8 * min(image.shape[1:]):  # a line would become huge first
+        if max(image.shape[1:]) <= 8 * min(image.shape[1:]):  # a very long image would become huge
             image = T.resize(image, [before], InterpolationMode.BICUBIC)
         return T.resize(image, [size, size], InterpolationMode.BICUBIC)
 
@@ -169,9 +178,15 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
 
 
 def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Which classes, bool (classes,), can be learned and evaluated; the others are noted.
+    """Return which classes, bool (classes,), can be learned and evaluated; note the others.
 
-    train, test: targets. Raises UserError where there is none.
+    Args:
+        context: The images; notes are added.
+        train: Targets of the training images, (images, classes).
+        test: Targets of the test images, (images, classes).
+
+    Raises:
+        UserError: There is no such class.
     """
     lacking = {
         "no positive training image": ~(train > 0).any(axis=0),
@@ -191,17 +206,17 @@ def _usable(context: EvaluationContext, train: np.ndarray, test: np.ndarray) -> 
             f"svm: no class has positive and negative images in both {context.train.name} and "
             f"{context.test.name}: {left_out[0]}"
         )
-    context.notes.extend(f"left out, {reason}" for reason in left_out)
+    context.notes.extend(f"left out classes with {reason}" for reason in left_out)
     return usable
 
 
 def _grid(features: Tensor) -> Tensor:
-    """Means over the quarters of a map (batch, channels, h, w): (batch, 4 · channels), norm 1."""
+    """Average the quarters of a map (batch, channels, h, w): (batch, 4 · channels), norm 1."""
     return F.normalize(F.adaptive_avg_pool2d(features.float(), 2).flatten(1), dim=1)
 
 
 def _targets(source: Source) -> np.ndarray:
-    """int8 (images, classes): 1 present, -1 absent, 0 in difficult instances only."""
+    """Return the targets, int8 (images, classes): 1 present, -1 absent, 0 only difficult ones."""
     if isinstance(source, Voc):
         return source.presence
     assert source.labels is not None

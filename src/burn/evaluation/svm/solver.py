@@ -1,9 +1,9 @@
 """Linear SVMs on frozen features: VOC07 classification, full and few-shot (Goyal et al., 2019).
 
 The SVM is LIBLINEAR's `-s 1 -w1 2 -w-1 1 -B 1`: with x a row of features and a constant 1, it
-minimises ½|w|² + Σ cᵢ max(0, 1 - yᵢ w·xᵢ)² where cᵢ is the cost, doubled for positives. That is
-strongly convex with modulus 1: any w lies within |gradient| of the one solution, which is when
-fitting ends. Only features, targets and numbers here: no paths, no images.
+minimises ½|w|² + Σ cᵢ max(0, 1 - yᵢ w·xᵢ)², where cᵢ is the cost, doubled for positives. This is
+strongly convex with modulus 1, so any w lies within |gradient| of the unique solution; fitting ends
+when that distance is small. The module works on arrays only, without paths or images.
 """
 
 from __future__ import annotations
@@ -23,30 +23,33 @@ from burn.core.errors import UserError
 Floats = NDArray[np.float64]
 Choice = Literal["cv", "oracle"]
 
-COSTS = (*(0.5**power for power in range(19, 3, -1)), 1.0, 10.0, 100.0)  # ascending: warm starts
-DEFAULT_COST = 1.0  # LIBLINEAR's own, for a class of which nothing can be held out
+# Ascending, so that each fit can start from the previous one.
+COSTS = (*(0.5**power for power in range(19, 3, -1)), 1.0, 10.0, 100.0)
+DEFAULT_COST = 1.0  # LIBLINEAR's own, for a class that has too few images to hold any out
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
 NEGATIVES_PER_SHOT = 19
 NUM_FOLDS = 3
 
 # Classes fitted together. A constant, so that numbers do not depend on the number of cores. 4
-# classes × (3 folds + 1) are 16 columns: enough to use a Gram matrix beyond the cache well.
+# classes × (3 folds + 1) are 16 columns, enough for efficient products with a Gram matrix that is
+# larger than the cache.
 _GROUP = 4
-_TOLERANCE = 1e-4  # of w, relative where |w| < 1; rows have norm √2
-_EXACT_SHARE = 0.5  # active rows up to which Cholesky beats conjugate gradients
+_TOLERANCE = 1e-4  # of w, relative if |w| < 1; rows have norm √2
+_EXACT_SHARE = 0.5  # share of active rows up to which Cholesky is faster than conjugate gradients
 
 
 @dataclass(frozen=True)
 class SvmData:
-    """What an SVM learns from and is evaluated on.
+    """Features and targets that an SVM learns from and is evaluated on.
 
     Attributes:
-        train: L2-normalised features (images, dimension), float32.
-        train_targets: (images, classes) int8: 1 present, -1 absent, 0 present in difficult
-            instances only, which is a negative in training and left out of the test.
-        test: as train.
-        test_targets: as train_targets.
-        classes: names, in the order of the targets' columns.
+        train: L2-normalised features of the training images, float32 (images, dimension).
+        train_targets: Their targets, int8 (images, classes): 1 if the class is present, -1 if it is
+            absent, 0 if it is present only in difficult instances, which counts as negative in
+            training and is ignored in the test.
+        test: Features of the test images, as train.
+        test_targets: Their targets, as train_targets.
+        classes: Names of the classes, in the order of the targets' columns.
     """
 
     train: NDArray[np.float32]
@@ -56,7 +59,11 @@ class SvmData:
     classes: tuple[str, ...]
 
     def check(self) -> None:
-        """Raise UserError for features that are not finite and where no class can be evaluated."""
+        """Check features and targets.
+
+        Raises:
+            UserError: Features are not finite, or no class can be evaluated.
+        """
         for name, features in (("training", self.train), ("test", self.test)):
             if not np.isfinite(features).all():
                 raise UserError(f"features of the {name} images are not finite")
@@ -69,17 +76,19 @@ class SvmData:
 
 @dataclass(frozen=True)
 class SvmScores:
-    """Average precision, in [0, 1], and chosen cost of every class, for both choices of the cost.
-
-    Attributes:
-        ap_cv: with the cost that cross-validation on the training images chose.
-        ap_oracle: with the cost that is best on the test: customary for few shots, optimistic.
-        cost_cv: DEFAULT_COST where fewer than two positives or negatives leave nothing to hold out.
-        cost_oracle: the lowest of equals, as in cost_cv.
-        negatives: training images without the class that were used.
+    """Average precision, in [0, 1], and cost of every class, for both choices of the cost.
 
     A class without positive or without negative test images has NaN in ap_cv, ap_oracle and
     cost_oracle.
+
+    Attributes:
+        ap_cv: Average precision with the cost that cross-validation on the training images chose.
+        ap_oracle: Average precision with the cost that is best on the test images, which is
+            customary for few shots but optimistic.
+        cost_cv: The cost of ap_cv, the lowest of equally good ones; DEFAULT_COST if there are fewer
+            than two positives or negatives, so that none can be held out.
+        cost_oracle: The cost of ap_oracle, the lowest of equally good ones.
+        negatives: Number of training images without the class that were used.
     """
 
     ap_cv: tuple[float, ...]
@@ -89,19 +98,24 @@ class SvmScores:
     negatives: tuple[int, ...]
 
     def mean_ap(self, choice: Choice) -> float:
-        """mAP in [0, 1] over the classes with positive and negative test images."""
+        """Return mAP, in [0, 1], over the classes with positive and negative test images."""
         return float(np.nanmean(self.ap_cv if choice == "cv" else self.ap_oracle))
 
 
 @dataclass(frozen=True)
 class FewShotScores:
-    """Scores of every independent sample of `shots` positives for each class."""
+    """Scores of several independent few-shot samples.
+
+    Attributes:
+        shots: Number of positives of each class.
+        samples: Scores of each sample.
+    """
 
     shots: int
     samples: tuple[SvmScores, ...]
 
     def mean_std(self, choice: Choice) -> tuple[float, float]:
-        """Mean and population standard deviation of the samples' mAP, in [0, 1]."""
+        """Return mean and population standard deviation of the samples' mAP, in [0, 1]."""
         values = [sample.mean_ap(choice) for sample in self.samples]
         return float(np.mean(values)), float(np.std(values))
 
@@ -109,16 +123,17 @@ class FewShotScores:
 def svm_full(
     data: SvmData, seed: int, advance: Callable[[int], None] = lambda _: None
 ) -> SvmScores:
-    """SVMs on all training images.
+    """Fit and evaluate SVMs on all training images.
 
     Args:
-        data: training and test images.
-        seed: of the folds.
-        advance: told, in the caller's thread, how many more classes are done, of all classes.
+        data: Training and test images.
+        seed: The random seed of the folds.
+        advance: Called, in the caller's thread, with the number of classes that were finished since
+            the last call.
 
     Raises:
-        UserError: where data.check() does, and for a class without a positive or without a negative
-            training image.
+        UserError: The data are unusable (see `SvmData.check`), or a class has no positive or no
+            negative training image.
     """
     data.check()
     _check_classes(data, 1)
@@ -136,21 +151,23 @@ def svm_few_shot(
     num_samples: int = 5,
     advance: Callable[[int], None] = lambda _: None,
 ) -> FewShotScores:
-    """SVMs on `shots` positives and 19 times as many negatives, for each class and sample.
+    """Fit and evaluate SVMs on a few positives and 19 times as many negatives, for several samples.
+
+    A class with fewer than 19·shots negatives uses all that it has; SvmScores.negatives counts
+    them.
 
     Args:
-        data: training and test images.
-        shots: positives for each class, at least 1. Below three, cross-validation has as many
-            folds as positives; with one positive cost_cv is DEFAULT_COST.
-        seed: of samples and folds.
-        num_samples: independent samples.
-        advance: told, in the caller's thread, how many more classes are done, of
-            classes × num_samples.
+        data: Training and test images.
+        shots: Number of positives of each class, at least 1. Below three, cross-validation has as
+            many folds as positives; with one positive cost_cv is DEFAULT_COST.
+        seed: The random seed of samples and folds.
+        num_samples: Number of independent samples.
+        advance: Called, in the caller's thread, with the number of classes that were finished since
+            the last call, out of classes × num_samples.
 
     Raises:
-        UserError: where data.check() does, and for a class with fewer than `shots` positives or
-            without a negative. A class with fewer than 19·shots negatives is given those there are;
-            SvmScores.negatives counts them.
+        UserError: The data are unusable (see `SvmData.check`), or a class has fewer than `shots`
+            positive training images or no negative one.
     """
     data.check()
     _check_classes(data, shots)
@@ -168,7 +185,7 @@ def svm_few_shot(
 
 
 def _check_classes(data: SvmData, shots: int) -> None:
-    """Raise UserError unless every class has so many positives, and a negative, to learn from."""
+    """Raise UserError unless every class has `shots` positive and one negative training image."""
     positives, negatives = (data.train_targets > 0).sum(axis=0), (data.train_targets <= 0).sum(0)
     for name, count, others in zip(data.classes, positives, negatives, strict=True):
         if not count or not others:
@@ -179,16 +196,16 @@ def _check_classes(data: SvmData, shots: int) -> None:
 
 
 def defined_precisions(test_targets: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Which columns have positives and negatives; average precision of the others says nothing.
+    """Return which classes, bool (classes,), have positive and negative test images.
 
-    Without a negative every ranking has an average precision of 1.
+    The average precision of the others is meaningless: without a negative it is 1 for any ranking.
     """
     both = (test_targets > 0).any(axis=0) & (test_targets < 0).any(axis=0)
     return np.asarray(both)
 
 
 def possible_shots(train_targets: NDArray[np.int8], shots: Sequence[int] = SHOTS) -> list[int]:
-    """Those of `shots` that every class has positives for."""
+    """Return those numbers of shots for which every class has enough positives."""
     fewest = (train_targets > 0).sum(axis=0).min()
     return [k for k in shots if k <= fewest]
 
@@ -196,9 +213,15 @@ def possible_shots(train_targets: NDArray[np.int8], shots: Sequence[int] = SHOTS
 def sample_shots(
     targets: NDArray[np.int8], shots: int, seed: int | tuple[int, ...]
 ) -> NDArray[np.intp]:
-    """Rows, ascending, of `shots` positives and 19·shots negatives (or all, if fewer) of a class.
+    """Draw `shots` positives and 19·shots negatives (or all, if fewer) of a class.
 
-    `targets` (images,) is the class's column; it must have `shots` positives.
+    Args:
+        targets: The class's column of the targets, (images,), with at least `shots` positives.
+        shots: Number of positives.
+        seed: The random seed.
+
+    Returns:
+        Ascending rows.
     """
     random = np.random.default_rng(seed)
     positives, negatives = np.flatnonzero(targets > 0), np.flatnonzero(targets <= 0)
@@ -208,10 +231,16 @@ def sample_shots(
 
 
 def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -> float:
-    """Area under the interpolated precision-recall curve over all points, in [0, 1] (VOC 2010).
+    """Compute the area under the interpolated precision-recall curve over all points (VOC 2010).
 
-    Equal scores enter the curve together. Targets of 0 are left out; NaN without a positive or
-    without a negative.
+    Equal scores enter the curve together. Images with target 0 are ignored.
+
+    Args:
+        scores: (images,).
+        targets: (images,): 1, -1 or 0.
+
+    Returns:
+        The area, in [0, 1]; NaN without a positive or without a negative.
     """
     counted = targets != 0
     scores, positive = scores[counted], targets[counted] > 0
@@ -228,9 +257,15 @@ def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -
 def fit_svm(
     features: NDArray[np.float32], positive: NDArray[np.bool_], costs: Sequence[float] = COSTS
 ) -> Floats:
-    """Weights (dimension + 1, costs), the intercept last, of one class's SVM at every cost.
+    """Fit one class's SVM at every cost.
 
-    features (images, dimension); positive (images,); costs above 0, ascending for speed.
+    Args:
+        features: (images, dimension).
+        positive: Whether each image shows the class, (images,).
+        costs: Costs above 0; ascending ones are faster.
+
+    Returns:
+        Weights, (dimension + 1, costs), the intercept last.
     """
     gram, signs = _Gram(features), np.where(positive, 1.0, -1.0)[:, None]
     state, weights = _start(signs), []
@@ -253,7 +288,7 @@ class _ClassScore:
 
 
 def _run(tasks: Iterator, advance: Callable[[int], None]) -> list[_ClassScore]:
-    """All tasks over the cores: threads, which share the Gram matrix, each with one BLAS thread."""
+    """Run tasks on all cores, in threads that share the Gram matrix, each with one BLAS thread."""
     scores = []
     with threadpool_limits(1, user_api="blas"):
         for group in joblib.Parallel(-1, backend="threading", return_as="generator")(tasks):
@@ -282,7 +317,7 @@ def _evaluate(
         _folds(column, (*seed, index, 1)) for index, column in zip(classes, positive.T, strict=True)
     ]
     # A column is a fit: each class on all rows, then each class without each of its folds. A row
-    # held out weighs 0, and the fit still gives its decision value.
+    # that is held out has weight 0, and the fit still computes its decision value.
     owner = list(range(len(classes)))
     held_out = [np.zeros(len(rows), bool) for _ in classes]
     for i, fold in enumerate(folds):
@@ -322,8 +357,11 @@ def _evaluate(
 
 
 def _folds(positive: NDArray[np.bool_], seed: tuple[int, ...]) -> NDArray[np.intp]:
-    """Fold of each row: 0 … 2, with equal shares of the class; fewer folds where positives or
-    negatives are fewer, and -1 for all where nothing can be held out."""
+    """Assign each row to a fold, 0 … 2, with equal shares of the class in each.
+
+    There are fewer folds if there are fewer positives or negatives, and all rows get -1 if nothing
+    can be held out.
+    """
     num_folds = min(NUM_FOLDS, positive.sum(), (~positive).sum())
     folds = np.full(len(positive), -1)
     if num_folds > 1:
@@ -339,27 +377,31 @@ def _class_weights(signs: Floats) -> Floats:
 
 # --- The solver. ---
 #
-# Newton in the primal. w = Σ βᵢ xᵢ is kept as β, so that with the Gram matrix K a step of conjugate
-# gradients is one product K·ρ, and a batch of fits is one matrix product. Where few rows are active
-# (large costs), Newton's system on them is solved exactly instead. Both in float64: in float32 the
-# part of β that does not reach w (K is singular for copies and for images > dimension) drowns the
-# part that does.
+# Newton's method in the primal. w = Σ βᵢ xᵢ is represented by β, so that with the Gram matrix K a
+# step of conjugate gradients is one product K·ρ, and a batch of fits is one matrix product. If few
+# rows are active (large costs), Newton's system on them is solved exactly instead. Both use
+# float64: in float32, rounding errors in the part of β that does not affect w (K is singular for
+# duplicate images and for images > dimension) dominate the part that does.
 #
 # Measured on one core (AVX-512) with overlapping classes of pooled ReLU-like features, 2,400 ×
-# 4,096, at costs 10 and 100: an exact step took 11 to 22 ms, one by conjugate gradients 25 ms for
-# a fit, even in float32, for a gradient a tenth as long. Truncated conjugate gradients on the
-# dual's active set cycled from cost 0.03 on: their steps need not descend.
+# 4,096, at costs 10 and 100: an exact step took 11 to 22 ms; a step by conjugate gradients took 25
+# ms for a fit, even in float32, to reduce the gradient to a tenth. Truncated conjugate gradients on
+# the dual's active set cycled from cost 0.03 on, since their steps need not descend.
 
 
 class _Gram:
-    """Products with the Gram matrix of rows, each features and a 1: K·v, (images, columns)."""
+    """The Gram matrix K of rows of features with a 1 appended; calling it returns K·v.
+
+    Args:
+        features: (images, dimension).
+    """
 
     def __init__(self, features: NDArray[np.float32]) -> None:
         ones = np.ones((len(features), 1), np.float32)
         self._rows = np.concatenate((features, ones), axis=1)
         rows = self._rows.astype(np.float64)
         self.matrix: Floats | None = None
-        if len(rows) <= 2 * rows.shape[1]:  # else K is larger than the rows, and slower
+        if len(rows) <= 2 * rows.shape[1]:  # otherwise K is larger than the rows, and slower
             self.matrix = rows @ rows.T
         self._double = rows if self.matrix is None else None
 
@@ -370,13 +412,18 @@ class _Gram:
         return self._double @ (self._double.T @ columns)
 
     def weights(self, beta: Floats) -> Floats:
-        """w (dimension + 1, columns)."""
+        """Return w, (dimension + 1, columns), from β, (images, columns)."""
         return self._rows.T @ beta
 
 
 @dataclass(frozen=True)
 class _State:
-    """Fits, a column each: beta and the decision values K·beta, (images, columns)."""
+    """Fits, a column each.
+
+    Attributes:
+        beta: β, (images, columns).
+        values: The decision values K·β, (images, columns).
+    """
 
     beta: Floats
     values: Floats
@@ -397,7 +444,7 @@ def _fit(gram: _Gram, signs: Floats, costs: Floats, start: _State) -> _State:
         image = gram(gradient)
         length = np.sqrt(np.maximum((gradient * image).sum(axis=0), 0))
         norm = np.sqrt(np.maximum((b * f).sum(axis=0), 0))
-        # 1e-9 ends a fit whose solution is 0: rounding is all that is left of its gradient.
+        # 1e-9 ends a fit whose solution is 0: its gradient then consists of rounding errors only.
         more = length > _TOLERANCE * np.minimum(norm, 1) + 1e-9
         live = live[more]
         if not len(live):
@@ -422,9 +469,10 @@ def _fit(gram: _Gram, signs: Floats, costs: Floats, start: _State) -> _State:
 
 
 def _step(gram: _Gram, curvature: Floats, gradient: Floats, image: Floats) -> Floats:
-    """A tenfold smaller gradient: (I + diag(curvature)·K) step = -gradient, roughly.
+    """Solve (I + diag(curvature)·K) step = -gradient roughly, to a tenth of the gradient.
 
-    Conjugate gradients for the Hessian I + Σ curvatureᵢ xᵢxᵢᵀ in w's space, in β's coordinates.
+    These are conjugate gradients for the Hessian I + Σ curvatureᵢ xᵢxᵢᵀ in w's space, in β's
+    coordinates.
     """
     d, r, kr = curvature, -gradient, -image
     result, live = np.zeros_like(gradient), np.arange(gradient.shape[1])
@@ -434,7 +482,7 @@ def _step(gram: _Gram, curvature: Floats, gradient: Floats, image: Floats) -> Fl
     for iteration in range(300):
         hp = p + d * kp
         bend = (hp * kp).sum(axis=0)
-        # Not above 0 when rounding is all that is left: end, and not without a step.
+        # Not above 0 if only rounding errors are left: end then, but not without a first step.
         fine = (bend > 0) & (square > 0)
         rate = np.where(fine, square, iteration == 0) / np.where(fine, bend, 1)
         x += rate * p
@@ -442,7 +490,7 @@ def _step(gram: _Gram, curvature: Floats, gradient: Floats, image: Floats) -> Fl
         kr = gram(r)
         before, square = square, (r * kr).sum(axis=0)
         ratio = square / np.where(fine, before, 1)
-        p, kp = r + ratio * p, kr + ratio * kp  # saves a product
+        p, kp = r + ratio * p, kr + ratio * kp  # K·p without another product
         more = fine & (square > goal)
         if not more.all():
             result[:, live[~more]] = x[:, ~more]
@@ -458,7 +506,10 @@ def _step(gram: _Gram, curvature: Floats, gradient: Floats, image: Floats) -> Fl
 def _exact_step(
     gram: Floats, rows: NDArray[np.intp], y: Floats, costs: Floats, beta: Floats
 ) -> Floats:
-    """Newton's step of one fit: to (K + diag(1 / 2c)) β = y on the active rows, β = 0 elsewhere."""
+    """Return Newton's step of one fit, which solves a system on the active rows exactly.
+
+    It leads to (K + diag(1 / 2c)) β = y on these rows and β = 0 elsewhere.
+    """
     step = -beta
     if len(rows):
         system = gram[np.ix_(rows, rows)]
@@ -468,9 +519,10 @@ def _exact_step(
 
 
 def _line_search(step: Floats, change: Floats, y: Floats, c: Floats, f: Floats) -> Floats:
-    """Length of the step that minimises each column: the root of a rising, piecewise linear slope.
+    """Find the length of the step that minimises each column.
 
-    Newton's method from 1, or bisection where that leaves the bracket.
+    It is the root of a rising, piecewise linear slope, found by Newton's method from 1, or by
+    bisection if Newton's method leaves the bracket.
     """
     first, second = (step * f).sum(axis=0), (step * change).sum(axis=0)
     margin, speed = 1 - y * f, y * change

@@ -1,4 +1,4 @@
-"""What a network costs: parameters, operations and bytes."""
+"""The cost of a network: parameters, operations and bytes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ _LARGEST_SIDE = 4096  # pixels
 class Cost:
     """Counts for one image.
 
-    binary_parameters: weights that deploy as one bit; float_parameters: all others. binary_macs:
-    multiply-accumulates of binary convolutions, which the paper calls BOPs; flops: those of float
-    convolutions and linear layers, as the paper counts them. float_bytes: the parameters in
-    float32, as `burn pack` counts them; packed_bytes: size of the file that it writes, within some
-    150 bytes, or None for a network that cannot be packed at any precision.
+    Attributes:
+        binary_parameters: Weights that deploy as one bit.
+        float_parameters: All other parameters.
+        binary_macs: Multiply-accumulates of binary convolutions, which the paper calls BOPs.
+        flops: Multiply-accumulates of float convolutions and linear layers, as the paper counts
+            them.
+        float_bytes: The parameters in float32, as `burn pack` counts them.
+        packed_bytes: Size of the file that `burn pack` writes, within some 150 bytes, or None for a
+            network that cannot be packed at any precision.
     """
 
     binary_parameters: int
@@ -53,12 +57,12 @@ class Cost:
 
 
 def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) -> Cost:
-    """Count a ReActNet by its plan; `walk.count` gives the same of the network.
+    """Count a ReActNet by its plan; `walk.count` gives the same numbers for the network.
 
     Args:
-        config: Its settings.
+        config: Settings of the network.
         image_size: Side of its square images in pixels.
-        num_classes: Outputs of a linear classifier; 0 for none.
+        num_classes: Outputs of a linear classifier; 0 for no classifier.
 
     Raises:
         UserError: The settings are out of range.
@@ -89,10 +93,10 @@ def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) ->
 
 
 def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any], int]:
-    """A checkpoint's network, what its description says of it, and its images' size in pixels.
+    """Return a checkpoint's network, its description as JSON values, and its images' size.
 
-    The description may be a stranger's. Raises UserError for values that it cannot have, and where
-    the weights of a ReActNet are not those of its settings.
+    The description may come from anyone. Raises UserError if its values are impossible, or if the
+    weights of a ReActNet do not fit its settings.
     """
     meta = description.meta
     require_plugins(meta.get("plugins"), "backbone", BACKBONES, description.origin)
@@ -127,7 +131,7 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
 
 
 def _whole(name: str, value: Any) -> int:
-    """The value, if it is a count. Raises ValueError for what is none."""
+    """Return the value if it is a whole number in [0, 2⁵³), else raise ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
         raise ValueError(f"{name}: expected a whole number, got {str(value)[:40]}")
     return value
@@ -136,12 +140,23 @@ def _whole(name: str, value: Any) -> int:
 def count_named(
     name: str, path: Path, image_size: int | None, num_classes: int, width: float | None
 ) -> tuple[Cost, dict[str, Any]]:
-    """Count the network of a name or of a checkpoint; also what was counted, as JSON values.
+    """Count the network of a name or of a checkpoint.
 
-    A ReActNet is counted without PyTorch, and of a checkpoint the numbers are not read. path: what
-    the name is as a path; a checkpoint or run that is there is meant. image_size defaults to a
-    checkpoint's own, else 224. Raises UserError for a name that is neither, and for a width given
-    to a checkpoint.
+    A ReActNet is counted without PyTorch, and without reading a checkpoint's weights.
+
+    Args:
+        name: Name of a network, or a path.
+        path: `name` as a path. If it exists, its checkpoint or run is counted.
+        image_size: Side of the images in pixels. None takes the checkpoint's, or 224.
+        num_classes: Outputs of a linear classifier; 0 for no classifier.
+        width: Factor on the channels of a named network, or None.
+
+    Returns:
+        The counts, and a description of what was counted, as JSON values.
+
+    Raises:
+        UserError: The name is neither a network nor a checkpoint, or a width is given for a
+            checkpoint.
     """
     about: dict[str, Any] = {"name": name}
     own_size: int = 224
@@ -184,12 +199,12 @@ def _named_network(config: BackboneConfig) -> Backbone:
 
 
 def cost_title(about: dict[str, Any]) -> str:
-    """What was counted, as one line; a table's title would be wrapped to the table's width."""
+    """Describe what was counted in one line; a table's title would be wrapped to its width."""
     return printable(", ".join(f"{k.replace('_', ' ')} {v}" for k, v in about.items()))
 
 
 def cost_table(cost: Cost) -> Table:
-    """The counts, for a terminal."""
+    """Return the counts as a table for a terminal."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

@@ -1,8 +1,8 @@
-"""Pictures and paragraphs of `burn analyze cost` and `negatives`, of their rows alone."""
+"""Pictures and texts of `burn analyze cost` and `negatives`, made from their rows alone."""
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from burn.campaigns.settings import is_taught
+from burn.core.seeds import OverSeeds
 from burn.experiments.figure import BLUE, INK, ORANGE, SOFT, Report, Row, listed, save
 from burn.report.render.tables import mean_and_spread
 
@@ -18,7 +19,11 @@ _PALE = "#8fb8de"
 
 
 def cost(rows: Sequence[Row]) -> Report:
-    """Training time against linear accuracy (Figure 4), of a comparison's rows, a run each."""
+    """Return the report on training time and linear accuracy (Figure 4).
+
+    Args:
+        rows: Rows of a comparison, one for each run.
+    """
     methods = _by(rows, "method")
     return Report(
         title="Training time and linear accuracy",
@@ -29,7 +34,11 @@ def cost(rows: Sequence[Row]) -> Report:
 
 
 def negatives(rows: Sequence[Row]) -> Report:
-    """InfoMin's accuracy by its negatives, binary and float (Figures 7 and 8), a row a run."""
+    """Return the report on InfoMin's accuracy by its negatives (Figures 7 and 8).
+
+    Args:
+        rows: One row for each run, of the binary and of the float network.
+    """
     return Report(
         title="InfoMin with fewer negatives and weaker augmentation",
         text=_negatives_text(rows),
@@ -47,30 +56,32 @@ def _by(rows: Sequence[Row], *names: str) -> dict[Any, list[Row]]:
 
 
 def _seconds(rows: Sequence[Row]) -> float:
-    """Seconds of the fastest run: what else the machine did only adds."""
+    """Return the seconds of the fastest run, because other work of the machine only adds time."""
     return min(row["seconds"] for row in rows)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    return statistics.mean(row[name] for row in rows)
+    return OverSeeds.of(row[name] for row in rows).mean
 
 
 # --- cost ----------------------------------------------------------------------------------------
 
 
 def _cost_text(methods: dict[str, list[Row]]) -> str:
-    """Who is ahead of whom in both, and what a teacher adds."""
+    """Say which methods are ahead in time and accuracy, and what a teacher adds."""
     seconds = {name: _seconds(rows) for name, rows in methods.items()}
     linear = {name: _mean(rows, "linear") for name, rows in methods.items()}
     best = max(linear, key=lambda name: linear[name])
     front = [
-        name for name in methods
+        name
+        for name in methods
         if not any(
-            seconds[o] <= seconds[name] and linear[o] >= linear[name]
+            seconds[o] <= seconds[name]
+            and linear[o] >= linear[name]
             and (seconds[o], linear[o]) != (seconds[name], linear[name])
             for o in methods
         )
-    ]  # fmt: skip
+    ]
     front.sort(key=lambda name: seconds[name])
     said = [
         f"Of {len(methods)} methods none is more accurate than {best}, {linear[best]:.1f} % after "
@@ -80,18 +91,19 @@ def _cost_text(methods: dict[str, list[Row]]) -> str:
     ]
     if "burn" in methods:
         slower = [
-            name for name in methods
-            if name != "burn" and seconds[name] > seconds["burn"]
-            and linear[name] < linear["burn"]
-        ]  # fmt: skip
+            name
+            for name in methods
+            if name != "burn" and seconds[name] > seconds["burn"] and linear[name] < linear["burn"]
+        ]
         if slower:
             said.append(f"burn takes less time and is more accurate than {listed(slower)}.")
     taught = [name for name in methods if is_taught(name)]
     if taught:
         known = {
-            name: took for name in taught
+            name: took
+            for name in taught
             if (took := methods[name][0]["teacher_seconds"]) is not None
-        }  # fmt: skip
+        }
         told = [f"{name}'s took {took:.0f} s" for name, took in known.items()]
         if unknown := [name for name in taught if name not in known]:
             told.append(f"how long that of {listed(unknown)} took was not recorded")
@@ -126,20 +138,39 @@ def _cost_figure(methods: dict[str, list[Row]]) -> Figure:
         labelled = name.startswith("supervised")
         colour = ORANGE if name == "burn" else _PALE if labelled else BLUE
         x, y = _seconds(rows), _mean(rows, "linear")
-        axes.plot([x] * len(rows), [row["linear"] for row in rows], "o-", ms=3, lw=0.8,
-                  color=colour, alpha=0.6)  # fmt: skip
+        axes.plot(
+            [x] * len(rows),
+            [row["linear"] for row in rows],
+            "o-",
+            ms=3,
+            lw=0.8,
+            color=colour,
+            alpha=0.6,
+        )
         axes.plot(x, y, "o", ms=8, color=colour)
-        axes.annotate(name, (x, y), (7, 5), textcoords="offset points", fontsize=8.5,
-                      color=INK, weight="bold" if name == "burn" else "normal")  # fmt: skip
+        axes.annotate(
+            name,
+            (x, y),
+            (7, 5),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=INK,
+            weight="bold" if name == "burn" else "normal",
+        )
     axes.set_xlim(left=0)
     axes.margins(x=0.12, y=0.12)
     axes.set_xlabel("training of the binary network, seconds (its teacher's not included)")
     axes.set_ylabel("linear accuracy, %")
     axes.set_title("Accuracy for the time it takes")
     axes.text(
-        1, 1.02, "small dots: seeds   pale: learned from labels", transform=axes.transAxes,
-        ha="right", fontsize=7.5, color=SOFT,
-    )  # fmt: skip
+        1,
+        1.02,
+        "small dots: seeds   pale: learned from labels",
+        transform=axes.transAxes,
+        ha="right",
+        fontsize=7.5,
+        color=SOFT,
+    )
     figure.tight_layout()
     return figure
 
@@ -148,7 +179,7 @@ def _cost_figure(methods: dict[str, list[Row]]) -> Figure:
 
 
 def _negatives_text(rows: Sequence[Row]) -> str:
-    """What fewer negatives and weaker augmentation did, in each network."""
+    """Describe the effect of fewer negatives and of weaker augmentation on each network."""
     said = []
     for network in ("binary", "float"):
         mine = [r for r in rows if r["network"] == network and r["augmentation"] != "weak"]
@@ -168,10 +199,12 @@ def _negatives_text(rows: Sequence[Row]) -> str:
     weak = [r for r in rows if r["augmentation"] == "weak"]
     if weak:
         strong = [
-            r for r in rows
-            if r["network"] == weak[0]["network"] and r["negatives"] == weak[0]["negatives"]
+            r
+            for r in rows
+            if r["network"] == weak[0]["network"]
+            and r["negatives"] == weak[0]["negatives"]
             and r["augmentation"] != "weak"
-        ]  # fmt: skip
+        ]
         change = _mean(weak, "linear") - _mean(strong, "linear")
         told = f"{_points(change)} than" if round(change, 1) else "as"
         said.append(
@@ -187,14 +220,14 @@ def _negatives_text(rows: Sequence[Row]) -> str:
 
 
 def _points(change: float) -> str:
-    """2.0 points more."""
+    """Return a change as in "2.0 points more"."""
     if not round(change, 1):
         return "as much"
     return f"{abs(change):.1f} points {'more' if change > 0 else 'less'}"
 
 
 def negatives_figure(rows: Sequence[Row]) -> Figure:
-    """Accuracy against the number of negatives, both networks on one scale, with error bars."""
+    """Draw accuracy against the number of negatives, with error bars, for both networks."""
     figure, panels = plt.subplots(1, 2, figsize=(7.3, 3.6), sharey=True)
     for panel, network in zip(panels, ("binary", "float"), strict=True):
         _negatives_panel(panel, [r for r in rows if r["network"] == network])
@@ -207,7 +240,7 @@ def negatives_figure(rows: Sequence[Row]) -> Figure:
 
 
 def _negatives_note(rows: Sequence[Row]) -> str:
-    """What the error bars are of."""
+    """Say what the error bars show."""
     seeds = len({row["seed"] for row in rows})
     images = sorted({row["images"] for row in rows if row.get("images")})
     of = [f"{' and '.join(f'{n:,}' for n in images)} test images"] if images else []
@@ -217,18 +250,17 @@ def _negatives_note(rows: Sequence[Row]) -> str:
 
 
 def two_errors(rows: Sequence[Row]) -> float:
-    """Two standard errors of the mean linear accuracy in points, 0 where nothing is known of it.
+    """Return two standard errors of the mean linear accuracy in points; 0 if they are unknown.
 
     The spread over seeds includes the sampling error of the test images, but with few seeds it may
-    be too small by chance: the larger of the two estimates is taken.
+    be too small by chance, so the larger of the two estimates is taken.
     """
-    mean = _mean(rows, "linear")
-    squares = [0.0]
+    linear = OverSeeds.of(row["linear"] for row in rows)
+    errors = [linear.error or 0.0]
     if all(row.get("images") for row in rows):  # the same images for every seed
-        squares.append(mean * (100 - mean) / min(row["images"] for row in rows))
-    if len(rows) > 1:
-        squares.append(statistics.variance([row["linear"] for row in rows]) / len(rows))
-    return 2 * max(squares) ** 0.5
+        images = min(row["images"] for row in rows)
+        errors.append(math.sqrt(linear.mean * (100 - linear.mean) / images))
+    return 2 * max(errors)
 
 
 def _negatives_panel(panel: Axes, rows: Sequence[Row]) -> None:
@@ -238,15 +270,23 @@ def _negatives_panel(panel: Axes, rows: Sequence[Row]) -> None:
     panel.plot(x, [_mean(counts[n], "linear") for n in x], "o-", color=ORANGE, ms=6, lw=1.6)
     for n in x:
         panel.errorbar(n, _mean(counts[n], "linear"), two_errors(counts[n]), color=ORANGE, **bars)
-        panel.plot([n] * len(counts[n]), [r["linear"] for r in counts[n]], "o", ms=3, color=INK,
-                   alpha=0.6)  # fmt: skip
+        panel.plot(
+            [n] * len(counts[n]), [r["linear"] for r in counts[n]], "o", ms=3, color=INK, alpha=0.6
+        )
     weak = [r for r in rows if r["augmentation"] == "weak"]
     if weak:
         n, y = weak[0]["negatives"], _mean(weak, "linear")
         panel.plot(n, y, "D", color=BLUE, ms=6)
         panel.errorbar(n, y, two_errors(weak), color=BLUE, **bars)
-        panel.annotate("weaker augmentation", (n, y), (8, 0), textcoords="offset points",
-                       va="center", fontsize=8, color=BLUE)  # fmt: skip
+        panel.annotate(
+            "weaker augmentation",
+            (n, y),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            color=BLUE,
+        )
     panel.set_xscale("log", base=2)
     panel.set_xticks(x, [f"{n:,}" for n in x])
     panel.minorticks_off()

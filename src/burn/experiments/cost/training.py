@@ -1,4 +1,4 @@
-"""`burn analyze cost`: what each method's training took, and what came of it (Figure 4)."""
+"""`burn analyze cost`: training time and accuracy of each compared method (Figure 4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from burn.methods.registry import METHODS
 
 @dataclass(frozen=True)
 class CostOptions:
-    """Which comparison.
+    """Settings of the analysis.
 
     Attributes:
         compared: folder of `burn compare`.
@@ -24,13 +24,25 @@ class CostOptions:
     compared: str
 
     def check(self) -> None:
-        """Raise UserError for a folder that is none."""
+        """Check the settings.
+
+        Raises:
+            UserError: The folder is not one of burn compare.
+        """
         if not (expand(self.compared) / "comparison.json").is_file():
-            raise UserError(f"--compared {self.compared} is no folder of burn compare")
+            raise UserError(f"--compared {self.compared} is not a folder of burn compare")
 
 
 def training_costs(options: CostOptions) -> list[Row]:
-    """A row a run: seconds of its training, and of its teacher's where that is a run of burn's."""
+    """Read training times and accuracies from a comparison.
+
+    Returns:
+        A row for each run, with the seconds of its training, and of its teacher's if the teacher is
+        a run of burn's.
+
+    Raises:
+        UserError: The folder is damaged, or has fewer than two evaluated methods.
+    """
     from burn.campaigns.folder import read_campaign
 
     folder = expand(options.compared)
@@ -46,9 +58,8 @@ def training_costs(options: CostOptions) -> list[Row]:
     seconds = {method: _seconds_of(spec) for method, spec in teachers.items()}
     results = read_campaign(folder)
     linear = {
-        (r.model, r.seed): r.value for r in results
-        if (r.protocol, r.metric) == ("linear", "top1")
-    }  # fmt: skip
+        (r.model, r.seed): r.value for r in results if (r.protocol, r.metric) == ("linear", "top1")
+    }
     rows: list[Row] = [
         {
             "method": r.model,
@@ -62,12 +73,12 @@ def training_costs(options: CostOptions) -> list[Row]:
         if r.protocol == "knn" and "pretraining" in r.settings
     ]
     if len({row["method"] for row in rows}) < 2:
-        raise UserError(f"{folder} holds fewer than two methods that are evaluated")
+        raise UserError(f"{folder} has fewer than two methods that are evaluated")
     return rows
 
 
 def _seconds_of(teacher: Any) -> float | None:
-    """Seconds that a teacher which is a run of burn's was trained for, else None."""
+    """Return the training time of a teacher that is a run of burn's, else None."""
     if not isinstance(teacher, str):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a network costs, counted by running it on one image."""
+"""Counts what a network costs by running it on one image."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from burn.layers import BinaryConv2d
 
 
 def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
-    """Count a backbone with a linear classifier of `num_classes` outputs (0: none).
+    """Count a backbone with a linear classifier.
 
-    Raises UserError where the network cannot take images of `image_size` × `image_size` pixels.
+    Args:
+        backbone: The network.
+        image_size: Side of its square images in pixels.
+        num_classes: Outputs of the classifier; 0 for no classifier.
+
+    Raises:
+        UserError: The network cannot take images of this size.
     """
     network: nn.Module = backbone
     if num_classes:
@@ -43,7 +49,7 @@ def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
     try:
         with torch.inference_mode():
             network.eval()(torch.zeros(1, 3, image_size, image_size))
-    except Exception as error:  # of a size that does not suit it, of many kinds
+    except Exception as error:  # networks raise many kinds of errors for an unsuitable size
         raise UserError(f"{backbone.config.name} cannot take {image_size}-pixel images") from error
     finally:
         network.train(training)

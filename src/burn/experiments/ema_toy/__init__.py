@@ -1,1 +1,1 @@
-"""Two moving networks that chase each other (paper, Figure 5)."""
+"""The paper's toy experiment on a target that follows its network by EMA (Figure 5)."""

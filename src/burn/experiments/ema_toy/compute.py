@@ -1,13 +1,15 @@
-"""The paper's toy of a target that follows by EMA: how far it falls behind its backbone.
+"""The paper's toy experiment on an EMA target: how far it is behind its backbone.
 
 Backbone ← Backbone + η·n, Target ← τ·Target + (1 - τ)·Backbone, with n ~ N(0, 1) in each of 100
-dimensions, η = 4.8 and τ = 0.99, both from the same values, which the paper calls random and are
-standard normal here. It compares the L2 distance of the two with that of the two binarised.
+dimensions, η = 4.8 and τ = 0.99. Both start from the same values, which the paper calls random and
+which are standard normal here. It compares the L2 distance of the two with that of the two
+binarised.
 
-Taken literally the two distances have different units: of vectors of ±1 it is 2·√(differing signs),
-20 at most, while that of float vectors grows with η. So beside the literal one other readings are
-measured, which put both on a scale or change what the paper leaves open. LARS moves a weight by a
-thousandth of its norm times η; norms then stay at √100, which is that of a hundred signs too.
+Taken literally the two distances have different units: between vectors of ±1 it is 2·√(differing
+signs), 20 at most, while between float vectors it grows with η. Therefore other readings are
+measured beside the literal one, which give both the same scale or change what the paper leaves
+open. LARS moves a weight by a thousandth of its norm times η; norms then stay at √100, which is
+also the norm of a hundred signs.
 """
 
 from __future__ import annotations
@@ -23,29 +25,29 @@ from burn.experiments.rows import Row
 
 ETA, TAU = 4.8, 0.99
 DIMENSIONS, STEPS, RUNS = 100, 100, 10
-MANY = 1000  # runs of which mean and deviation owe nothing to chance
-LARS = 0.001  # LARS's usual trust coefficient: the share of a weight's norm that lr 1 moves it by
+MANY = 1000  # enough runs for mean and deviation to be free of chance
+LARS = 0.001  # LARS's usual trust coefficient: a step with lr 1, as a share of the weight's norm
 
 Vectors = NDArray[np.float64]  # (runs, dimensions)
 
 
 def signs(x: Vectors) -> Vectors:
-    """±1; +1 for 0, as everywhere here."""
+    """Return ±1 for each value, and +1 for 0, as everywhere in burn."""
     return np.where(x >= 0, 1.0, -1.0)
 
 
 def scaled_signs(x: Vectors) -> Vectors:
-    """sign(x)·mean|x|, as binary weights are made (ReActNet)."""
+    """Return sign(x)·mean|x|, as ReActNet makes binary weights."""
     return signs(x) * np.abs(x).mean(axis=-1, keepdims=True)
 
 
 def unit(x: Vectors) -> Vectors:
-    """The vectors at length 1: their direction alone."""
+    """Scale the vectors to length 1."""
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
 def same(x: Vectors) -> Vectors:
-    """As it is."""
+    """Return the vectors unchanged."""
     return x
 
 
@@ -53,8 +55,13 @@ def same(x: Vectors) -> Vectors:
 class Reading:
     """One way to read the paper's setting.
 
-    eta: size of a step. decays: η falls to 0 by half a cosine, as learning rates do. floats,
-    binaries: what is made of both vectors before the distance is taken.
+    Attributes:
+        name: Name in the CSV file.
+        title: Title in picture and table.
+        eta: Size of a step.
+        decays: Whether η falls to 0 by half a cosine, as learning rates do.
+        floats: Function applied to both float vectors before their distance is measured.
+        binaries: Function that makes both binary vectors.
     """
 
     name: str
@@ -78,9 +85,13 @@ READINGS: tuple[Reading, ...] = (
 def follow(
     start: Vectors, noise: Vectors, etas: NDArray[np.float64], tau: float
 ) -> Iterator[tuple[Vectors, Vectors]]:
-    """Backbone and target after every step.
+    """Yield backbone and target after every step.
 
-    start: (runs, dimensions). noise: n of each step, (steps, runs, dimensions). etas: (steps,).
+    Args:
+        start: Both vectors' start, (runs, dimensions).
+        noise: n of each step, (steps, runs, dimensions).
+        etas: η of each step, (steps,).
+        tau: Momentum of the target.
     """
     backbone = target = start
     for n, eta in zip(noise, etas, strict=True):
@@ -90,11 +101,16 @@ def follow(
 
 
 def ema_toy(seed: int) -> list[Row]:
-    """A row a reading and step, all readings from the same random values.
+    """Compute the distances of all readings from the same random values.
 
-    float, binary: L2 distance of backbone and target, mean over the paper's ten runs; float_std,
-    binary_std: its standard deviation over them. float_many and so on: the same of `many`
-    other runs. differing: share of the signs that differ, of these.
+    Args:
+        seed: Random seed.
+
+    Returns:
+        A row for each reading and step. `float` and `binary` are the L2 distance of backbone and
+        target, mean over the paper's ten runs, and `float_std` and `binary_std` its standard
+        deviation over them. `float_many` and so on are the same over `many` other runs, and
+        `differing` is the share of the signs that differ in these.
     """
     few, many = _draws(seed, RUNS), _draws(seed + 1, MANY)
     rows: list[Row] = []
@@ -110,14 +126,14 @@ def ema_toy(seed: int) -> list[Row]:
 
 
 def _draws(seed: int, runs: int) -> tuple[Vectors, Vectors]:
-    """Where the runs start, and their noise."""
+    """Return the start of the runs and their noise."""
     random = np.random.default_rng(seed)
     start = random.standard_normal((runs, DIMENSIONS))
     return start, random.standard_normal((STEPS, runs, DIMENSIONS))
 
 
 def _distances(reading: Reading, start: Vectors, noise: Vectors) -> Iterator[dict[str, float]]:
-    """Mean and standard deviation over the runs after every step."""
+    """Yield mean and standard deviation over the runs after every step."""
     etas = [
         cosine_anneal(step / STEPS, reading.eta, 0.0) if reading.decays else reading.eta
         for step in range(STEPS)

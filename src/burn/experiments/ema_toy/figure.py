@@ -12,7 +12,11 @@ from burn.experiments.figure import BLUE, ORANGE, SOFT, WIDTH, Report, Row, labe
 
 
 def ema_toy(rows: Sequence[Row]) -> Report:
-    """Distances of backbone and target, as `burn.experiments.ema_toy.compute` gives them."""
+    """Return the report on the distances of backbone and target.
+
+    Args:
+        rows: Rows of `burn.experiments.ema_toy.compute`.
+    """
     readings: dict[str, list[Row]] = {}
     for row in rows:
         readings.setdefault(str(row["reading"]), []).append(row)
@@ -28,7 +32,11 @@ def ema_toy(rows: Sequence[Row]) -> Report:
 class _Probed:
     """One reading of the toy, and which of the paper's three statements hold in it.
 
-    Evaluated by the many runs: of ten, signs that flip seldom leave a mean that chance decides.
+    The many runs decide: with ten, the mean of signs that rarely flip depends on chance.
+
+    Args:
+        name: Name of the reading.
+        course: Its rows, by step.
     """
 
     def __init__(self, name: str, course: Sequence[Row]) -> None:
@@ -39,18 +47,18 @@ class _Probed:
         return [float(row[name]) for row in self.course]
 
     def ends(self, name: str) -> tuple[float, float]:
-        """The first and the last step's."""
+        """Return the first and the last step's value."""
         values = self.numbers(name if name == "differing" else f"{name}_many")
         return values[0], values[-1]
 
     @property
     def larger(self) -> float:
-        """Share of the steps at which the binary distance is the larger one."""
+        """The share of the steps at which the binary distance is larger than the float one."""
         return self._share("_many")
 
     @property
     def wider(self) -> float:
-        """Share of the steps at which its standard deviation is."""
+        """The share of the steps at which the binary distance has the larger standard deviation."""
         return self._share("_std_many")
 
     def _share(self, suffix: str) -> float:
@@ -58,19 +66,22 @@ class _Probed:
         return statistics.mean(binary > real for binary, real in pairs)
 
     def course_of(self, name: str) -> float:
-        """The mean over the last quarter of the steps by that over the first."""
+        """Return the mean over the last quarter of the steps, divided by that over the first."""
         values = self.numbers(f"{name}_many")
         quarter = max(1, len(values) // 4)
         return statistics.mean(values[-quarter:]) / statistics.mean(values[:quarter])
 
     @property
     def verdicts(self) -> tuple[bool, bool, bool]:
-        """Larger, with more variance, not decreasing: what the paper says of the binary case."""
+        """Whether the binary distance is larger, has more variance, and does not decrease.
+
+        These are the paper's statements on the binary case.
+        """
         return self.larger > 0.9, self.wider > 0.9, self.course_of("binary") >= 1
 
     @property
     def factor(self) -> float:
-        """Binary over float distance, averaged over the steps."""
+        """The binary distance divided by the float distance, each averaged over the steps."""
         binary, real = self.numbers("binary_many"), self.numbers("float_many")
         return statistics.mean(binary) / statistics.mean(real)
 
@@ -104,7 +115,7 @@ def _ema_text(evaluated: Sequence[_Probed]) -> str:
 
 
 def _holding(verdicts: Sequence[bool]) -> str:
-    """Which of the statements hold, as a clause."""
+    """Say in a clause which of the statements hold."""
     yes = [name for name, holds in zip(_STATEMENTS, verdicts, strict=True) if holds]
     if not yes:
         return "nothing holds"
@@ -154,8 +165,11 @@ def _ema_figure(evaluated: Sequence[_Probed]) -> Figure:
     figure.suptitle(
         "How far a target that follows by EMA (τ = 0.99) is behind its backbone:\n"
         "of float vectors, and of their signs (binary)",
-        x=0.01, ha="left", fontsize=10, weight="bold",
-    )  # fmt: skip
+        x=0.01,
+        ha="left",
+        fontsize=10,
+        weight="bold",
+    )
     figure.tight_layout(rect=(0, 0.04, 0.95, 1), w_pad=3.8, h_pad=1.5)
     many = evaluated[0].course[0]["many"]
     note = f"line and band: mean ± standard deviation of 10 runs; dashes: mean of {many:,}"

@@ -1,1 +1,1 @@
-"""Gradients of the classifier beside those of the extractor (paper, Figures 3 and 6)."""
+"""Gradients of the classifier and of the extractor (paper, Figures 3 and 6)."""

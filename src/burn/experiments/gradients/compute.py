@@ -1,8 +1,8 @@
 """Gradients of BURN's two terms over the first steps (the paper's two figures of gradients).
 
-L = (1 - λ)·KL + λ·L_FS reaches the student's classifier l by its first term alone, and the
-student's feature extractor k by both. So what the feature similarity does to l's gradient directly
-is to weigh it by 1 - λ; everything else is another course of training.
+L = (1 - λ)·KL + λ·L_FS reaches the student's classifier l only by its first term, and the student's
+feature extractor k by both. So the only direct effect of the feature similarity on l's gradient is
+the factor 1 - λ; everything else comes from another course of training.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ from burn.runtime.compute import Device, torch_device, uses_bfloat16
 from burn.training.batches import stage_batches
 from burn.training.optim import build_optimizer
 
-# Of a row; the last three are None at times.
+# Columns of a row; those of _AT_TIMES may be None.
 _ALWAYS = (
     "step", "lambda", "loss", "kl", "feature_similarity", "target_entropy", "classifier",
     "classifier_mean", "extractor", "extractor_mean", "learning_rate",
 )  # fmt: skip
 _AT_TIMES = ("classifier_per_weight", "extractor_kl", "extractor_fs")
-_BELOW_ZERO = ("loss", "kl", "feature_similarity")  # numbers that may be
+_BELOW_ZERO = ("loss", "kl", "feature_similarity")  # columns that may be below zero
 
-# The gradient of k is told apart by terms on the first step and on every such step, each time at
-# the price of two more backward passes.
+# The gradient of k is split by terms on the first step and on every tenth step; each time it costs
+# two more backward passes.
 SPLIT_EVERY = 10
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run that is looked at.
+    """The loss of one run.
 
-    classifier: the teacher's is trained with the student's (joint) or stays random (frozen).
-    similarity: L_FS with the recipe's λ(t), or none for KL alone (λ = 0).
+    Attributes:
+        classifier: The teacher's classifier is trained with the student's (joint) or stays random
+            (frozen).
+        similarity: Distance of L_FS, with the recipe's λ(t), or none for KL alone (λ = 0).
     """
 
     classifier: Literal["joint", "frozen"]
@@ -59,9 +61,15 @@ class Setting:
         return f"{self.classifier}-{self.similarity}"
 
     def of(self, recipe: Recipe) -> Recipe:
-        """The recipe in this setting. Raises UserError for one of another method."""
+        """Return the recipe with this loss.
+
+        Raises:
+            UserError: The recipe is of another method.
+        """
         if recipe.method != "burn":
-            raise UserError(f"method {recipe.method} has no feature similarity: give a burn recipe")
+            raise UserError(
+                f"method {recipe.method} has no feature similarity: give a recipe of method burn"
+            )
         burn = replace(recipe.burn, classifier=self.classifier, similarity_of="features")
         if self.classifier == "frozen":
             burn = replace(burn, classifier_lr=1.0)
@@ -80,19 +88,22 @@ SETTINGS: tuple[Setting, ...] = tuple(
 
 
 def steps_of_stage(recipe: Recipe, images: int) -> int:
-    """Optimizer steps of a stage on so many images."""
+    """Return the number of optimizer steps of a stage on so many images."""
     batches = images // min(recipe.batch_size // recipe.accumulate, images)
     return -(-batches // recipe.accumulate) * recipe.epochs
 
 
 def is_finite(row: Row) -> bool:
-    """Whether training can go on after this step."""
+    """Return whether training can continue after this step."""
     return math.isfinite(row["loss"] + row["classifier"] + row["extractor"])
 
 
 def are_first_steps(rows: Sequence[Row], steps: int) -> bool:
-    """Whether rows from a file can be those of `FirstSteps`: `steps` of them, or up to one that is
-    not finite.
+    """Return whether rows from a file can be those of `FirstSteps`.
+
+    Args:
+        rows: The rows.
+        steps: Number of rows, unless the last one is not finite.
     """
     *before, last = rows
     return (
@@ -110,22 +121,38 @@ def _is_row(row: Row, step: int) -> bool:
         all(isinstance(value, (int, float)) for _, value in numbers)
         and not any(value < 0 for name, value in numbers if name not in _BELOW_ZERO)
         and row["lambda"] <= 1
-        and not row["target_entropy"] > 1.01  # a share, to rounding; or not a number
+        and not row["target_entropy"] > 1.01  # a share, up to rounding, or not a number
     )
 
 
 class FirstSteps:
     """The start of stage 1 as in `burn.training.run.train_plan`, and the gradient at each step.
 
-    The same draws, batches, arithmetic and schedules, which span the recipe's whole stage: after n
-    steps the weights are those of `pretrain` to the last bit (tests/experiments/test_gradients.py).
-    Networks learn while `rows` is iterated.
+    Random draws, batches, arithmetic and schedules, which span the recipe's whole stage, are the
+    same: after n steps the weights are those of `pretrain` to the last bit
+    (tests/experiments/test_gradients.py). The networks train while `rows` is iterated.
+
+    Args:
+        recipe: The recipe in one `Setting`.
+        source: Training images.
+        teacher: The teacher; it becomes a part of the method.
+        seed: Random seed.
+        device: auto, cpu or cuda.
+        workers: Number of data-loader workers.
+
+    Raises:
+        UserError: The recipe or the teacher cannot be used.
     """
 
     def __init__(
-        self, recipe: Recipe, source: Source, teacher: Teacher, seed: int, device: Device = "auto",
+        self,
+        recipe: Recipe,
+        source: Source,
+        teacher: Teacher,
+        seed: int,
+        device: Device = "auto",
         workers: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         recipe.check()
         self._recipe, self._device = recipe, torch_device(device)
         self._bfloat16 = uses_bfloat16(recipe.compute, device)
@@ -141,14 +168,24 @@ class FirstSteps:
         self._terms = _Terms(method)
 
     def rows(self) -> Iterator[Row]:
-        """One row for each step, to the end of the stage or the first that is not finite.
+        """Yield a row for each step, to the end of the stage or the first step that is not finite.
 
-        step: from 1. lambda: λ(t). learning_rate: the first group's. kl, feature_similarity: the
-        terms. target_entropy: of the mean of p1 over the step's images, as a share of log C.
-        classifier, extractor: L2 norm of the gradient of l and k over all their parameters;
-        classifier_mean, extractor_mean: mean of its absolute values. classifier_per_weight: over
-        1 - λ, so of KL itself. extractor_kl, extractor_fs: of KL and L_FS themselves in k, where
-        the step was split. None: a term that has no weight, or a step that was not split.
+        The columns of a row:
+
+        - `step`: from 1.
+        - `lambda`: λ(t).
+        - `learning_rate`: that of the first parameter group.
+        - `kl`, `feature_similarity`: the two terms.
+        - `target_entropy`: entropy of the mean of p1 over the step's images, as a share of log C.
+        - `classifier`, `extractor`: L2 norm of the gradient of l and k over all their parameters.
+        - `classifier_mean`, `extractor_mean`: mean of the gradient's absolute values.
+        - `classifier_per_weight`: `classifier` divided by 1 - λ, which is the gradient of KL
+          itself. None where KL has no weight.
+        - `extractor_kl`, `extractor_fs`: norm of the gradients of KL and L_FS themselves in k. None
+          where the term has no weight, and on steps that were not split.
+
+        Raises:
+            UserError: A batch has fewer than two readable images.
         """
         recipe, method = self._recipe, self.method
         optimizer = build_optimizer(method.parts(), recipe.optim)
@@ -170,7 +207,7 @@ class FirstSteps:
             method.after_step((step - 1) / self.num_steps)
 
     def _steps(self) -> Iterator[list[Batch]]:
-        """The micro-batches of each optimizer step; an epoch's last step may have fewer."""
+        """Yield the micro-batches of each optimizer step; an epoch's last step may have fewer."""
         done = 0
         while done < self.num_steps:
             batches: list[Batch] = []
@@ -185,7 +222,7 @@ class FirstSteps:
                     return
 
     def _gradients(self, batches: Sequence[Batch], step: int, split: bool) -> Row:
-        """Leave the step's gradient with the parameters; what `rows` says of it."""
+        """Compute the step's gradient, leave it in the parameters, and return its row."""
         method, parts = self.method, self._recipe.accumulate
         assert method.classifier is not None
         progress = (step - 1) / self.num_steps
@@ -230,10 +267,13 @@ class FirstSteps:
 
 
 class _Terms:
-    """Tells apart what reaches the student's features through its classifier and past it.
+    """Splits the student's gradient into the part through its classifier and the rest.
 
     The features enter the classifier as an alias, whose gradient is that of the weighted KL; the
-    rest of theirs is that of the weighted feature similarity.
+    rest of the features' gradient is that of the weighted feature similarity.
+
+    Args:
+        method: The method whose forward passes are watched.
     """
 
     def __init__(self, method: Burn) -> None:
@@ -254,7 +294,10 @@ class _Terms:
         return (alias,)
 
     def gradients(self, parameters: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Gradients of weighted KL and weighted similarity, of a graph that was kept."""
+        """Return the gradients of weighted KL and of weighted similarity in `parameters`.
+
+        The graph of the loss must have been retained.
+        """
         alone: list[Tensor] = []
         rest: list[Tensor] = []
         # Crossed views enter the classifier in the order in which the backbone gave them.
@@ -287,7 +330,7 @@ def _sum(
 
 
 def _norm(gradients: Sequence[Tensor]) -> float:
-    """L2 norm of all of them together."""
+    """Return the L2 norm of all gradients together."""
     return math.sqrt(sum(float(g.double().square().sum()) for g in gradients))
 
 

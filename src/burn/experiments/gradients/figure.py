@@ -31,18 +31,22 @@ from burn.experiments.figure import (
 )
 
 _SIMILARITIES = {
-    "none": ("KL alone", INK), "cosine": ("cosine", ORANGE), "l1": ("L1", BLUE),
+    "none": ("KL alone", INK),
+    "cosine": ("cosine", ORANGE),
+    "l1": ("L1", BLUE),
     "l2": ("L2", SKY),
-}  # fmt: skip
+}
 _TARGETS = ("joint", "frozen")
-_EARLY, _LATE = 10, 25  # steps at the start, and at the end, that are averaged
+_EARLY, _LATE = 10, 25  # numbers of steps at the start and at the end that are averaged
 
 
 def gradients(rows: Sequence[Row], about: Mapping[str, Any], alarm: float) -> Report:
-    """Gradients of the classifier l and the extractor k, as `compute` gives them.
+    """Return the report on the gradients of the classifier l and the extractor k.
 
-    rows: with teacher_classifier, similarity and seed. about: recipe, data and teacher as plain
-    values. alarm: the share of log C below which the entropy of mean p1 counts as collapsed.
+    Args:
+        rows: Rows of `compute`, with teacher_classifier, similarity and seed.
+        about: Recipe, data and teacher as plain values.
+        alarm: Share of log C below which the entropy of mean p1 counts as collapsed.
     """
     runs = _Runs(rows, alarm)
     return Report(
@@ -54,7 +58,12 @@ def gradients(rows: Sequence[Row], about: Mapping[str, Any], alarm: float) -> Re
 
 
 class _Runs:
-    """The rows by setting and seed."""
+    """The rows by setting and seed.
+
+    Args:
+        rows: Rows of all runs.
+        alarm: Share of log C below which the entropy of mean p1 counts as collapsed.
+    """
 
     def __init__(self, rows: Sequence[Row], alarm: float) -> None:
         self.alarm = alarm
@@ -63,18 +72,18 @@ class _Runs:
             setting = (str(row["teacher_classifier"]), str(row["similarity"]))
             self._runs.setdefault(setting, {}).setdefault(int(row["seed"]), []).append(row)
         self.steps = max(int(row["step"]) for row in rows)
-        # else what is early and what is late would be the same steps
+        # otherwise early and late steps would overlap
         self.long = self.steps >= _EARLY + _LATE
 
     def seeds(self) -> list[int]:
         return sorted({seed for runs in self._runs.values() for seed in runs})
 
     def of(self, target: str, similarity: str) -> list[list[Row]]:
-        """A setting's runs, by seed."""
+        """Return a setting's runs, by seed."""
         return [run for _, run in sorted(self._runs[target, similarity].items())]
 
     def curve(self, target: str, similarity: str, name: str) -> tuple[list[int], list[float]]:
-        """Steps, and the geometric mean over the seeds of a number there that is above 0."""
+        """Return a column's steps and the geometric means over the seeds of values above 0."""
         found: dict[int, list[float]] = {}
         for run in self.of(target, similarity):
             for row in run:
@@ -84,9 +93,18 @@ class _Runs:
         return steps, [statistics.geometric_mean(found[step]) for step in steps]
 
     def mean(self, target: str, similarity: str, name: str, first: int, last: int) -> float:
-        """Geometric mean, over the steps first … last and the seeds, of what is above 0.
+        """Return the geometric mean of a column's values above 0 over steps and seeds.
 
-        0 where nothing is; not a number where one is none, for others would be another mean.
+        Args:
+            target: joint or frozen.
+            similarity: Name of the similarity.
+            name: Name of the column.
+            first: First step.
+            last: Last step.
+
+        Returns:
+            The mean; 0 if no value is above 0; not a number if there are no values, or if one is
+            not finite, because the others would have another mean.
         """
         values = [
             row[name]
@@ -100,7 +118,7 @@ class _Runs:
         return statistics.geometric_mean(above) if above else 0.0
 
     def ended(self, target: str, similarity: str) -> list[list[Row]]:
-        """The setting's runs that ended at a step that was not finite."""
+        """Return the setting's runs that ended at a step that was not finite."""
         return [run for run in self.of(target, similarity) if not _finite(run[-1])]
 
     def first(self, target: str, similarity: str, name: str) -> float:
@@ -110,13 +128,13 @@ class _Runs:
         return self.mean(target, similarity, name, 1, min(_EARLY, self.steps))
 
     def late(self, target: str, similarity: str, name: str) -> float:
-        """Not a number where a run did not get there."""
+        """Return the mean over the last steps; not a number if a run did not get there."""
         if self.ended(target, similarity):
             return math.nan
         return self.mean(target, similarity, name, max(1, self.steps - _LATE + 1), self.steps)
 
     def collapses(self, target: str, similarity: str | None = None) -> list[int | None]:
-        """The first step of each run at which the target counts as collapsed, or None."""
+        """Return the first step of each run at which the target counts as collapsed, or None."""
         chosen = _SIMILARITIES if similarity is None else (similarity,)
         return [
             next((int(row["step"]) for row in run if row["target_entropy"] < self.alarm), None)
@@ -125,9 +143,9 @@ class _Runs:
         ]
 
     def peak(self, target: str, similarity: str, name: str) -> tuple[float, int] | None:
-        """Largest value after the first ten steps, as a multiple of step 1's, and its step.
+        """Return the largest value after step 10, as a multiple of that of step 1, and its step.
 
-        The multiple does not depend on a constant weight. None where either is missing.
+        The multiple does not depend on a constant weight. None if either value is missing.
         """
         steps, values = self.curve(target, similarity, name)
         if steps[:1] != [1] or self.ended(target, similarity):
@@ -149,7 +167,7 @@ def _positive(value: Any) -> bool:
 
 
 def _finite(row: Row) -> bool:
-    """Whether the run went on after this step."""
+    """Return whether the run continued after this step."""
     return math.isfinite(row["loss"] + row["classifier"] + row["extractor"])
 
 
@@ -253,7 +271,7 @@ def _collapse(runs: _Runs) -> list[str]:
 
 
 def _silence(runs: _Runs, target: str, name: str) -> list[str]:
-    """What became of the classifier's gradient where the target collapsed."""
+    """Say what happened to the classifier's gradient after the target collapsed."""
     start = runs.first(target, name, "classifier_per_weight")
     end = runs.late(target, name, "classifier_per_weight")
     kl = runs.late(target, name, "kl")
@@ -301,7 +319,7 @@ def _of_extractor(runs: _Runs) -> list[str]:
 
 
 def _later(runs: _Runs) -> list[str]:
-    """KL's own gradient after some training: the only place where L_FS could calm it."""
+    """Describe KL's own gradient after some training, the only place where L_FS could calm it."""
     told = []
     whole = [t for t in _TARGETS if runs.long and not any(runs.collapses(t))]
     for target in whole:
@@ -357,7 +375,10 @@ def _other_distances(runs: _Runs) -> list[str]:
 
 
 def _explodes(run: Sequence[Row]) -> bool:
-    """What the paper's figure calls explosion would have to be that much, or not finite."""
+    """Return whether the extractor's gradient grew tenfold or the run ended as not finite.
+
+    That is the least that the paper's figure can mean by explosion.
+    """
     return not _finite(run[-1]) or not all(
         row["extractor"] < 10 * run[0]["extractor"] for row in run
     )
@@ -405,15 +426,16 @@ def _gradients_table(runs: _Runs) -> str:
 
 def _gradients_figure(runs: _Runs, about: Mapping[str, Any]) -> Figure:
     figure, axes = plt.subplots(
-        5, 2, figsize=(WIDTH, 9.8), sharex=True, sharey="row",
-        height_ratios=(0.5, 1, 1, 1, 1.15),
-    )  # fmt: skip
+        5, 2, figsize=(WIDTH, 9.8), sharex=True, sharey="row", height_ratios=(0.5, 1, 1, 1, 1.15)
+    )
     names = ("target_entropy", "classifier", "classifier_per_weight", "extractor")
     titles = (
-        "target: entropy of mean p1, share of log C", "classifier l: gradient",
-        "classifier l: gradient ÷ KL's weight", "extractor k: gradient",
+        "target: entropy of mean p1, share of log C",
+        "classifier l: gradient",
+        "classifier l: gradient ÷ KL's weight",
+        "extractor k: gradient",
         "extractor k: each term's own gradient",
-    )  # fmt: skip
+    )
     for column, target in enumerate(_TARGETS):
         for panel, name in zip(axes[:, column], names, strict=False):
             _gradient_panel(panel, runs, target, name)
@@ -424,9 +446,13 @@ def _gradients_figure(runs: _Runs, about: Mapping[str, Any]) -> Figure:
             for panel in axes[:, column]:
                 panel.axvline(middle, color=SOFT, lw=0.8, ls=":", zorder=0)
             axes[0, column].annotate(
-                "collapsed", (middle, runs.alarm), (4, 4), textcoords="offset points",
-                fontsize=8, color=SOFT,
-            )  # fmt: skip
+                "collapsed",
+                (middle, runs.alarm),
+                (4, 4),
+                textcoords="offset points",
+                fontsize=8,
+                color=SOFT,
+            )
         axes[0, column].axhline(runs.alarm, color=SOFT, lw=0.8, ls=":", zorder=0)
         axes[-1, column].set_xlabel("optimizer step of stage 1")
     for row, title in enumerate(titles):
@@ -438,7 +464,7 @@ def _gradients_figure(runs: _Runs, about: Mapping[str, Any]) -> Figure:
         low, high = panel.get_ylim()
         panel.set_ylim(max(low, high / _DECADES), high)
         panel.minorticks_off()
-    # the same scale, so that what the weight makes of the gradient is seen as a shift
+    # the same scale, so that the effect of the weight on the gradient is visible as a shift
     limits = [limit for panel in axes[1:3, 0] for limit in panel.get_ylim()]
     for panel in axes[1:3, 0]:
         panel.set_ylim(min(limits), max(limits))
@@ -453,11 +479,11 @@ def _gradients_figure(runs: _Runs, about: Mapping[str, Any]) -> Figure:
     return figure
 
 
-_DECADES = 1e8  # what is further below the largest value is off the picture
+_DECADES = 1e8  # values further below the largest one are not shown
 
 
 def _say_of_step_one(panels: Sequence[Axes], runs: _Runs) -> None:
-    """Where the weight is all that sets the curves apart at step 1, in both panels of l."""
+    """Label both panels of l if only the weight separates the curves at step 1."""
     starts = [runs.first("frozen", name, "classifier_per_weight") for name in _SIMILARITIES]
     if not _all_positive(starts) or max(starts) / min(starts) > 1.01:
         return
@@ -479,7 +505,7 @@ def _gradient_panel(panel: Axes, runs: _Runs, target: str, name: str) -> None:
 
 
 def _term_panel(panel: Axes, runs: _Runs, target: str) -> None:
-    """KL in each setting as a line, L_FS where there is one as dashes."""
+    """Draw KL in each setting as a line, and L_FS, if the setting has it, as dashes."""
     for similarity, (label, colour) in _SIMILARITIES.items():
         for name, dashes, prefix in (("extractor_kl", "-", "KL"), ("extractor_fs", "--", "L_FS")):
             steps, values = runs.curve(target, similarity, name)

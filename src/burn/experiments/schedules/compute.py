@@ -6,14 +6,16 @@ from burn.core.schedule import loss_balance
 from burn.experiments.rows import Row
 from burn.methods.configs import BurnConfig
 
-POINTS = 200  # of each stage, and one more for its end
+POINTS = 200  # points of each stage, and one more for its end
 
 
 def schedules() -> list[Row]:
-    """A row a point, of two stages: each begins λ anew.
+    """Compute λ(t) at the points of two stages; each stage starts λ anew.
 
-    stage: 1 or 2. progress: share of its steps, in [0, 1]. cosine, constant, heaviside: λ(t),
-    between the paper's ends; that of KL is 1 less it.
+    Returns:
+        A row for each point: `stage`, 1 or 2; `progress`, the share of its steps, in [0, 1];
+        `cosine`, `constant` and `heaviside`, λ(t) between the paper's ends. The weight of KL is 1 -
+        λ(t).
     """
     paper = BurnConfig()
     rows: list[Row] = []

@@ -10,13 +10,18 @@ from matplotlib.figure import Figure
 from burn.experiments.figure import BLUE, INK, ORANGE, SOFT, WIDTH, Report, Row, label_ends, save
 
 _SHAPES = {
-    "cosine": ("cosine, Eq. 3", ORANGE), "constant": ("constant", BLUE),
+    "cosine": ("cosine, Eq. 3", ORANGE),
+    "constant": ("constant", BLUE),
     "heaviside": ("Heaviside", INK),
-}  # fmt: skip
+}
 
 
 def schedules(rows: Sequence[Row]) -> Report:
-    """λ(t) in its three shapes, as `burn.experiments.schedules.compute` gives them."""
+    """Return the report on λ(t) in its three shapes.
+
+    Args:
+        rows: Rows of `burn.experiments.schedules.compute`.
+    """
     return Report(
         title="λ(t), the weight of the feature similarity",
         text=_schedules_text(rows),
@@ -32,7 +37,7 @@ def _schedules_text(rows: Sequence[Row]) -> str:
     middle = min(stage, key=lambda row: abs(row["progress"] - 0.5))
     told = []
     for shape, (label, _) in _SHAPES.items():
-        # by the trapezoid rule: a mean over the steps
+        # the mean over the steps, by the trapezoid rule
         values = [float(row[shape]) for row in stage]
         mean = (sum(values) - (values[0] + values[-1]) / 2) / (len(values) - 1)
         first, half, last = (f"{row[shape]:.3g}" for row in (start, middle, end))
@@ -83,9 +88,13 @@ def _schedules_figure(rows: Sequence[Row]) -> Figure:
         for stage in stages[1:]:
             panel.axvline(stage - 1, color=SOFT, lw=0.8, ls=":", zorder=0)
             panel.annotate(
-                f"stage {stage}", (stage - 1, 0.47), (4, 0), textcoords="offset points",
-                fontsize=7.5, color=SOFT,
-            )  # fmt: skip
+                f"stage {stage}",
+                (stage - 1, 0.47),
+                (4, 0),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=SOFT,
+            )
     figure.tight_layout(rect=(0, 0, 0.91, 1), w_pad=7)
     for panel in axes:
         label_ends(panel)

@@ -1,4 +1,4 @@
-"""What MoCo v2, InfoMin and S2-BNN's mixed loss share: momentum keys, a queue of them, InfoNCE.
+"""Parts of MoCo v2, InfoMin and S2-BNN's mixed loss: momentum keys, a queue of them, and InfoNCE.
 
 He et al., Momentum Contrast for Unsupervised Visual Representation Learning, 2020: the queue and
 InfoNCE in section 3.1, shuffled BN in section 3.3.
@@ -17,17 +17,20 @@ from burn.methods.shared.momentum import MomentumTarget
 
 
 def l2_normalize(vectors: Tensor) -> Tensor:
-    """Each row divided by its L2 norm, in float32: (batch, dimension)."""
+    """Divide each row of (batch, dimension) by its L2 norm, in float32."""
     return F.normalize(vectors.float(), dim=1)
 
 
 def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """Mean over the batch of -log(exp(q·k / T) / (exp(q·k / T) + Σ exp(q·n / T))) (MoCo, Eq. 1).
+    """Return the mean of -log(exp(q·k / T) / (exp(q·k / T) + Σ exp(q·n / T))) (MoCo, Eq. 1).
 
-    queries, keys: unit vectors (batch, dimension), row by row of the same image; negatives: unit
-    vectors (count, dimension).
+    Args:
+        queries: Unit vectors q (batch, dimension).
+        keys: Unit vectors k (batch, dimension), each of the same image as the query in its row.
+        negatives: Unit vectors n (count, dimension).
+        temperature: Temperature T of the softmax.
     """
-    # Cosines in bfloat16 err by 0.004, and T = 0.2 makes 2 % of that in a probability.
+    # Cosines in bfloat16 err by 0.004, which divided by T = 0.2 is 2 % of a probability.
     with torch.autocast(queries.device.type, enabled=False):
         positive = (queries * keys).sum(dim=1, keepdim=True)
         logits = torch.cat([positive, queries @ negatives.T], dim=1) / temperature
@@ -35,16 +38,19 @@ def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: floa
 
 
 def in_parts(network: Callable[[Tensor], Tensor], images: Tensor, count: int) -> Tensor:
-    """The network's output, computed in `count` equal parts so that BN sees one at a time.
+    """Compute the network's output in equal parts, so that BN sees one part at a time.
 
-    images (batch, ...) -> (batch, ...). Where a part would have a single image there are fewer.
+    Args:
+        network: Maps (batch, ...) to (batch, ...).
+        images: Input of the network.
+        count: Number of parts; there are fewer where a part would have a single image.
     """
     count = max(1, min(count, len(images) // 2))
     return torch.cat([network(part) for part in images.tensor_split(count)])
 
 
 def gather(rows: Tensor) -> list[Tensor]:
-    """These rows of every process, in the processes' order; they may differ in number."""
+    """Return the rows of every process in the order of their ranks; they may differ in number."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return [rows]
     number = torch.tensor([len(rows)], device=rows.device)
@@ -59,7 +65,12 @@ def gather(rows: Tensor) -> list[Tensor]:
 
 
 class KeyQueue(nn.Module):
-    """A ring of the newest keys, (size, dimension); random unit vectors until it has filled up."""
+    """Ring of the newest keys, which holds random unit vectors until it has filled up.
+
+    Args:
+        size: Number of keys.
+        dimension: Length of a key.
+    """
 
     keys: Tensor
     pointer: Tensor
@@ -71,7 +82,7 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def add(self, keys: Tensor) -> None:
-        """Replace the oldest keys by these, (batch, dimension); of too many the last ones stay."""
+        """Replace the oldest keys by these, (batch, dimension); of too many, the last stay."""
         size = len(self.keys)
         newest = keys[-size:]
         end = self.pointer + len(keys)
@@ -81,14 +92,18 @@ class KeyQueue(nn.Module):
 
 
 class ShuffledEncoder(nn.Module):
-    """Encodes keys in another composition than queries, or BN would tell which key is whose.
+    """Encoder of keys in other batches than those of their queries, because of BN.
 
-    All keys in the queue come from other batches. A network whose BN sees a query and its key
-    among the same images can mark both by those images' statistics, and need not look at them. So
-    the images of all processes are permuted together, every process encodes its share, in `groups`
-    parts each with statistics of its own, and the keys are put back in order.
+    All keys in the queue come from other batches. A network whose BN sees a query and its key among
+    the same images can mark both by those images' statistics, and need not look at the images.
+    Therefore the images of all processes are permuted together, every process encodes its share, in
+    `groups` parts each with statistics of its own, and the keys are put back in order.
 
-    Queries are encoded in as many parts, unshuffled: processes times `groups` is what decides.
+    Queries are encoded in as many parts, unshuffled: what matters is the number of processes times
+    `groups`.
+
+    Args:
+        groups: Number of parts.
     """
 
     seed: Tensor
@@ -97,22 +112,29 @@ class ShuffledEncoder(nn.Module):
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.groups = groups
-        # The permutations depend on these alone: they are the same on every process, which begin
-        # with the same weights and so with the same seed, and go on in a resumed run.
+        # The permutations depend on these two alone. All processes begin with the same weights and
+        # thus with the same seed, so the permutations are the same on each, and a resumed run goes
+        # on with them.
         self.register_buffer("seed", torch.randint(2**40, ()))
         self.register_buffer("count", torch.tensor(0))
 
     def next_order(self, length: int) -> Tensor:
-        """A new permutation of 0 … length - 1, on the CPU."""
+        """Return a new permutation of 0 … length - 1 on the CPU."""
         generator = torch.Generator().manual_seed(int(self.seed) + int(self.count))
         self.count += 1
         return torch.randperm(length, generator=generator)
 
     @torch.no_grad()
-    def forward(
-        self, encode: Callable[[Tensor], Tensor], images: Tensor
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """images (batch, ...) -> unit keys (batch, dimension), and those of all processes."""
+    def forward(self, encode: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode the keys.
+
+        Args:
+            encode: Maps images to embeddings (batch, dimension).
+            images: Images of this process, (batch, ...).
+
+        Returns:
+            The keys of these images, unit vectors (batch, dimension), and those of all processes.
+        """
         shares = gather(images)
         rank = distributed.get_rank() if len(shares) > 1 else 0
         first = sum(len(share) for share in shares[:rank])
@@ -127,16 +149,32 @@ class ShuffledEncoder(nn.Module):
 
 
 class MomentumContrast(nn.Module):
-    """The momentum encoder, the queue of its keys, and the loss of queries against both.
+    """Momentum encoder, the queue of its keys, and the loss of queries against both.
 
-    A second stage goes on with the first's queue: its keys are of the same network with other
-    weights, better negatives than random vectors, and are soon replaced.
+    A second stage goes on with the queue of the first. Its keys are of the same network with other
+    weights, which makes them better negatives than random vectors, and they are soon replaced.
+
+    Args:
+        backbone: The network that is trained.
+        head: Its projection head.
+        dimension: Output width of the head.
+        queue: Number of keys in the queue.
+        temperature: Temperature of the softmax.
+        momentum: Momentum of the encoder.
+        groups: Number of parts in which queries and keys are encoded.
     """
 
     def __init__(
-        self, backbone: Backbone, head: nn.Module, dimension: int, *, queue: int,
-        temperature: float, momentum: float, groups: int,
-    ) -> None:  # fmt: skip
+        self,
+        backbone: Backbone,
+        head: nn.Module,
+        dimension: int,
+        *,
+        queue: int,
+        temperature: float,
+        momentum: float,
+        groups: int,
+    ) -> None:
         super().__init__()
         self.temperature, self.momentum = temperature, momentum
         self.target = MomentumTarget(backbone, head)
@@ -144,22 +182,23 @@ class MomentumContrast(nn.Module):
         self.shuffle = ShuffledEncoder(groups)
 
     def encode(self, backbone: Backbone, images: Tensor) -> Tensor:
-        """The queries' features, (batch, num_features), in as many parts as the keys' will be."""
+        """Encode queries to (batch, num_features), in as many parts as their keys will be."""
         return in_parts(backbone, images, self.shuffle.groups)
 
     def forward(self, embeddings: Tensor, images: Tensor) -> Tensor:
-        """InfoNCE, a scalar; this batch's keys then join the queue.
+        """Return InfoNCE, a scalar, and then add this batch's keys to the queue.
 
-        embeddings: the queries' (batch, dimension); images: the keys' view,
-        (batch, 3, height, width).
+        Args:
+            embeddings: The queries' embeddings (batch, dimension).
+            images: The keys' view, (batch, 3, height, width).
         """
         keys, all_keys = self.shuffle(self.target, images)
-        # A copy: the backward pass needs the queue as it is now.
+        # The backward pass needs the queue as it is now, hence the copy.
         negatives = self.queue.keys.clone()
         loss = info_nce(l2_normalize(embeddings), keys, negatives, self.temperature)
         self.queue.add(all_keys)
         return loss
 
     def follow(self, backbone: Backbone, head: nn.Module) -> None:
-        """After every optimizer step."""
+        """Update the momentum encoder; to be called after every optimizer step."""
         self.target.follow(backbone, head, self.momentum)

@@ -1,4 +1,4 @@
-"""The float teacher: it gives features or projections and never changes."""
+"""Float teacher that gives features or projections and never changes."""
 
 from __future__ import annotations
 
@@ -15,36 +15,46 @@ from burn.backbones.base import Backbone
 from burn.backbones.late import LateBackbone
 from burn.core.types import Batch, TeacherBatchNorm
 
-# Epoch, view, positions of images, float16 (images, dimension).
+# Arguments: epoch, view, positions of the images, features as float16 (images, dimension).
 Keep = Callable[[int, int, list[int], NDArray[np.float16]], None]
 _LARGEST = torch.finfo(torch.float16).max
 
 
 class FrozenTarget(nn.Module):
-    """A backbone in eval mode without gradients; nothing in it moves, its BN statistics included.
-
-    backbone: a late one is built when features are needed that no cache knows.
-    batch_norm: normalise by the running statistics, or by each batch's own as BURN's release does
-    (which leaves the running statistics untouched here).
-    head: what follows the backbone, (batch, num_features) -> (batch, dimension); as frozen as it.
+    """Backbone in eval mode without gradients, of which nothing changes, BN statistics included.
 
     Features that depend on their image alone are rounded to float16, with a cache and without, so
-    that both give the same. A ResNet that normalises by running statistics runs as a copy of which
-    BN is folded into its convolutions, in bfloat16 under such an autocast: the same up to rounding,
-    and faster.
+    that both give the same. A ResNet that normalizes by running statistics runs as a copy with BN
+    folded into its convolutions, in bfloat16 under an autocast to bfloat16: the result is the same
+    up to rounding, and faster.
+
+    Args:
+        backbone: The network. A `LateBackbone` is built when features are needed that are not in a
+            cache.
+        batch_norm: Whether BN normalizes by the running statistics, or by each batch's own as
+            BURN's release does (which leaves the running statistics untouched here).
+        head: Module after the backbone, (batch, num_features) -> (batch, dimension), which is
+            frozen as well; None for the backbone's features.
+
+    Attributes:
+        keep: Function that receives features that the batch's cache did not hold, or None.
+        asked: Number of features that `of_view` has given.
+        made: Number of these that the network has computed, because no cache held them.
     """
 
     backbone: Backbone | None
 
     def __init__(
-        self, backbone: Backbone | LateBackbone, batch_norm: TeacherBatchNorm = "running",
+        self,
+        backbone: Backbone | LateBackbone,
+        batch_norm: TeacherBatchNorm = "running",
         head: nn.Module | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.head = head
         self.num_features = backbone.num_features
-        self.keep: Keep | None = None  # is told of features that the cache did not know
-        self.asked = self.made = 0  # features: how many were asked for, how many the network made
+        self.keep: Keep | None = None
+        self.asked = self.made = 0
         self._batch_norm = batch_norm
         self._folded: tuple[object, Callable[[Tensor], Tensor] | None] = (None, None)
         self._late = None if isinstance(backbone, Backbone) else backbone
@@ -57,7 +67,7 @@ class FrozenTarget(nn.Module):
     def _take(self, backbone: Backbone) -> None:
         self.backbone = backbone
         if self._batch_norm == "batch":
-            for module in self.modules():  # the head, too
+            for module in self.modules():  # including the head's
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.track_running_stats = False
                     module.running_mean = module.running_var = None
@@ -69,9 +79,11 @@ class FrozenTarget(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor, *, with_head: bool = True) -> Tensor:
-        """images (batch, 3, height, width) -> features, float32 (batch, num_features).
+        """Return features of images (batch, 3, height, width), as float32 (batch, num_features).
 
-        With a head, what it makes of them: (batch, dimension).
+        Args:
+            images: Images as a backbone takes them.
+            with_head: Whether to return the head's output (batch, dimension) where there is a head.
         """
         if self.backbone is None:
             assert self._late is not None
@@ -83,9 +95,13 @@ class FrozenTarget(nn.Module):
 
     @torch.no_grad()
     def of_view(self, batch: Batch, view: int) -> Tensor:
-        """What `forward` gives of a batch's view, which the teacher may see at its own size.
+        """Return what `forward` gives for a view, which the teacher may see at its own size.
 
-        Features that the batch's cache does not know are made, and told to `keep`.
+        Features that the batch's cache does not hold are computed and passed to `keep`.
+
+        Args:
+            batch: The batch.
+            view: Index of the view.
         """
         own = batch.teacher_views
         known = batch.known
@@ -108,25 +124,25 @@ class FrozenTarget(nn.Module):
         return features if self.head is None else self.head(features)
 
     def _fast(self, device: torch.device) -> Callable[[Tensor], Tensor] | None:
-        """The folded copy for the arithmetic of here and now; None where there is none."""
+        """Return the folded copy for this device and autocast, or None where there is none."""
         assert self.backbone is not None
         if torch.compiler.is_compiling():
-            return None  # the caller's compiled code is fast
+            return None  # the caller compiles the network itself, which is fast
         tensors = list(chain(self.backbone.parameters(), self.backbone.buffers()))
         dtype = tensors[0].dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
-        # Made anew where somebody loads other weights or moves them.
+        # The copy is made anew after weights were loaded or moved.
         state = (dtype, *((tensor.data_ptr(), tensor._version) for tensor in tensors))
         if self._folded[0] != state:
             self._folded = state, self.backbone.folded(dtype)
         return self._folded[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies make their own folded copy: oneDNN's weights cannot be copied."""
+        """Leave out the folded copy, because oneDNN's weights cannot be copied."""
         return {**self.__dict__, "_folded": (None, None)}
 
 
 def _rounded(features: Tensor) -> Tensor:
-    """In float16; what is too large for it becomes its largest number."""
+    """Round to float16; numbers too large for it become its largest number."""
     return features.clamp(-_LARGEST, _LARGEST).half()

@@ -1,4 +1,4 @@
-"""The momentum target: a copy of the networks that learn, which follows them slowly."""
+"""Momentum target: a copy of the networks that learn, which follows them slowly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from burn.backbones.base import Backbone
 
 
 class MomentumTarget(nn.Module):
-    """backbone and head as they are now, without gradients; `follow` moves them.
+    """Copy of a backbone and its head without gradients, which `follow` moves.
 
-    BN normalises by each batch's statistics, as in the networks that learn; the running statistics
+    BN normalizes by each batch's statistics, as in the networks that learn; the running statistics
     are the copy's own.
+
+    Args:
+        backbone: The backbone that learns.
+        head: The head that learns.
     """
 
     def __init__(self, backbone: Backbone, head: nn.Module) -> None:
@@ -24,11 +28,11 @@ class MomentumTarget(nn.Module):
         self.head = copy.deepcopy(head).requires_grad_(False)
 
     def follow(self, backbone: Backbone, head: nn.Module, momentum: float) -> None:
-        """Every parameter w becomes momentum · w + (1 - momentum) · the online network's."""
+        """Set each parameter w to momentum · w + (1 - momentum) · its learning counterpart."""
         update_momentum(backbone, self.backbone, momentum)
         update_momentum(head, self.head, momentum)
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """images (batch, 3, height, width) -> embeddings (batch, dimension)."""
+        """Return embeddings (batch, dimension) of images (batch, 3, height, width)."""
         return self.head(self.backbone(images))

@@ -1,1 +1,1 @@
-"""From folders of runs and results to plain values."""
+"""Reads folders of runs and results into plain values."""

@@ -1,6 +1,6 @@
-"""The paper's data sets, by their classes and numbers of images, and how other images differ.
+"""The paper's data sets, by classes and numbers of images, and how other images differ.
 
-A path says nothing: a folder is called voc because its owner called it so.
+A path proves nothing: any folder may be called voc.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from burn.paper import numbers as paper
 from burn.report.load.values import dig, number
 
-_TOLERANCE = 0.02  # share of the images that may be missing, as unreadable or vanished ones are
+_TOLERANCE = 0.02  # share of the images that may be missing, because unreadable or deleted
 
 _VOC = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike "
@@ -34,9 +34,13 @@ _CIFAR100 = (
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a data set of the paper is known by.
+    """The properties by which a data set of the paper is recognized.
 
-    names: of the classes, "" where they are not listed here. train, test: numbers of images.
+    Attributes:
+        num_classes: Number of classes.
+        train: Number of training images.
+        test: Number of test images.
+        names: Names of the classes, separated by spaces, or "" if they are not listed here.
     """
 
     num_classes: int
@@ -45,8 +49,8 @@ class Dataset:
     names: str = ""
 
 
-# By the names of paper.csv. The classes of the others are not listed: their number and those of
-# the images tell them from anything that is likely to be at hand.
+# By the names of paper.csv. Where no classes are listed, the numbers of classes and images
+# distinguish the data set from any other that is likely to be used.
 DATASETS = {
     "imagenet": Dataset(1000, paper.IMAGES["imagenet"], 50_000),
     "imagenet100": Dataset(100, paper.IMAGES["imagenet100"], 5_000),
@@ -61,7 +65,7 @@ DATASETS = {
 
 
 def is_known(data: Any) -> bool:
-    """Whether a result's `data` says enough to compare it with a data set."""
+    """Return whether a result's `data` says enough to compare it with a data set."""
     return all(number(data, name) is not None for name in ("num_classes", *_COUNTS))
 
 
@@ -69,9 +73,11 @@ _COUNTS = ("train_images", "test_images")
 
 
 def difference(data: Any, dataset: str) -> str:
-    """How the images of a result differ from a data set of the paper, "" where they do not.
+    """Describe how a result's images differ from a data set of the paper, or return "".
 
-    data: a result's, for which `is_known` holds. dataset: as in `paper.csv`.
+    Args:
+        data: `data` of a result, for which `is_known` holds.
+        dataset: Name of the data set in `paper.csv`.
     """
     wanted = DATASETS[dataset]
     classes = number(data, "num_classes")
@@ -102,7 +108,7 @@ def _counted(train: float | None, test: float | None) -> str:
 
 
 def _names(data: Any) -> list[str]:
-    """The classes' names, unless they are numbers, which say nothing."""
+    """Return the names of the classes, unless they are numbers, which say nothing."""
     names = dig(data, "classes") if isinstance(data, Mapping) else None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return []
@@ -110,5 +116,5 @@ def _names(data: Any) -> list[str]:
 
 
 def _plain(names: Sequence[str]) -> set[str]:
-    """Spelled alike whatever the case and what stands between words."""
+    """Return names spelled alike whatever their case and the characters between words."""
     return {re.sub(r"[^a-z0-9]", "", name.lower()) for name in names}

@@ -1,4 +1,4 @@
-"""Files of a folder that may come from anyone: bounded, checked, no links followed."""
+"""Reads files of a folder that may come from anyone: sizes are bounded, links are refused."""
 
 from __future__ import annotations
 
@@ -25,11 +25,19 @@ def is_there(path: Path) -> bool:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """A plain file of at most so many bytes. Raises UserError for any other."""
+    """Read a regular file.
+
+    Args:
+        path: The file.
+        most: Largest size in bytes.
+
+    Raises:
+        UserError: It is not a regular file, is larger, or cannot be read.
+    """
     try:
         if path.is_symlink():
             raise UserError(f"{path} is a link: put the file itself there, or remove it")
-        # not to wait for the other end of a pipe
+        # so that opening a pipe does not wait for its other end
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
             about = os.fstat(descriptor)
@@ -46,22 +54,31 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
-    """A JSON file's object. Raises UserError for anything else."""
+    """Read a JSON file that contains an object.
+
+    Raises:
+        UserError: The file cannot be read, or contains anything else.
+    """
     try:
         value = json.loads(read_bytes(path, MOST_JSON))
     except UserError:
         raise
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} is damaged (not JSON): make it anew, or leave its folder out"
+            f"{path} is damaged (not JSON): write it again, or leave its folder out"
         ) from error
     if not isinstance(value, Mapping) or not is_shallow(value):
-        raise UserError(f"{path} is damaged (no JSON object): make it anew, or leave it out")
+        raise UserError(f"{path} is damaged (not a JSON object): write it again, or leave it out")
     return value
 
 
 def read_result_lines(path: Path) -> list[Result]:
-    read_bytes(path, MOST_JSON)  # a plain file of a sensible size
+    """Read a file of results and check every value.
+
+    Raises:
+        UserError: The file cannot be read, or a line is not a result.
+    """
+    read_bytes(path, MOST_JSON)  # check that it is a regular file of a sensible size
     try:
         results = read_results(path)
     except UserError as error:
@@ -88,7 +105,15 @@ def read_result_lines(path: Path) -> list[Result]:
 
 
 def read_rows(path: Path, texts: tuple[str, ...]) -> Rows:
-    """Any CSV with a column `step`: what is no number in the others counts as torn."""
+    """Read a CSV file with a column `step`; lines that do not fit count as torn.
+
+    Args:
+        path: The file.
+        texts: Columns of text; all others are numbers.
+
+    Raises:
+        UserError: The file cannot be read or has no column `step`.
+    """
     lines = read_bytes(path, MOST_CSV).decode(errors="replace").splitlines()
     if not lines:
         return Rows()

@@ -1,4 +1,4 @@
-"""What a report is made of: runs, results and pictures, as plain values."""
+"""The contents of a report, as plain values: runs, results and pictures."""
 
 from __future__ import annotations
 
@@ -15,19 +15,32 @@ from burn.report.load.values import dig, number, words
 
 @dataclass(frozen=True)
 class Rows:
-    """A monitor's CSV: rows with the numbers and texts that each has; `torn` were left out."""
+    """The rows of a monitor's CSV file.
+
+    Attributes:
+        rows: Each row's numbers and texts, by column.
+        torn: Number of lines that were left out as damaged.
+    """
 
     rows: tuple[Mapping[str, Any], ...] = ()
     torn: int = 0
 
     def points(self, name: str) -> list[tuple[float, float]]:
-        """(step, value) of a column."""
+        """Return (step, value) of each row with a value in the column."""
         return [(row["step"], row[name]) for row in self.rows if name in row]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a run: what its JSON says, nothing while it is under way, and its monitors."""
+    """A stage of a run.
+
+    Attributes:
+        number: Number of the stage, from 1.
+        meta: Contents of its JSON file; empty until the stage is finished.
+        metrics: Rows of metrics.csv.
+        gradients: Rows of gradients.csv.
+        layers: Rows of layers.csv.
+    """
 
     number: int
     meta: Mapping[str, Any]
@@ -48,7 +61,7 @@ class Stage:
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps, so far."""
+        """The optimizer steps so far."""
         count = number(self.meta, "steps")
         if count is None and self.metrics.rows:
             count = self.metrics.rows[-1]["step"]
@@ -56,7 +69,7 @@ class Stage:
 
     @property
     def collapsed_at(self) -> int | None:
-        """The first step at which the target told no images apart any more."""
+        """The first step at which the target no longer distinguished images, or None."""
         step = number(self.meta, "monitor", "collapsed_at")
         if step is None and not self.finished:
             entropies = self.metrics.points("target_entropy")
@@ -66,14 +79,14 @@ class Stage:
 
     @property
     def features_collapsed_at(self) -> int | None:
-        """The first step at which the features told no images apart any more."""
+        """The first step at which the features no longer distinguished images, or None."""
         step = number(self.meta, "monitor", "features_collapsed_at")
         if step is None and not self.finished:
             step = self._features_low_twice()
         return None if step is None else int(step)
 
     def _features_low_twice(self) -> float | None:
-        """The step at which the monitor's alarm rang, which looks twice."""
+        """Return the step of the monitor's alarm, which needs two low rows in succession."""
         low = 0
         for row in self.metrics.rows:
             if "feature_rank" in row and "feature_spread" in row:
@@ -85,7 +98,7 @@ class Stage:
 
     @property
     def collapsed(self) -> bool:
-        """Whether target or features did."""
+        """Whether target or features collapsed."""
         return self.collapsed_at is not None or self.features_collapsed_at is not None
 
 
@@ -93,7 +106,12 @@ class Stage:
 class Run:
     """A folder of `burn pretrain`.
 
-    chosen: given by itself, not as a part of a comparison. views: its picture of augmented views.
+    Attributes:
+        folder: The folder.
+        about: Contents of run.json.
+        stages: The stages that have begun.
+        chosen: Whether the run was given directly, not as a part of a campaign.
+        views: Its picture of augmented views, or None.
     """
 
     folder: Path
@@ -104,28 +122,28 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Short, for headings."""
+        """A short name for headings."""
         return self.folder.name
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """Its settings."""
+        """The settings of its recipe."""
         found = dig(self.about, "plan", "recipe")
         return found if isinstance(found, Mapping) else {}
 
     @property
     def recipe_name(self) -> str:
-        """As `--recipe` took it."""
+        """The name of its recipe, as `--recipe` took it."""
         return words(self.about, "plan", "recipe_name")
 
     @property
     def method(self) -> str:
-        """burn, byol …"""
+        """The name of its method: burn, byol and so on."""
         return words(self.recipe, "method")
 
     @property
     def num_stages(self) -> int:
-        """How many it is to have."""
+        """The number of stages that it is to have."""
         told = next((number(s.meta, "num_stages") for s in self.stages if s.meta), None)
         if told is None:
             told = number(self.recipe, "stages")
@@ -138,30 +156,30 @@ class Run:
 
     @property
     def is_float(self) -> bool:
-        """Whether the network has no bits, as teachers have none."""
+        """Whether the network is a float network, as teachers are."""
         return any(s.precision == "float" for s in self.stages)
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of training, of all stages."""
+        """The training time of all stages in seconds, or None."""
         each = [number(s.meta, "monitor", "seconds") for s in self.stages]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if known and len(known) == len(each) else None
 
     @property
     def images(self) -> int | None:
-        """How many there are to learn from."""
+        """The number of training images, or None."""
         count = number(self.about, "data", "images")
         return None if count is None else int(count)
 
     @property
     def images_seen(self) -> int | None:
-        """In all stages; the views of an image count once."""
+        """The images seen in all stages, or None; the views of an image count once."""
         steps = [s.steps for s in self.stages]
         return self.images_of(sum(step or 0 for step in steps)) if steps else None
 
     def images_of(self, steps: int) -> int | None:
-        """How many images so many optimizer steps see."""
+        """Return how many images are seen in so many optimizer steps."""
         told = next((number(s.meta, "images_per_step") for s in self.stages if s.meta), None)
         if told is not None:
             return int(told * steps)
@@ -171,7 +189,13 @@ class Run:
 
 @dataclass(frozen=True)
 class FoundResult:
-    """A Result and the folder it was read from; `group` is the comparison or ablation, if any."""
+    """A result and where it was found.
+
+    Attributes:
+        result: The result.
+        folder: Folder from which it was read.
+        group: Folder of its comparison or ablation, or None.
+    """
 
     result: Result
     folder: Path
@@ -180,9 +204,15 @@ class FoundResult:
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often each class was taken for each.
+    """A confusion matrix.
 
-    counts: rows are true classes, columns predicted ones.
+    Attributes:
+        folder: Folder of the evaluation.
+        protocol: Protocol of the evaluation.
+        model: Name of the network.
+        test: Test images.
+        classes: Names of the classes.
+        counts: Numbers of images; rows are true classes, columns predicted ones.
     """
 
     folder: Path
@@ -195,7 +225,12 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A training image; cosine is None for the query itself."""
+    """A training image, or the test image itself.
+
+    Attributes:
+        label: Its class.
+        cosine: Cosine to the test image, or None for the test image itself.
+    """
 
     label: str
     cosine: float | None
@@ -203,10 +238,17 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Test images and what lies nearest to them.
+    """Test images and their nearest training images.
 
-    file: that describes them. rows: the query first. picture: tiles in a grid, a row of it for each
-    of rows.
+    Attributes:
+        file: File that describes them.
+        model: Name of the network.
+        checkpoint: Its checkpoint.
+        train: Training images.
+        test: Test images.
+        grid: Positions of the tiles in the picture.
+        picture: JPEG or PNG with a row of tiles for each of `rows`.
+        rows: The test image first, then its neighbours.
     """
 
     file: Path
@@ -238,10 +280,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A folder of `burn analyze`: pictures, each with its paragraph."""
+    """A folder of `burn analyze`.
+
+    Attributes:
+        folder: The folder.
+        figures: Name, SVG and text of each picture.
+    """
 
     folder: Path
-    figures: tuple[tuple[str, bytes | None, str], ...]  # name, SVG, text
+    figures: tuple[tuple[str, bytes | None, str], ...]
 
 
 @dataclass(frozen=True)

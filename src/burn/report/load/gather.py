@@ -1,7 +1,7 @@
-"""From folders to plain values: what a report shows, read with suspicion and without torch.
+"""Reads folders into the plain values that a report shows, without torch.
 
-A folder may come from anyone. Nothing in it is executed, no link is followed, files of senseless
-size are refused, and every value is looked at before it is believed.
+A folder may come from anyone. Nothing in it is executed, no link is followed, files of implausible
+size are refused, and every value is checked before use.
 """
 
 from __future__ import annotations
@@ -50,12 +50,19 @@ _KNOWN = (
 
 
 def gather(folders: Sequence[Path]) -> Gathered:
-    """All that the folders hold. Raises UserError for what is missing, unknown or damaged."""
+    """Read everything in the folders that a report shows.
+
+    Args:
+        folders: Folders of runs, results and campaigns.
+
+    Raises:
+        UserError: A folder is missing or unknown, or a file is damaged.
+    """
     if not folders:
         raise UserError("give at least one folder: a run, results or a comparison")
     unique = {_folder(folder): folder for folder in folders}
     found = _Finder()
-    # Groups first: a run that is given beside its comparison belongs to it all the same.
+    # Groups first, so that a run that is given beside its comparison still belongs to it.
     for folder in sorted(unique.values(), key=lambda f: not _is_group(f)):
         if found.read(folder):
             continue
@@ -82,19 +89,19 @@ def _is_group(folder: Path) -> bool:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Folders in it, by name; links to elsewhere are not followed."""
+    """Return the folders in a folder, by name; links are left out."""
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
 
 
 def _results_of(folder: Path, name: str) -> list[Path]:
-    """A campaign's results by kNN and linear evaluation, and those by other protocols beside it."""
+    """Return the file of a campaign's kNN and linear results, and those of its other protocols."""
     stem = name.removesuffix(".jsonl")
     return [folder / name, *sorted(folder.glob(f"{stem}-*.jsonl"))]
 
 
 @dataclass
 class _Finder:
-    """Collects; every folder and file is read once, whichever way it was reached."""
+    """Collects the contents of folders; every folder and file is read once."""
 
     runs: dict[Path, Run] = field(default_factory=dict)
     found_results: list[FoundResult] = field(default_factory=list)
@@ -107,7 +114,7 @@ class _Finder:
     notes: list[str] = field(default_factory=list)
 
     def read(self, folder: Path) -> bool:
-        """Whether there was anything in it."""
+        """Read a folder, and return whether there was anything in it."""
         known = False
         for name, ablation in (("comparison.json", False), ("ablation.json", True)):
             if is_there(folder / name):
@@ -134,11 +141,17 @@ class _Finder:
             if (count := stage.metrics.torn + stage.gradients.torn + stage.layers.torn)
         ]
         return Gathered(
-            folders, tuple(self.runs.values()), tuple(_newest(self.found_results)),
-            tuple(self.confusions), tuple(self.neighbours), tuple(self.detected),
-            tuple(self.groups), tuple(self.analyses), tuple(self.files.values()),
+            folders,
+            tuple(self.runs.values()),
+            tuple(_newest(self.found_results)),
+            tuple(self.confusions),
+            tuple(self.neighbours),
+            tuple(self.detected),
+            tuple(self.groups),
+            tuple(self.analyses),
+            tuple(self.files.values()),
             tuple(self.notes + torn),
-        )  # fmt: skip
+        )
 
     def _group(self, folder: Path, about: Mapping[str, Any], ablation: bool) -> None:
         self.groups.append(Group(folder, about, ablation))
@@ -209,9 +222,11 @@ class _Finder:
         for name in names:
             picture, words_of = folder / f"{name}.svg", folder / f"{name}.md"
             svg = read_bytes(picture, MOST_TEXT) if is_there(picture) else None
-            text = read_bytes(words_of, MOST_TEXT).decode(errors="replace") if (
-                is_there(words_of)
-            ) else ""  # fmt: skip
+            text = (
+                read_bytes(words_of, MOST_TEXT).decode(errors="replace")
+                if (is_there(words_of))
+                else ""
+            )
             if svg is None and len(names) > 1 and not text.strip():
                 continue
             for file in (picture, words_of):
@@ -234,7 +249,7 @@ class _Finder:
         return read_rows(file, texts)
 
     def _note(self, file: Path) -> bool:
-        """Whether the file is new."""
+        """Record a file, and return whether it is new."""
         key = file.resolve()
         if key in self.files:
             return False
@@ -242,29 +257,37 @@ class _Finder:
         return True
 
 
-# What `Result.settings` holds beside settings.
+# Entries of `Result.settings` that are not settings.
 _OUTCOMES = {"sweep", "classes", "pretraining", "chosen_lr", "rates"}
 
 
 def settings_of(result: Result) -> dict[str, Any]:
-    """The protocol's settings without what came out of it."""
+    """Return the protocol's settings without its outcomes."""
     chosen = {"lr", "head_factor"} if result.protocol == "semi" else set()
     return {k: v for k, v in result.settings.items() if k not in _OUTCOMES | chosen}
 
 
 def _newest(found_results: Iterable[FoundResult]) -> list[FoundResult]:
-    """The last of numbers that are there twice, in the place of the first.
+    """Keep the last of repeated numbers, in the place of the first.
 
-    A campaign's are its own: two campaigns evaluate the same teacher, each for its own tables.
+    Numbers of different campaigns are never repetitions: two campaigns evaluate the same teacher,
+    each for its own tables.
     """
     kept: dict[tuple[str, ...], FoundResult] = {}
     for found_result in found_results:
         r = found_result.result
         settings = json.dumps(settings_of(r), sort_keys=True, default=str)
         key = (
-            str(found_result.group), r.protocol, r.metric, r.model, r.checkpoint, r.train, r.test,
-            str(r.seed), settings,
-        )  # fmt: skip
+            str(found_result.group),
+            r.protocol,
+            r.metric,
+            r.model,
+            r.checkpoint,
+            r.train,
+            r.test,
+            str(r.seed),
+            settings,
+        )
         kept[key] = found_result
     return list(kept.values())
 
@@ -288,7 +311,7 @@ def _confusion(folder: Path, value: Mapping[str, Any]) -> Confusion:
 
 
 def _neighbours_files(folder: Path) -> list[Path]:
-    """A file for each network; burn 0.1.0 kept one, neighbours.json, for the newest."""
+    """Return a file for each network; burn 0.1.0 kept only neighbours.json, for the newest."""
     inner = folder / "neighbours"
     if inner.is_symlink():
         raise UserError(f"{inner} is a link: give the folder that it leads to")
@@ -323,9 +346,9 @@ def _neighbours(file: Path, value: Mapping[str, Any]) -> Neighbours:
 
 
 def _grid_of(value: Mapping[str, Any]) -> Grid:
-    """The grid of a JSON file of neighbours; burn 0.1.0 wrote tiles side by side.
+    """Return the grid of a JSON file of neighbours; burn 0.1.0 wrote tiles side by side.
 
-    Raises ValueError and its like.
+    Raises ValueError, TypeError or KeyError for a damaged file.
     """
     side = count_of(value["side"])
     left, top = count_of(value.get("left", 0)), count_of(value.get("top", 0))

@@ -1,4 +1,4 @@
-"""Pictures from strangers, drawn anew small enough to travel inside a page."""
+"""Decodes pictures that may come from anyone, and encodes them small enough for the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ _MOST_PIXELS = 50_000_000
 
 
 def open_picture(data: bytes, name: Path) -> Image.Image:
-    """A PNG or JPEG in RGB. Raises UserError for what is none."""
+    """Decode a PNG or JPEG in RGB.
+
+    Args:
+        data: The encoded picture.
+        name: Name of its file for the error message.
+
+    Raises:
+        UserError: It is not a complete PNG or JPEG, or has too many pixels.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # we have our own limit
@@ -27,11 +35,13 @@ def open_picture(data: bytes, name: Path) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise UserError(f"{name} has more pixels than a report shows: remove it") from error
     except (OSError, ValueError, SyntaxError) as error:
-        raise UserError(f"{name} is no whole PNG or JPEG: make it anew, or remove it") from error
+        raise UserError(
+            f"{name} is not a complete PNG or JPEG: write it again, or remove it"
+        ) from error
 
 
 def shrunk(picture: Image.Image, width: int, quality: int) -> str:
-    """As a data address of a JPEG at most so wide."""
+    """Return a picture as a data URL of a JPEG of at most this width."""
     if picture.width > width:
         height = max(1, round(picture.height * width / picture.width))
         picture = picture.resize((width, height), Image.Resampling.LANCZOS)
@@ -40,9 +50,13 @@ def shrunk(picture: Image.Image, width: int, quality: int) -> str:
 
 @dataclass(frozen=True)
 class Grid:
-    """Where square tiles lie in a picture: side, where the first begins, and the way to the next.
+    """The positions of square tiles in a picture, in pixels.
 
-    All in pixels. step: to the next column and to the next row.
+    Attributes:
+        side: Side of a tile.
+        left: Left edge of the first tile.
+        top: Top edge of the first tile.
+        step: Distance to the next column and to the next row.
     """
 
     side: int
@@ -51,24 +65,24 @@ class Grid:
     step: tuple[int, int]
 
     def end(self, rows: int, columns: int) -> tuple[int, int]:
-        """Width and height that a picture with so many tiles has at least."""
+        """Return the smallest width and height of a picture with so many tiles."""
         right = self.left + (columns - 1) * self.step[0] + self.side
         return right, self.top + (rows - 1) * self.step[1] + self.side
 
 
 def tile(picture: Image.Image, row: int, column: int, grid: Grid) -> Image.Image:
-    """One of a grid."""
+    """Return one tile of a grid."""
     left, top = grid.left + column * grid.step[0], grid.top + row * grid.step[1]
     return picture.crop((left, top, left + grid.side, top + grid.side))
 
 
 def jpeg(picture: Image.Image, quality: int) -> str:
-    """As a data address."""
+    """Return a picture as a data URL of a JPEG."""
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=quality, optimize=True)
     return data_address(file.getvalue(), "image/jpeg")
 
 
 def data_address(data: bytes, kind: str) -> str:
-    """The bytes as an address that holds them."""
+    """Return the bytes as a data URL."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,4 +1,4 @@
-"""Values out of JSON that may hold anything."""
+"""Reads values from JSON that may contain anything."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_LARGEST = 1e30  # what is larger cannot be drawn
+_LARGEST = 1e30  # larger numbers cannot be drawn
 
 
 def dig(value: Any, *names: str) -> Any:
-    """What lies at the end of a path of names, or None."""
+    """Return the value at the end of a path of names, or None."""
     for name in names:
         if not isinstance(value, Mapping):
             return None
@@ -19,18 +19,18 @@ def dig(value: Any, *names: str) -> Any:
 
 
 def words(value: Any, *names: str) -> str:
-    """A text at the end of a path of names, or nothing."""
+    """Return the text at the end of a path of names, or ""."""
     found = dig(value, *names)
     return found if isinstance(found, str) else ""
 
 
 def number(value: Any, *names: str) -> float | None:
-    """A finite number at the end of a path of names, or None."""
+    """Return the finite number at the end of a path of names, or None."""
     return finite(dig(value, *names))
 
 
 def finite(value: Any) -> float | None:
-    """As a float, if it is a number that can be drawn."""
+    """Return the value as a float if it is a number that can be drawn, else None."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
@@ -41,7 +41,7 @@ def finite(value: Any) -> float | None:
 
 
 def short_path(text: str) -> str:
-    """The end of a path, enough to know it by: cifar10/train.parquet."""
+    """Return the end of a path, enough to recognize it: cifar10/train.parquet."""
     parts = [part for part in re.split(r"[/\\]", text) if part]
     return "/".join(parts[-2:]) if len(parts) > 2 or text.startswith("/") else text
 
@@ -59,7 +59,7 @@ def count_of(value: Any) -> int:
 
 
 def is_shallow(value: Any, levels: int = 20) -> bool:
-    """Whether lists and objects lie in each other no deeper than in anything of burn's."""
+    """Return whether lists and objects are nested no deeper than in any file of burn's."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if not isinstance(value, list):

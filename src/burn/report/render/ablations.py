@@ -1,4 +1,4 @@
-"""Ablations as tables: each group's variants beside the paper's numbers."""
+"""Ablations as tables: each group's variants and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = ("", "kNN", "linear", "seeds", "training", "the paper's linear")
 
 
 def _cells(row: AblationRow) -> tuple[str, ...]:
-    """As `_COLUMNS` names them."""
+    """Return the cells of a row, in the order of `_COLUMNS`."""
     collapsed = f" (collapsed in {row.collapsed} of {len(row.knn)})" if row.collapsed else ""
     return (
         row.row.label + collapsed,
@@ -29,7 +29,7 @@ def _cells(row: AblationRow) -> tuple[str, ...]:
 
 
 def ablation_table(results: Sequence[Result]) -> RenderableType:
-    """A table a group, top-1 in %, for a terminal."""
+    """Return a table for each group, top-1 in %, for a terminal."""
     tables = []
     for group, rows in ablation_rows(results):
         columns = (Column(name, justify="right" if name else "left") for name in _COLUMNS)
@@ -41,7 +41,7 @@ def ablation_table(results: Sequence[Result]) -> RenderableType:
 
 
 def ablation_markdown(results: Sequence[Result]) -> str:
-    """The same for a page, as one table, with the data below it."""
+    """Return the same as one table in Markdown, with a description of the data below it."""
     lines = [_line(_COLUMNS), _line(("---", *("---:",) * (len(_COLUMNS) - 1)))]
     for group, rows in ablation_rows(results):
         lines.append(_line((f"**{group.title}**", *("",) * (len(_COLUMNS) - 1))))

@@ -1,4 +1,4 @@
-"""Tables of the page before they become HTML, and numbers as people write them."""
+"""Tables of the page before they become HTML, and numbers as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ DASH = "—"
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: text, what it is sorted by, a style, a smaller line below."""
+    """A cell of a table.
+
+    Attributes:
+        text: Its text.
+        key: Value by which it is sorted.
+        style: CSS class.
+        small: A second line in small print.
+    """
 
     text: str
     key: float | str | None = None
@@ -21,7 +28,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns are names; those in `numbers`, by position, stand at the right."""
+    """A table.
+
+    Attributes:
+        title: Heading.
+        columns: Names of the columns.
+        rows: Cells of each row.
+        numbers: Positions of the columns of numbers, which are aligned right.
+        note: Text below the table.
+    """
 
     title: str
     columns: Sequence[str]
@@ -31,18 +46,18 @@ class Table:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """48.7"""
+    """Return a number with one digit after the point: 48.7."""
     return f"{value:.{digits}f}"
 
 
 def signed(value: float) -> str:
-    """+1.2 or −1.2, and 0.0 without a sign."""
+    """Return +1.2 or −1.2, and 0.0 without a sign."""
     text = f"{abs(value):.1f}"
     return text if text == "0.0" else f"{'+' if value > 0 else '−'}{text}"
 
 
 def duration(seconds: float | None) -> str:
-    """As people say it: 6.9 min."""
+    """Return a time in readable units, such as 6.9 min."""
     if seconds is None:
         return DASH
     for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
@@ -52,7 +67,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float) -> str:
-    """The size of a file in words."""
+    """Return the size of a file in readable units, such as 1.2 MB."""
     for unit, power in (("MB", 1e6), ("kB", 1e3)):
         if count >= power:
             return f"{count / power:.3g} {unit}"

@@ -1,7 +1,7 @@
 """Charts as SVG that takes its colours and its font from the page around it.
 
-Matplotlib draws with placeholder colours, one for each role; they become CSS variables, so that
-one drawing serves light, dark and paper.
+Matplotlib draws with placeholder colours, one for each role. They become CSS variables, so that one
+drawing serves light and dark mode and paper.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from burn.core.errors import printable
 from burn.report.render.plots import STYLE
 
-# A role is what the page's style sheet calls the colour.
+# A role is the name of a colour in the page's style sheet.
 _ROLES = (
     "ink", "muted", "line", "burn", "blue", "pale", "grey", "alarm", "green", "violet", "teal",
 )  # fmt: skip
 COLOURS = {role: f"#{0x5A0000 + number:06x}" for number, role in enumerate(_ROLES, start=1)}
 _WIDTH, _HEIGHT = 3.15, 1.95  # inches; at this width 8 points are 11 pixels on a phone
 _MOST_POINTS = 300
-_STEPS = (1, 2, 2.5, 5, 10)  # of an axis
+_STEPS = (1, 2, 2.5, 5, 10)  # distances between the ticks of an axis
 _STYLE = STYLE | {
     "svg.fonttype": "none",
     "font.size": 8,
@@ -67,16 +67,20 @@ _STYLE = STYLE | {
 @contextlib.contextmanager
 def _drawing() -> Iterator[None]:
     with plt.rc_context(_STYLE), warnings.catch_warnings():
-        # The page's font has what matplotlib's lacks.
+        # The page's font has the glyphs that matplotlib's lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve: its points (step, value), its name, the role of its colour.
+    """A curve.
 
-    parts: of one stage each. What begins anew with a stage is not joined to the one before.
+    Attributes:
+        name: Its name.
+        colour: Role of its colour.
+        parts: Points (step, value) of each stage; the parts are not joined.
+        dashed: Whether it is dashed.
     """
 
     name: str
@@ -92,9 +96,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """What goes into the page: title, note, names of the colours, the drawing.
+    """A chart as it goes into the page.
 
-    about: what it shows, in words, for who does not see it.
+    Attributes:
+        title: Heading.
+        svg: The drawing.
+        about: Description in words for readers who cannot see the drawing.
+        legend: Names of the lines and the roles of their colours.
+        note: Small print.
     """
 
     title: str
@@ -105,14 +114,36 @@ class Chart:
 
 
 def curves(
-    title: str, lines: Sequence[Line], key: str, *, log: bool = False, alarm: float | None = None,
-    stages: Sequence[float] = (), end: float = 0, percent: bool = False, note: str = "",
-    bottom: float | None = None, top: float | None = None,
-) -> Chart | None:  # fmt: skip
-    """Values over optimizer steps; None where there is nothing to draw.
+    title: str,
+    lines: Sequence[Line],
+    key: str,
+    *,
+    log: bool = False,
+    alarm: float | None = None,
+    stages: Sequence[float] = (),
+    end: float = 0,
+    percent: bool = False,
+    note: str = "",
+    bottom: float | None = None,
+    top: float | None = None,
+) -> Chart | None:
+    """Draw values over optimizer steps.
 
-    key: makes the drawing's names unique in the page. alarm: a value to stay above. stages: steps
-    at which another stage begins. end: the last step, so that charts of a run share their axis.
+    Args:
+        title: Heading.
+        lines: The curves; those without points are left out.
+        key: Prefix that makes the drawing's names unique in the page.
+        log: Whether the scale is logarithmic.
+        alarm: Value below which something is wrong, drawn as a line.
+        stages: Steps at which another stage begins.
+        end: Last step, so that all charts of a run have the same axis.
+        percent: Whether values are shares, to be shown in percent.
+        note: Small print.
+        bottom: Lower end of the scale, or None.
+        top: Upper end of the scale, or None.
+
+    Returns:
+        The chart, or None if there is nothing to draw.
     """
     lines = [line for line in lines if line.points and (not log or max(_values(line)) > 0)]
     if not lines:
@@ -123,8 +154,14 @@ def curves(
             for part in filter(None, line.parts):
                 x, y = zip(*_thinned(part), strict=True)
                 marker = "o" if len(x) < 5 else None
-                axes.plot(x, y, color=COLOURS[line.colour], ls="--" if line.dashed else "-",
-                          marker=marker, ms=3.5)  # fmt: skip
+                axes.plot(
+                    x,
+                    y,
+                    color=COLOURS[line.colour],
+                    ls="--" if line.dashed else "-",
+                    marker=marker,
+                    ms=3.5,
+                )
         if log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
@@ -138,8 +175,15 @@ def curves(
         axes.yaxis.set_major_formatter(FuncFormatter(_percents if percent else _plain))
         if alarm is not None:
             axes.axhline(alarm, color=COLOURS["alarm"], lw=1, ls=(0, (4, 3)))
-            axes.annotate("alarm", (1, alarm), (-1, 2), textcoords="offset points", ha="right",
-                          xycoords=("axes fraction", "data"), color=COLOURS["alarm"])  # fmt: skip
+            axes.annotate(
+                "alarm",
+                (1, alarm),
+                (-1, 2),
+                textcoords="offset points",
+                ha="right",
+                xycoords=("axes fraction", "data"),
+                color=COLOURS["alarm"],
+            )
         for number, step in enumerate(stages, start=2):
             axes.axvline(step, color=COLOURS["muted"], lw=0.8, ls=(0, (1, 2)))
             axes.annotate(
@@ -167,7 +211,13 @@ def curves(
 
 
 def small(parts: Sequence[Sequence[tuple[float, float]]], colour: str, key: str) -> str:
-    """A curve of its own scale without words, for many beside each other; parts: as a `Line`'s."""
+    """Draw a curve on its own scale without text, as one of many.
+
+    Args:
+        parts: Points of each stage, as in `Line`.
+        colour: Role of the colour.
+        key: Prefix that makes the drawing's names unique in the page.
+    """
     with _drawing():
         figure, axes = plt.subplots(figsize=(2.2, 0.72))
         for part in filter(None, parts):
@@ -181,7 +231,13 @@ def small(parts: Sequence[Sequence[tuple[float, float]]], colour: str, key: str)
 
 @dataclass(frozen=True)
 class Dot:
-    """A row of a dot plot: name, values of each seed, the role of its colour."""
+    """A row of a dot plot.
+
+    Attributes:
+        name: Its name.
+        colour: Role of its colour.
+        values: Value of each seed.
+    """
 
     name: str
     colour: str
@@ -189,12 +245,26 @@ class Dot:
 
 
 def dots(
-    title: str, rows: Sequence[Dot], key: str, floor: float | None = None, note: str = "",
-    *, above: bool = False,
-) -> Chart | None:  # fmt: skip
-    """Means as large dots, seeds as ticks, in the order given, the first at the top.
+    title: str,
+    rows: Sequence[Dot],
+    key: str,
+    floor: float | None = None,
+    note: str = "",
+    *,
+    above: bool = False,
+) -> Chart | None:
+    """Draw means as large dots and seeds as ticks, the first row at the top.
 
-    above: names stand above their dots, where they are long.
+    Args:
+        title: Heading.
+        rows: The rows; those without values are left out.
+        key: Prefix that makes the drawing's names unique in the page.
+        floor: Value at which the lines to the dots begin, or None for 0.
+        note: Small print.
+        above: Whether names are above their dots, for long names.
+
+    Returns:
+        The chart, or None if there is nothing to draw.
     """
     rows = [row for row in rows if row.values]
     if not rows:
@@ -206,21 +276,39 @@ def dots(
             colour = COLOURS[row.colour]
             axes.plot([floor or 0, mean], [place, place], color=colour, lw=1.1, alpha=0.45)
             if len(row.values) > 1:
-                axes.plot([min(row.values), max(row.values)], [place, place], color=colour, lw=3.2,
-                          alpha=0.45)  # fmt: skip
+                axes.plot(
+                    [min(row.values), max(row.values)],
+                    [place, place],
+                    color=colour,
+                    lw=3.2,
+                    alpha=0.45,
+                )
                 axes.plot(row.values, [place] * len(row.values), "|", color=colour, ms=8)
             axes.plot([mean], [place], "o", color=colour, ms=5.5)
-            axes.annotate(f"{mean:.1f}", (max(row.values), place), (6, 0), va="center",
-                          textcoords="offset points", color=COLOURS["ink"])  # fmt: skip
+            axes.annotate(
+                f"{mean:.1f}",
+                (max(row.values), place),
+                (6, 0),
+                va="center",
+                textcoords="offset points",
+                color=COLOURS["ink"],
+            )
         if above:
             axes.set_yticks([])
             for place, row in enumerate(rows):
-                axes.annotate(_clipped(row.name, 48), (0, place), (0, 5), va="bottom",
-                              textcoords="offset points", color=COLOURS["ink"],
-                              xycoords=("axes fraction", "data"))  # fmt: skip
+                axes.annotate(
+                    _clipped(row.name, 48),
+                    (0, place),
+                    (0, 5),
+                    va="bottom",
+                    textcoords="offset points",
+                    color=COLOURS["ink"],
+                    xycoords=("axes fraction", "data"),
+                )
         else:
-            axes.set_yticks(range(len(rows)), [_clipped(row.name) for row in rows],
-                            color=COLOURS["ink"])  # fmt: skip
+            axes.set_yticks(
+                range(len(rows)), [_clipped(row.name) for row in rows], color=COLOURS["ink"]
+            )
         axes.grid(visible=False, axis="y")
         axes.set_ylim(len(rows) - 0.4, -0.95 if above else -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
@@ -233,8 +321,19 @@ def dots(
 
 def scatter(
     title: str, points: Sequence[tuple[str, str, float, float]], key: str, across: str, up: str
-) -> Chart | None:  # fmt: skip
-    """Named points (name, colour, x, y); names stand beside, moved where they would overlap."""
+) -> Chart | None:
+    """Draw named points; names are beside them, moved where they would overlap.
+
+    Args:
+        title: Heading.
+        points: Name, role of the colour, x and y of each point.
+        key: Prefix that makes the drawing's names unique in the page.
+        across: Label of the x axis.
+        up: Label of the y axis.
+
+    Returns:
+        The chart, or None if there are fewer than two points.
+    """
     if len(points) < 2:
         return None
     with _drawing():
@@ -254,24 +353,36 @@ def scatter(
 
 
 def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) -> None:
-    """Each name right, left, above or below its point: the first place where it covers nothing."""
+    """Write each name beside its point, at the first place where it covers nothing."""
     figure = axes.figure
     figure.canvas.draw()
     frame = axes.get_window_extent()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    taken = []  # first the points, with room around them, so that a name is nearest to its own
+    taken = []  # the points come first, with a margin, so that a name is nearest to its own point
     for _, _, x, y in points:
         px, py = axes.transData.transform((x, y))
         taken.append((px - 9, py - 9, px + 9, py + 9))
     for place, (name, _, x, y) in enumerate(points):
         best = None
         for dx, dy, ha, va in (
-            (6, 0, "left", "center"), (-6, 0, "right", "center"), (0, 6, "center", "bottom"),
-            (0, -6, "center", "top"), (5, 6, "left", "bottom"), (5, -6, "left", "top"),
-            (-5, 6, "right", "bottom"), (-5, -6, "right", "top"),
-        ):  # fmt: skip
-            text = axes.annotate(_clipped(name), (x, y), (dx, dy), textcoords="offset points",
-                                 ha=ha, va=va, color=COLOURS["ink"])  # fmt: skip
+            (6, 0, "left", "center"),
+            (-6, 0, "right", "center"),
+            (0, 6, "center", "bottom"),
+            (0, -6, "center", "top"),
+            (5, 6, "left", "bottom"),
+            (5, -6, "left", "top"),
+            (-5, 6, "right", "bottom"),
+            (-5, -6, "right", "top"),
+        ):
+            text = axes.annotate(
+                _clipped(name),
+                (x, y),
+                (dx, dy),
+                textcoords="offset points",
+                ha=ha,
+                va=va,
+                color=COLOURS["ink"],
+            )
             box = text.get_window_extent(renderer)
             own = (box.x0, box.y0, box.x1, box.y1)
             clashes = sum(_overlap(own, other) for i, other in enumerate(taken) if i != place)
@@ -294,10 +405,14 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Scale:
-    """Colours of values from low to high, by how opaque they are: on light and dark ground alike.
+    """The colours of values from low to high, by opacity, for light and dark backgrounds.
 
-    colour: role of the values above the middle. below: of those below it, where the scale diverges
-    from its middle, which is neutral; "" where it rises from low to high.
+    Attributes:
+        low: Value at the lower end.
+        high: Value at the upper end.
+        colour: Role of the values above the middle.
+        below: Role of the values below the middle, which is neutral; "" for a scale without a
+            middle.
     """
 
     low: float
@@ -308,20 +423,23 @@ class Scale:
     LEVELS: ClassVar[int] = 8  # shades on each side
 
     def level(self, value: float) -> int:
-        """In 0 … LEVELS, or -LEVELS … LEVELS where the scale diverges; what is outside is cut."""
+        """Return a value's level in 0 … LEVELS, or in -LEVELS … LEVELS if the scale has a middle.
+
+        Values outside the scale are clamped.
+        """
         share = (value - self.low) / max(self.high - self.low, 1e-12)
         share = min(max(share, 0.0), 1.0)
         return round((2 * share - 1 if self.below else share) * self.LEVELS)
 
     def look(self, level: int) -> dict[str, Any]:
-        """Matplotlib's colour and opacity of a level; that of zero is neutral."""
+        """Return matplotlib's colour and opacity of a level; level 0 is neutral."""
         if level == 0:
             return {"color": COLOURS["line"], "alpha": 0.6}
         colour = self.below if level < 0 else self.colour
         return {"color": COLOURS[colour], "alpha": abs(level) / self.LEVELS}
 
     def draw(self, axes: Axes) -> None:
-        """A colour bar, with percentages at its ends and, where the scale diverges, its middle."""
+        """Draw a colour bar with percentages at its ends and, if it has one, at its middle."""
         levels = range(-self.LEVELS if self.below else 0, self.LEVELS + 1)
         for place, level in enumerate(levels):
             axes.barh(0, 1, 1, left=place, lw=0, **self.look(level))
@@ -332,8 +450,9 @@ class Scale:
         axes.set_ylim(-0.5, 0.5)
         axes.set_yticks([])
         axes.set_xticks([x for x, _ in ends], [f"{100 * value:.3g} %" for _, value in ends])
-        for label, align in zip((axes.get_xticklabels()[0], axes.get_xticklabels()[-1]),
-                                ("left", "right"), strict=True):  # fmt: skip
+        for label, align in zip(
+            (axes.get_xticklabels()[0], axes.get_xticklabels()[-1]), ("left", "right"), strict=True
+        ):
             label.set_horizontalalignment(align)
         axes.tick_params(axis="x", length=0, labeltop=True, labelbottom=False, pad=1.5)
         axes.grid(visible=False)
@@ -341,12 +460,27 @@ class Scale:
 
 
 def strip(
-    title: str, rows: Sequence[str], columns: Sequence[float], values: Mapping[tuple[str, float],
-    float], key: str, scale: Scale, note: str = "",
-) -> Chart | None:  # fmt: skip
-    """A strip of colour a row, below the bar that says what the colours mean.
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[float],
+    values: Mapping[tuple[str, float], float],
+    key: str,
+    scale: Scale,
+    note: str = "",
+) -> Chart | None:
+    """Draw a strip of colour for each row, below a bar with the meaning of the colours.
 
-    values: shares, by row and column; what is missing stays empty.
+    Args:
+        title: Heading.
+        rows: Names of the rows.
+        columns: Optimizer step of each column.
+        values: Shares by row and column; missing ones stay empty.
+        key: Prefix that makes the drawing's names unique in the page.
+        scale: Colours of the values.
+        note: Small print.
+
+    Returns:
+        The chart, or None if there is nothing to draw.
     """
     if not rows or not columns or not values:
         return None
@@ -362,7 +496,7 @@ def strip(
         scale.draw(bar)
         for i, line in enumerate(levels.values()):
             left = 0
-            for level, run in itertools.groupby(line):  # neighbours of one shade are one rectangle
+            for level, run in itertools.groupby(line):  # join neighbours of the same shade
                 width = len(list(run))
                 if level is not None:
                     axes.barh(i, width, 0.86, left=left, lw=0, **scale.look(level))
@@ -388,7 +522,7 @@ def _values(line: Line) -> list[float]:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Few enough to draw: of each stretch its least and its largest value, in their order."""
+    """Keep the least and the largest value of each stretch of points, in their order."""
     if len(points) <= _MOST_POINTS:
         return points
     size = -(-2 * len(points) // _MOST_POINTS)
@@ -424,7 +558,7 @@ def _clipped(name: str, most: int = 22) -> str:
 
 
 def _svg(figure: Figure, key: str) -> str:
-    """The drawing without what an inline SVG needs not, its names beginning with `key`."""
+    """Return the figure as inline SVG without needless parts; its names begin with `key`."""
     figure.tight_layout(pad=0.3)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from burn.core.results import Result
+from burn.core.seeds import OverSeeds
 from burn.report.render.tables import ComparedRow, compared_rows, mean_and_spread, protocol_name
 from burn.training.records.metrics import read_metrics
 
@@ -40,9 +40,13 @@ STYLE: Any = {
 def demo_picture(
     results: Sequence[Result], teacher: Path, student: Path, files: Sequence[Path]
 ) -> None:
-    """Accuracy of each network, and the losses of teacher and student, one picture in each file.
+    """Draw the accuracy of each network, and the losses of teacher and student.
 
-    teacher, student: run folders.
+    Args:
+        results: Results of the demo.
+        teacher: Run folder of the teacher.
+        student: Run folder of the student.
+        files: Files to write, each with the same picture.
     """
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), width_ratios=(1.5, 0.9, 1.2))
@@ -58,17 +62,21 @@ def demo_picture(
         axes[2].set_title("Student: BURN" + (", two stages" if len(stages) == 2 else ""))
         figure.tight_layout(w_pad=2.5)
         for file in files:
-            # no date: the same results give the same bytes
+            # without a date, so that the same results give the same bytes
             metadata = {"Date": None} if file.suffix == ".svg" else None
             figure.savefig(file, dpi=150, metadata=metadata)
         plt.close(figure)
 
 
 def comparison_picture(results: Sequence[Result], file: Path) -> None:
-    """Accuracy of every compared method by kNN and linear evaluation, the best by kNN at the top.
+    """Draw the accuracy of every compared method by kNN and linear evaluation.
 
-    Bars are means over seeds, dots the seeds, ± their standard deviation. The heading names the
-    data, which all results of a comparison share.
+    The best by kNN is at the top. Bars are means over seeds, dots the seeds, ± their standard
+    deviation. The heading names the data, which all results of a comparison share.
+
+    Args:
+        results: Results of the comparison.
+        file: File to write.
     """
     rows = compared_rows(results)
     most = max(value for row in rows for values in row.numbers.values() for value in values)
@@ -79,12 +87,15 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
                 values = row.numbers.get(protocol, [])
                 if not values:
                     continue
-                panel.barh(place, statistics.mean(values), 0.72, color=_colour(row))
+                panel.barh(place, OverSeeds.of(values).mean, 0.72, color=_colour(row))
                 panel.plot(values, [place] * len(values), "o", ms=3, color=_INK, alpha=0.7)
                 panel.text(
-                    max(values) + most / 50, place, mean_and_spread(values), va="center",
+                    max(values) + most / 50,
+                    place,
+                    mean_and_spread(values),
+                    va="center",
                     fontsize=7.5,
-                )  # fmt: skip
+                )
             panel.set_title(protocol_name(protocol))
             panel.set_xlabel("top-1, %")
             panel.set_xlim(0, 1.2 * most)
@@ -92,13 +103,19 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
         axes[0].set_yticks(range(len(rows)), [row.model for row in rows])
         axes[0].invert_yaxis()
         kinds = {
-            "BURN": _ORANGE, "others without labels": _BLUE, "learned from labels": _PALE,
+            "BURN": _ORANGE,
+            "others without labels": _BLUE,
+            "learned from labels": _PALE,
             "for reference": _GREY,
-        }  # fmt: skip
+        }
         figure.legend(
-            [Patch(color=colour) for colour in kinds.values()], list(kinds), ncols=len(kinds),
-            loc="lower center", frameon=False, fontsize=8,
-        )  # fmt: skip
+            [Patch(color=colour) for colour in kinds.values()],
+            list(kinds),
+            ncols=len(kinds),
+            loc="lower center",
+            frameon=False,
+            fontsize=8,
+        )
         heading = figure.suptitle(_heading(results, rows), x=0.01, ha="left", fontsize=9)
         heading.set_parse_math(False)  # a folder may be called $
         figure.tight_layout(rect=(0, 0.05, 1, 1))
@@ -107,7 +124,7 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
 
 
 def _heading(results: Sequence[Result], rows: Sequence[ComparedRow]) -> str:
-    """A comparison's heading: its data, and what the numbers behind the bars are."""
+    """Return a comparison's heading: its data, and the meaning of the bars."""
     train, test = ("/".join(Path(name).parts[-2:]) for name in (results[0].train, results[0].test))
     data = f"Trained on {train}, evaluated on {test}."
     seeds = max(row.seeds for row in rows)
@@ -125,7 +142,7 @@ def _colour(row: ComparedRow) -> str:
 
 
 def _accuracy(axes: Axes, results: Sequence[Result]) -> None:
-    """Horizontal bars, a pair a model, worst at the top as in the table."""
+    """Draw horizontal bars, two for each model, the worst at the top as in the table."""
     shown = [r for r in results if r.metric == "top1"]
     models = list(dict.fromkeys(r.model for r in shown))
     protocols = list(dict.fromkeys(r.protocol for r in shown))
@@ -148,7 +165,7 @@ def _accuracy(axes: Axes, results: Sequence[Result]) -> None:
 
 
 def _losses(axes: Axes, stages: Sequence[Path], names: dict[str, tuple[str, str]]) -> None:
-    """Curves of several metrics on a logarithmic scale, stages one after the other."""
+    """Draw several metrics on a logarithmic scale, one stage after the other."""
     start = 0.0
     for number, stage in enumerate(stages):
         rows = [row for row in read_metrics(stage / "metrics.csv") if "learning_rate" in row]
@@ -160,13 +177,23 @@ def _losses(axes: Axes, stages: Sequence[Path], names: dict[str, tuple[str, str]
         start += max((row["step"] for row in rows), default=0)
         if number + 1 < len(stages):
             axes.axvline(start, color="#8a919c", lw=0.8, ls=":")
-            axes.annotate("weights become bits", (start, 1), (3, -2), textcoords="offset points",
-                          xycoords=("data", "axes fraction"), va="top", fontsize=7)  # fmt: skip
+            axes.annotate(
+                "weights become bits",
+                (start, 1),
+                (3, -2),
+                textcoords="offset points",
+                xycoords=("data", "axes fraction"),
+                va="top",
+                fontsize=7,
+            )
     if names.keys() != {"loss"}:
         axes.set_yscale("log")
         axes.legend(
-            frameon=False, fontsize=7.5, handlelength=1.2, loc="upper right",
+            frameon=False,
+            fontsize=7.5,
+            handlelength=1.2,
+            loc="upper right",
             bbox_to_anchor=(1.04, 0.95),
-        )  # fmt: skip
+        )
     axes.set_xlabel("optimizer steps")
     axes.set_ylabel("contrastive loss" if names.keys() == {"loss"} else "loss, logarithmic scale")

@@ -1,9 +1,8 @@
-"""Results as tables for a terminal."""
+"""Results as tables for a terminal and in Markdown."""
 
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,14 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 
 from burn.core.results import Result, largest_class
+from burn.core.seeds import OverSeeds
 
 
 def results_table(results: Sequence[Result]) -> RenderableType:
-    """A row a model and a column a number, "kNN top-1"; or, of one model, a row a number."""
+    """Return a table with a row for each model and a column for each number.
+
+    For a single model it has a row for each number.
+    """
     models = list(dict.fromkeys(r.model for r in results))
     if len(models) == 1:
         table = Table("number", Column("%", justify="right"))
@@ -45,16 +48,20 @@ _LARGEST = "always the largest class"
 
 
 def _largest_class(results: Sequence[Result]) -> float | None:
-    """What always answering the most frequent class scores, where the classes are imbalanced."""
+    """Return the accuracy of always predicting the largest class, if classes are imbalanced."""
     return next((share for r in results if (share := largest_class(r)) is not None), None)
 
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A method, or what it is measured against, over its seeds.
+    """A method, or a reference that it is compared with, over its seeds.
 
-    numbers: protocol to the top-1 of each seed, in %. training_seconds: the mean; None, like epochs
-    and recipe, of what was not trained in the comparison.
+    Attributes:
+        model: Name of the method or reference.
+        numbers: Top-1 in % of each seed, by protocol.
+        recipe: Name of the recipe; None for a reference.
+        epochs: Epochs of all stages; None for a reference.
+        training_seconds: Mean training time; None for a reference.
     """
 
     model: str
@@ -65,12 +72,12 @@ class ComparedRow:
 
     @property
     def seeds(self) -> int:
-        """How many runs the numbers are of."""
+        """The number of runs."""
         return max(len(values) for values in self.numbers.values())
 
 
 def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
-    """The rows of a comparison, the best by kNN first, from the results of all its runs."""
+    """Return the rows of a comparison, the best by kNN first, from the results of all its runs."""
     rows = []
     for model in dict.fromkeys(r.model for r in results):
         mine = [r for r in results if r.model == model and r.metric == "top1"]
@@ -86,17 +93,17 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
                 numbers,
                 recipe=trained[0]["recipe"] if trained else None,
                 epochs=trained[0]["epochs"] if trained else None,
-                training_seconds=statistics.mean(seconds) if trained else None,
+                training_seconds=OverSeeds.of(seconds).mean if trained else None,
             )
         )
-    return sorted(rows, key=lambda row: -statistics.mean(row.numbers.get("knn", [0.0])))
+    return sorted(rows, key=lambda row: -OverSeeds.of(row.numbers.get("knn", [0.0])).mean)
 
 
 _COMPARED = ("", "kNN", "linear", "seeds", "epochs", "training")
 
 
 def _cells(row: ComparedRow) -> tuple[str, ...]:
-    """As `_COMPARED` names them."""
+    """Return the cells of a row, in the order of `_COMPARED`."""
     trained = row.epochs is not None and row.training_seconds is not None
     return (
         row.model,
@@ -109,15 +116,12 @@ def _cells(row: ComparedRow) -> tuple[str, ...]:
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """The mean, and the standard deviation of the sample where there are several."""
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
+    """Return the mean and the spread over seeds as text; "" without values."""
+    return str(OverSeeds.of(values)) if values else ""
 
 
 def comparison_table(results: Sequence[Result]) -> RenderableType:
-    """A row a method, top-1 in %, for a terminal."""
+    """Return a table with a row for each method, top-1 in %, for a terminal."""
     table = Table(*(Column(name, justify="right" if name else "left") for name in _COMPARED))
     for row in compared_rows(results):
         table.add_row(*_cells(row))
@@ -127,7 +131,7 @@ def comparison_table(results: Sequence[Result]) -> RenderableType:
 
 
 def comparison_markdown(results: Sequence[Result]) -> str:
-    """The same for a page, with the data below it."""
+    """Return the same table in Markdown, with a description of the data below it."""
     rows = [_COMPARED, ("---", *("---:",) * (len(_COMPARED) - 1))]
     rows += [_cells(row) for row in compared_rows(results)]
     if (share := _largest_class(results)) is not None:
@@ -146,14 +150,14 @@ def comparison_markdown(results: Sequence[Result]) -> str:
 
 
 def rate_text(linear: Mapping[str, Any]) -> str:
-    """The learning rate in the settings of a linear evaluation."""
+    """Describe the learning rate of a linear evaluation."""
     if linear["lr"] == "auto":
         return "learning rate chosen for each network on held-out training images"
     return f"learning rate {linear['lr']:g}"
 
 
 def taught_text(results: Sequence[Result]) -> str:
-    """Sentences on teachers trained with labels, and on times without the teacher; "" for none."""
+    """Describe teachers trained with labels, and training times without the teacher; "" if none."""
     taught: dict[str, list[str]] = {}
     cached = []
     for r in results:
@@ -176,12 +180,12 @@ def taught_text(results: Sequence[Result]) -> str:
 
 
 def number_name(protocol: str, metric: str) -> str:
-    """As people write it: "kNN top-1"."""
+    """Return a number's name for people: "kNN top-1"."""
     top = re.fullmatch(r"(.*\b)?top(\d)", metric)
     name = f"{top[1] or ''}top-{top[2]}" if top else metric
     return f"{protocol_name(protocol)} {name}"
 
 
 def protocol_name(protocol: str) -> str:
-    """As people write it."""
+    """Return a protocol's name for people."""
     return {"knn": "kNN"}.get(protocol, protocol)

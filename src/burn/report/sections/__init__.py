@@ -1,1 +1,1 @@
-"""A module for each section of the page."""
+"""The sections of the page, one module each."""

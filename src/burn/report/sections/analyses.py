@@ -15,11 +15,11 @@ _MOST_IN_NAV = 40
 
 
 def analysis_part(found: Analysis, place: int) -> dict[str, Any]:
-    """A section: named after its text where it has but one, after its folder where several."""
+    """Return a section, named after its text or, if it has several texts, after its folder."""
     figures = [
         {
             "name": _spoken(name),
-            # As an image: scripts in it do not run, and it reaches for nothing.
+            # As an image, so that no scripts in it run and it loads nothing.
             "image": data_address(svg, "image/svg+xml") if svg is not None else "",
             **_markdown(text),
         }
@@ -29,9 +29,12 @@ def analysis_part(found: Analysis, place: int) -> dict[str, Any]:
     title = titles[0] if len(titles) == 1 else f"Analyses in {_spoken(found.folder.name)}"
     short = shorten(title, _MOST_IN_NAV, placeholder=" …")
     return {
-        "id": f"analysis{place + 1}", "title": title, "short": short, "figures": figures,
+        "id": f"analysis{place + 1}",
+        "title": title,
+        "short": short,
+        "figures": figures,
         "alone": len(figures) == 1,
-    }  # fmt: skip
+    }
 
 
 def _spoken(name: str) -> str:
@@ -39,7 +42,10 @@ def _spoken(name: str) -> str:
 
 
 def _markdown(text: str) -> dict[str, Any]:
-    """Title, paragraphs and table of what burn analyze writes; anything else is a paragraph."""
+    """Split the Markdown of burn analyze into title, paragraphs and table.
+
+    Anything unknown becomes a paragraph.
+    """
     title, paragraphs, table = "", [], None
     for part in text.split("\n\n"):
         lines = [line.strip() for line in part.strip().splitlines()]
@@ -66,6 +72,6 @@ def _table(lines: Sequence[str]) -> Table:
 
 
 def _leading(text: str) -> float | None:
-    """The number that a cell begins with, to sort by: 47.5 of 47.5 → 312."""
+    """Return the number at the start of a cell, to sort by: 47.5 of "47.5 → 312"."""
     found = re.match(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?", text)
     return float(found[0].replace(",", "")) if found else None

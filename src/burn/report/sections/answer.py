@@ -1,4 +1,4 @@
-"""The first screen: a headline, the answer in words, a few numbers, and what to beware of."""
+"""The first screen: a headline, the answer in words, a few numbers, and cautions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from burn.report.sections.packed import measured_on, packs
 
 @dataclass(frozen=True)
 class Opening:
-    """What stands first. word: yes, barely, no or unknown, as the headline is coloured.
+    """The beginning of the page.
 
-    command: what to type next, where something is missing.
+    Attributes:
+        word: yes, barely, no or unknown; it sets the headline's colour.
+        headline: The answer in a few words.
+        lede: The answer in sentences.
+        command: Command that would measure what is missing, or "".
     """
 
     word: str
@@ -41,9 +45,15 @@ class Tile:
 def opening(
     answer: Verdict, gathered: Gathered, found: Sequence[Network], titles: Sequence[str]
 ) -> Opening:
-    """By what was given: a run that was evaluated, else a campaign, a run, packed files, analyses.
+    """Return the beginning of the page for what was given.
 
-    titles: of the analyses.
+    It is about a run that was evaluated, else a campaign, a run, packed files, or analyses.
+
+    Args:
+        answer: Whether training worked.
+        gathered: The contents of the folders.
+        found: All networks.
+        titles: Titles of the analyses.
     """
     if answer.network is not None and answer.own is not None:
         group = campaign_of(answer, gathered.groups)
@@ -68,7 +78,10 @@ def opening(
 
 
 def campaign_of(answer: Verdict, groups: Sequence[Group]) -> Group | None:
-    """The comparison or ablation that the answer is about, unless one of its runs was asked for."""
+    """Return the comparison or ablation that the answer is about, or None.
+
+    It is None if one of the network's runs was given directly.
+    """
     network = answer.network
     if network is None or any(run.chosen for run in network.runs):
         return None
@@ -79,12 +92,16 @@ _HEADLINES = {"yes": "It learned", "barely": "It barely learned", "no": "It did 
 
 
 def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathered) -> Opening:
-    what = {
-        "binary": "The binary network",
-        "half": "The network with binary activations",
-        "float": "The float network",
-        "random": "The network with random weights",
-    }[network.kind] if kind_beside(network) else "The network"  # fmt: skip
+    what = (
+        {
+            "binary": "The binary network",
+            "half": "The network with binary activations",
+            "float": "The float network",
+            "random": "The network with random weights",
+        }[network.kind]
+        if kind_beside(network)
+        else "The network"
+    )
     said = f"{what} {network.name} reaches {percent(own.mean)} % ({own.label})"
     if answer.floor is not None:
         said += f", where random weights give {percent(answer.floor.mean)} %"
@@ -135,9 +152,10 @@ def _compared(answer: Verdict, own: Number, mine: Sequence[Network]) -> Opening:
     rivals = [
         (network, n)
         for network in mine
-        if network.kind in ("binary", "half") and not network.method.startswith("supervised")
+        if network.kind in ("binary", "half")
+        and not network.method.startswith("supervised")
         and (n := network.like(own))
-    ]  # fmt: skip
+    ]
     rivals.sort(key=lambda pair: -pair[1].mean)
     names = [network.name for network, _ in rivals]
     lines = [f"{network.name} {_value(n)}" for network, n in rivals[:3]]
@@ -222,7 +240,7 @@ def _trained(run: Run) -> Opening:
 
 
 def watched(run: Run) -> float | None:
-    """The last kNN accuracy, as a share, that a run's monitor saw."""
+    """Return the last kNN accuracy, as a share, that a run's monitor measured."""
     for stage in reversed(run.stages):
         if (knn := number(stage.meta, "monitor", "knn")) is not None:
             return knn
@@ -235,7 +253,10 @@ def watched(run: Run) -> float | None:
 
 
 def way(answer: Verdict) -> float | None:
-    """How far from random weights to the teacher, in percent; None where that means nothing."""
+    """Return the share in percent of the way from random weights to the teacher.
+
+    None if a number is missing or the teacher is not better than random weights.
+    """
     if answer.own is None or answer.floor is None or answer.teacher is None:
         return None
     whole = answer.teacher.mean - answer.floor.mean
@@ -243,7 +264,7 @@ def way(answer: Verdict) -> float | None:
 
 
 def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
-    """The few numbers that matter."""
+    """Return the few most important numbers."""
     found: list[Tile] = []
     network, own = answer.network, answer.own
     group = campaign_of(answer, gathered.groups)
@@ -289,17 +310,18 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
     return found
 
 
-# What to beware of
+# Cautions
 
 
 def alarms(gathered: Gathered) -> list[tuple[str, str, str]]:
-    """(what collapsed, in which runs, what that means), of target and features."""
+    """Return (what collapsed, in which runs, what that means) for targets and for features."""
     targets, features = [], []
     for run in gathered.runs:
         for stage in run.stages:
             for step, where in (
-                (stage.collapsed_at, targets), (stage.features_collapsed_at, features)
-            ):  # fmt: skip
+                (stage.collapsed_at, targets),
+                (stage.features_collapsed_at, features),
+            ):
                 if step is not None:
                     where.append(f"{run.name} (stage {stage.number}, step {step:,})")
     found = []
@@ -313,7 +335,7 @@ def alarms(gathered: Gathered) -> list[tuple[str, str, str]]:
 
 
 def cautions(gathered: Gathered, networks: Sequence[Network]) -> list[tuple[str, str]]:
-    """(name of the run or network, what else a reader should know)."""
+    """Return (name of the run or network, caution) pairs."""
     found = []
     for network in networks:
         for reason in dict.fromkeys(n.nothing for n in network.numbers if n.nothing):

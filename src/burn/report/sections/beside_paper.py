@@ -1,4 +1,4 @@
-"""Numbers beside the paper's, with what differs in data, budget, network and evaluation."""
+"""Numbers and the paper's, with differences in data, budget, network and evaluation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from burn.report.render.cells import DASH, Cell, Table, percent, setting, signed
 
 @dataclass(frozen=True)
 class Beside:
-    """Networks beside the paper.
+    """Networks in comparison with the paper.
 
-    training: what differs for all of them; own: (networks, what differs for them alone).
-    evaluating: (numbers, what differs in how they were evaluated). table: None where no number can
-    be compared. note: which numbers cannot be.
+    Attributes:
+        training: Differences in training that all networks share.
+        own: Names of networks, and the differences of only these.
+        evaluating: Labels of numbers, and the differences in how they were evaluated.
+        table: The numbers, or None if none can be compared.
+        note: Which numbers cannot be compared, or "".
     """
 
     training: tuple[str, ...]
@@ -35,7 +38,7 @@ _UNKNOWN = ("its pretraining was not given: name its run folder too",)
 
 @dataclass(frozen=True)
 class _Row:
-    """A number of a network, and the paper's of the same method, if it has one."""
+    """A number of a network, and the paper's number of the same method, if it has one."""
 
     network: Network
     number: Number
@@ -45,11 +48,20 @@ class _Row:
 def beside_paper(
     found: Sequence[Network], answer: Verdict, groups: Sequence[Group]
 ) -> Beside | None:
-    """What the paper has for the same method and protocol, the difference, and what is not alike.
+    """Compare networks with the paper's numbers of the same method and protocol.
 
-    Networks with random weights and float ones have no row there, and an ablation's stand in its
-    own tables. Nor has a number whose result does not say on which images it was measured. None
-    where no network has a number to compare.
+    Networks with random weights and float networks have no row there, and those of an ablation are
+    in its own tables. Numbers whose results do not say on which images they were measured are only
+    listed in the note.
+
+    Args:
+        found: All networks.
+        answer: Whether training worked. The kNN of its network is shown without a number of the
+            paper.
+        groups: Campaigns.
+
+    Returns:
+        The comparison, or None if no network has a number to compare.
     """
     varied = {group.folder for group in groups if group.ablation}
     rows: list[_Row] = []
@@ -93,7 +105,7 @@ def beside_paper(
 
 
 def _figure(network: Network, n: Number) -> paper.Figure | None:
-    """The paper's number for the same method, protocol and settings."""
+    """Return the paper's number for the same method, protocol and settings."""
     method = paper.OF_RECIPE.get(_method(network), "")
     settings, base = n.results[-1].settings, _base(network)
     found = paper.paper_figure(n.protocol, n.metric, settings, method, base)
@@ -103,7 +115,7 @@ def _figure(network: Network, n: Number) -> paper.Figure | None:
 
 
 def _method(network: Network) -> str:
-    """Its run's or, without one, that of its checkpoint's recipe; "" where that cannot be said."""
+    """Return the method of the network's run or of its checkpoint's recipe, or "" if unknown."""
     if network.method or network.run:
         return network.method
     words_of_name = network.name.partition(",")[0] + "_"  # burn_small, stage 2
@@ -116,7 +128,7 @@ def _data(n: Number) -> Any:
 
 
 def _unknown_note(unknown: Mapping[str, Sequence[str]]) -> str:
-    """Names the numbers without a row, in a sentence."""
+    """Return a sentence that names the numbers without a row."""
     if not unknown:
         return ""
     told = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in unknown.items())
@@ -127,18 +139,18 @@ def _unknown_note(unknown: Mapping[str, Sequence[str]]) -> str:
 
 
 def _base(network: Network) -> str:
-    """The data set of the paper whose tables a network belongs beside."""
+    """Return the data set of the paper whose tables a network is compared with."""
     recipe = network.run.recipe_name if network.run else ""
     return "imagenet100" if "imagenet100" in recipe else "imagenet"
 
 
 def _shared(lists: Sequence[Sequence[str]]) -> list[str]:
-    """What is in all of them, in the order of the first."""
+    """Return the items that are in all lists, in the order of the first."""
     return [item for item in lists[0] if all(item in other for other in lists)] if lists else []
 
 
 def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
-    """alike: whether nothing that is looked at differs."""
+    """Return the cells of a row; `alike` says that no difference to the paper is known."""
     n, figure = row.number, row.figure
     paper_cell, gap_cell = Cell(DASH), Cell(DASH)
     if figure is not None:
@@ -163,7 +175,7 @@ def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
 
 
 def _marks(run: Run | None, base: str) -> tuple[str, ...]:
-    """How a pretraining differs from the paper's, in plain words."""
+    """Describe how a pretraining differs from the paper's."""
     if run is None:
         return _UNKNOWN
     marks = []
@@ -202,14 +214,19 @@ _PAPERS_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "detection": {"iterations": 24_000, "batch_size": 16, "test_side": 800},
 }
 _TOLD = {
-    "lr": "learning rate", "augment": "augmentation", "probe": "probe", "epochs": "epochs",
-    "select": "chosen by", "iterations": "iterations", "batch_size": "batch",
+    "lr": "learning rate",
+    "augment": "augmentation",
+    "probe": "probe",
+    "epochs": "epochs",
+    "select": "chosen by",
+    "iterations": "iterations",
+    "batch_size": "batch",
     "test_side": "short side",
-}  # fmt: skip
+}
 
 
 def _evaluating_marks(n: Number, figure: paper.Figure | None) -> list[str]:
-    """How an evaluation differs from the paper's."""
+    """Describe how an evaluation differs from the paper's."""
     if figure is None:
         return []
     marks = []

@@ -1,4 +1,4 @@
-"""Folders of `burn compare` and `burn ablate`: runs at one budget, side by side."""
+"""Folders of `burn compare` and `burn ablate`: runs at one budget, for comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from burn.report.sections.training_curves import by_stage
 
 
 def of_group(group: Group, found: Sequence[Network]) -> list[Network]:
-    """Its networks, the best by kNN first."""
+    """Return the networks of a campaign, the best by kNN first."""
     mine = [network for network in found if network.group == group.folder]
     return sorted(mine, key=lambda n: -_mean(n, "knn"))
 
@@ -28,7 +28,7 @@ def _mean(network: Network, protocol: str) -> float:
 
 
 def training_seconds(network: Network) -> float | None:
-    """The mean over seeds, as the results tell it."""
+    """Return the mean training time over seeds, as recorded in the results."""
     told = [
         s
         for n in network.numbers[:1]
@@ -39,7 +39,7 @@ def training_seconds(network: Network) -> float | None:
 
 
 def comparison_table(mine: Sequence[Network]) -> Table:
-    """A row a network: means and spreads over seeds."""
+    """Return a table with a row for each network: means and spreads over seeds."""
     rows = []
     for network in mine:
         row = [Cell(network.name, style=colour_of(network))]
@@ -61,19 +61,29 @@ def comparison_table(mine: Sequence[Network]) -> Table:
     largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
     if largest:
         knn, linear = (
-            Cell(percent(share), share) if (share := largest.get(protocol)) is not None
-            else Cell(DASH) for protocol in ("knn", "linear")
-        )  # fmt: skip
+            Cell(percent(share), share)
+            if (share := largest.get(protocol)) is not None
+            else Cell(DASH)
+            for protocol in ("knn", "linear")
+        )
         empty = [Cell("") for _ in range(3)]
         rows.append(
             [Cell("always the largest class", style="grey"), knn, linear, Cell(DASH), *empty]
         )
     return Table(
         "Every network",
-        ("network", "kNN top-1, %", "linear top-1, %", "linear top-5, %", "seeds", "epochs",
-         "training"),
-        rows, frozenset(range(1, 7)),
-    )  # fmt: skip
+        (
+            "network",
+            "kNN top-1, %",
+            "linear top-1, %",
+            "linear top-5, %",
+            "seeds",
+            "epochs",
+            "training",
+        ),
+        rows,
+        frozenset(range(1, 7)),
+    )
 
 
 def _told(network: Network, name: str) -> float | None:
@@ -82,7 +92,7 @@ def _told(network: Network, name: str) -> float | None:
 
 
 def group_note(group: Group) -> str:
-    """What its networks have in common."""
+    """Describe what the networks of a campaign have in common."""
     about = group.about
     budget = number(about, "budget")
     said = []
@@ -96,17 +106,25 @@ def group_note(group: Group) -> str:
     if isinstance(linear, Mapping):
         parts = [
             f"{word} {setting(linear[name])}"
-            for name, word in (("lr", "learning rate"), ("epochs", "epochs"),
-                               ("augment", "augmentation"))
+            for name, word in (
+                ("lr", "learning rate"),
+                ("epochs", "epochs"),
+                ("augment", "augmentation"),
+            )
             if name in linear
-        ]  # fmt: skip
+        ]
         said.append(f"linear evaluation with {', '.join(parts)}")
     text = "; ".join(said)
     return f"{text[:1].upper()}{text[1:]}. ± is the standard deviation over seeds." if text else ""
 
 
 def comparison_charts(mine: Sequence[Network], key: str) -> list[Chart]:
-    """kNN, linear, and training time against linear."""
+    """Return charts of kNN, of linear accuracy, and of linear accuracy by training time.
+
+    Args:
+        mine: Networks of the comparison.
+        key: Prefix that makes the charts' names unique in the page.
+    """
     floor = next((n for n in mine if n.kind == "random"), None)
     charts = []
     for protocol, title in (("knn", "kNN top-1, %"), ("linear", "Linear top-1, %")):
@@ -122,9 +140,14 @@ def comparison_charts(mine: Sequence[Network], key: str) -> list[Chart]:
         if (seconds := training_seconds(n)) is not None and (linear := n.find("linear", "top1"))
     ]
     charts.append(
-        scatter("Training time against linear accuracy", points, f"{key}time",
-                "minutes of training", "linear top-1, %")
-    )  # fmt: skip
+        scatter(
+            "Training time against linear accuracy",
+            points,
+            f"{key}time",
+            "minutes of training",
+            "linear top-1, %",
+        )
+    )
     return [chart for chart in charts if chart]
 
 
@@ -140,7 +163,12 @@ class Small:
 
 
 def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
-    """The loss of every run, each on its own scale."""
+    """Return the loss of every run, each on its own scale.
+
+    Args:
+        runs: The runs.
+        key: Prefix that makes the curves' names unique in the page.
+    """
     found = []
     for place, run in enumerate(runs):
         parts = by_stage(run, "loss")
@@ -150,16 +178,18 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
         state = "" if run.finished else "not finished"
         if any(s.collapsed for s in run.stages):
             state = "collapsed"
-        colour = "burn" if run.method == "burn" else (
-            "pale" if run.method.startswith("supervised") else "blue"
-        )  # fmt: skip
+        colour = (
+            "burn"
+            if run.method == "burn"
+            else ("pale" if run.method.startswith("supervised") else "blue")
+        )
         svg = small(parts, colour, f"{key}{place}")
         found.append(Small(run.name, svg, f"{points[0][1]:.3g}", f"{points[-1][1]:.3g}", state))
     return found
 
 
 def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:
-    """What an ablation's recipe does anyway: the run that stands for the most variants."""
+    """Return the variant that changes nothing: the run that stands for the most variants."""
     runs = dig(group.about, "runs")
     names = [v for v in runs.values() if isinstance(v, str)] if isinstance(runs, Mapping) else []
     usual = max(dict.fromkeys(names), key=names.count, default="two-stages")
@@ -169,9 +199,14 @@ def default_variant(group: Group, mine: Sequence[Network]) -> Network | None:
 def ablation_parts(
     about: Group, mine: Sequence[Network], key: str
 ) -> tuple[list[Chart], list[Table]]:
-    """A chart and a table for each group of an ablation with two variants or more.
+    """Return a chart and a table for each group of an ablation with two variants or more.
 
-    A run may stand for several variants, as what the recipe does anyway is one of every group.
+    A run may stand for several variants, since the recipe's own choice is in every group.
+
+    Args:
+        about: Folder of the ablation.
+        mine: Its networks.
+        key: Prefix that makes the charts' names unique in the page.
     """
     names = {network.name: network for network in mine}
     variants = [row.variant for group in ablations.GROUPS for row in group.rows]
@@ -191,9 +226,15 @@ def ablation_parts(
         bars = [Dot(row.label, "burn", n.values) for row, n in able]
         note = "linear top-1, %" + ("; lines begin at random weights" if lowest else "")
         charts.append(
-            dots(group.title, bars, f"{key}{group.name}", lowest.mean if lowest else None, note,
-                 above=True)
-        )  # fmt: skip
+            dots(
+                group.title,
+                bars,
+                f"{key}{group.name}",
+                lowest.mean if lowest else None,
+                note,
+                above=True,
+            )
+        )
         tables.append(_ablation_table(group, rows))
     return [chart for chart in charts if chart], tables
 
@@ -225,7 +266,7 @@ def _ablation_table(group: ablations.Group, rows: Sequence[tuple[ablations.Row, 
 
 
 def _collapsed(network: Network) -> str:
-    """In how many of its runs target or features collapsed, if in any."""
+    """Say in how many of a network's runs target or features collapsed, if in any."""
     said = []
     for what, name in (("target", "collapsed_stages"), ("features", "collapsed_features")):
         runs = {

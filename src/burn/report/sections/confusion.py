@@ -1,4 +1,4 @@
-"""Which class is taken for which."""
+"""Confusion matrices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,17 @@ _MOST_CLASSES_IN_TABLE = 20
 
 @dataclass(frozen=True)
 class ConfusionView:
-    """A confusion matrix as a table of shares or, of many classes, as a picture.
+    """A confusion matrix as a table of shares or, for many classes, as a picture.
 
-    rows: true class, its images, and (count, share in percent) for each class that was predicted.
-    largest: of all shares, which has the fullest colour.
+    Attributes:
+        title: Heading.
+        accuracy: The accuracy in words.
+        classes: Names of the classes.
+        rows: True class, number of its images, and (count, share in percent) for each predicted
+            class; empty if there is a chart.
+        largest: Largest share, which gets the fullest colour.
+        chart: Accuracy of each class, for many classes.
+        worst: Table of the pairs of classes that are confused most often.
     """
 
     title: str
@@ -32,7 +39,12 @@ class ConfusionView:
 
 
 def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
-    """With the pairs that are most often taken for each other."""
+    """Return a confusion matrix with the pairs of classes that are confused most often.
+
+    Args:
+        confusion: The confusion matrix.
+        key: Prefix that makes the chart's names unique in the page.
+    """
     counts, classes = confusion.counts, confusion.classes
     total = sum(map(sum, counts))
     right = sum(counts[i][i] for i in range(len(classes)))
@@ -52,14 +64,19 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
         key=lambda pair: (-pair[0], pair[1], pair[2]),
     )
     worst = Table(
-        "Most often confused", ("true class", "taken for", "images", "of its class, %"),
+        "Most often confused",
+        ("true class", "taken for", "images", "of its class, %"),
         [
-            [Cell(classes[i]), Cell(classes[j]), Cell(f"{c:,}", c),
-             Cell(percent(100 * c / sum(counts[i])), 100 * c / sum(counts[i]))]
+            [
+                Cell(classes[i]),
+                Cell(classes[j]),
+                Cell(f"{c:,}", c),
+                Cell(percent(100 * c / sum(counts[i])), 100 * c / sum(counts[i])),
+            ]
             for c, i, j in pairs[:8]
         ],
         frozenset({2, 3}),
-    )  # fmt: skip
+    )
     chart = None
     if len(classes) > _MOST_CLASSES_IN_TABLE:
         recall = [rows[i][2][i][1] for i in range(len(classes))]
@@ -67,9 +84,10 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
         chart = dots(
             "Accuracy of each class, %",
             [Dot(classes[i], "burn", [recall[i]]) for i in ordered[:12] + ordered[-12:]]
-            if len(ordered) > 24 else [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
+            if len(ordered) > 24
+            else [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
             key,
-        )  # fmt: skip
+        )
     protocol = number_name(confusion.protocol, "").strip()
     names = ", ".join(part for part in (confusion.model, protocol) if part)
     where = f" on {short_path(confusion.test)}" if confusion.test else ""

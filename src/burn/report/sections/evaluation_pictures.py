@@ -1,4 +1,4 @@
-"""Pictures that an evaluation leaves: nearest neighbours and detections."""
+"""The pictures that an evaluation leaves: nearest neighbours and detections."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from burn.report.load.found import Detected, Neighbours
 from burn.report.load.images import jpeg, open_picture, shrunk, tile
 from burn.report.load.values import short_path
 
-_SHOWN = 48  # pixels of a neighbour's tile at least
+_SHOWN = 48  # smallest side of a neighbour's tile in pixels
 
 
 @dataclass(frozen=True)
 class Detail:
-    """How much room pictures and curves may take.
+    """The amount of pictures and curves on the page.
 
-    curves: runs whose curves are shown. networks: whose neighbours are. rows: of neighbours.
-    width: pixels of a picture. quality: of JPEGs.
+    Attributes:
+        curves: Number of runs whose curves are shown.
+        networks: Number of networks whose neighbours are shown.
+        rows: Rows of neighbours.
+        width: Largest width of a picture in pixels.
+        quality: Quality of JPEGs.
     """
 
     curves: int
@@ -29,9 +33,14 @@ class Detail:
 
 
 def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
-    """What the page shows of a network's neighbours: tiles as data URLs, labels and cosines.
+    """Return a network's neighbours for the page: tiles as data URLs, labels and cosines.
 
-    Raises UserError where the picture cannot be read or is smaller than its grid.
+    Args:
+        found: The neighbours.
+        detail: The amount of pictures.
+
+    Raises:
+        UserError: The picture cannot be read or is smaller than its grid.
     """
     picture = open_picture(found.picture, found.file.with_suffix(".jpg"))
     columns = max((len(row) for row in found.rows), default=1)
@@ -59,15 +68,23 @@ def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
     names = [found.model, f"among {short_path(found.train)}" if found.train else ""]
     title = ", ".join(name for name in names if name) or found.file.stem
     return {
-        "title": title, "columns": columns, "side": max(found.grid.side, _SHOWN), "rows": rows,
+        "title": title,
+        "columns": columns,
+        "side": max(found.grid.side, _SHOWN),
+        "rows": rows,
         "note": note,
-    }  # fmt: skip
+    }
 
 
 def detected_part(found: Detected, detail: Detail) -> dict[str, Any]:
-    """What the page shows of a detector: its picture as a data URL and its width in pixels.
+    """Return a detector's picture as a data URL, with its size in pixels.
 
-    Raises UserError where the picture cannot be read.
+    Args:
+        found: The picture.
+        detail: The amount of pictures.
+
+    Raises:
+        UserError: The picture cannot be read.
     """
     picture = open_picture(found.picture, found.folder / "detections.png")
     width = min(picture.width, detail.width)

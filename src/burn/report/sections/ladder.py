@@ -1,4 +1,4 @@
-"""The ladder of the first screen: all that was evaluated alike, the best at the top."""
+"""The ladder of the first screen: networks that were evaluated alike, the best at the top."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ _MOST = 16
 
 @dataclass(frozen=True)
 class Rung:
-    """A network: its values in %, and whether the answer is about it.
+    """One network of the ladder.
 
-    floor: what the same network with random weights, of its own precision, gives.
+    Attributes:
+        name: Name of the network.
+        colour: Role of its colour.
+        what: Its kind, or "".
+        first: Its value in %.
+        second: Its second value in %, or None.
+        mine: Whether the answer is about it.
+        floor: Value of the same network with random weights, at its own precision, or None.
     """
 
     name: str
@@ -30,9 +37,16 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Networks by one number, the best at the top, and beside it a second one.
+    """Networks by one number, the best at the top, and by a second number beside it.
 
-    first, second: names of the two numbers, and short ones. more: how many networks are left out.
+    Attributes:
+        rungs: The networks.
+        first: Name of the first number.
+        first_short: Its short name.
+        second: Name of the second number, or "".
+        second_short: Its short name, or "".
+        on: Test images.
+        more: Number of networks that are left out.
     """
 
     rungs: Sequence[Rung]
@@ -45,7 +59,7 @@ class Ladder:
 
     @property
     def has_floors(self) -> bool:
-        """Whether any network stands beside itself with random weights."""
+        """Whether any network is shown beside itself with random weights."""
         return any(rung.floor is not None for rung in self.rungs)
 
     @property
@@ -56,9 +70,18 @@ class Ladder:
 
 
 def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -> Ladder | None:
-    """Those evaluated on the same images with the same settings; None where there is only one.
+    """Return the networks that were evaluated on the same images with the same settings.
 
-    Of an ablation only where the answer is of it, of another comparison than the answer's none.
+    An ablation's networks are only included if the answer is about it, and those of a comparison
+    only if the answer is about it or about no campaign.
+
+    Args:
+        answer: Whether training worked.
+        found: All networks.
+        groups: Campaigns.
+
+    Returns:
+        The ladder, or None if it has only one network.
     """
     network, own = answer.network, answer.own
     if network is None or own is None:
@@ -76,12 +99,16 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
     chosen = _chosen(list(able), answer)
     rungs = [
         Rung(
-            n.name, colour_of(n), kind_beside(n) if n.kind in ("float", "half") else "",
-            first.mean, beside.mean if second and (beside := n.like(second)) else None,
-            n is network, _floor(n, own, found),
+            n.name,
+            colour_of(n),
+            kind_beside(n) if n.kind in ("float", "half") else "",
+            first.mean,
+            beside.mean if second and (beside := n.like(second)) else None,
+            n is network,
+            _floor(n, own, found),
         )
         for n, first in chosen
-    ]  # fmt: skip
+    ]
     if (share := own.largest_class) is not None:
         rungs.append(Rung("always the largest class", "grey", "", share, None, False, None))
     rungs.sort(key=lambda r: -r.first)
@@ -101,7 +128,7 @@ def ladder(answer: Verdict, found: Sequence[Network], groups: Sequence[Group]) -
 def _chosen(
     able: Sequence[tuple[Network, Number]], answer: Verdict
 ) -> list[tuple[Network, Number]]:
-    """At most so many: the answer's own, those it is measured against, and the best."""
+    """Choose at most `_MOST` networks: the answer's, its floor and teacher, and the best."""
 
     def rank(pair: tuple[Network, Number]) -> tuple[int, float]:
         network, first = pair
@@ -117,7 +144,7 @@ def _floor(network: Network, own: Number, found: Sequence[Network]) -> float | N
 
 
 def _second(able: Sequence[Network], own: Number) -> Number | None:
-    """The linear accuracy that most of them have, as settings of it may differ."""
+    """Return the linear accuracy whose settings most of the networks share."""
     on = own.train, own.test
     numbers = [n for network in able if (n := network.find("linear", "top1", on))]
     labels = [n.label for n in numbers]

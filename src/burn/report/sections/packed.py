@@ -9,20 +9,23 @@ from burn.report.render.cells import DASH, Cell, Table, size
 
 
 def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
-    """(network, the result of its time or another, its numbers by name) of each packed file."""
+    """Return the network, a result and all numbers of each packed file.
+
+    The result is that of the time, if there is one, because it says on what it was measured.
+    """
     found: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
     for j in gathered.found_results:
         r = j.result
         if r.protocol == "pack" and finite(r.value) is not None:
             known = found.setdefault((r.model, r.checkpoint), (r, {}))
             known[1][r.metric] = r.value
-            if r.metric == "milliseconds":  # which name what they were measured on
+            if r.metric == "milliseconds":  # this result names the processor
                 found[r.model, r.checkpoint] = (r, known[1])
     return [(model, r, numbers) for (model, _), (r, numbers) in found.items()]
 
 
 def measured_on(result: Result) -> str:
-    """Pixels, threads, instruction set and processor, without which a time says nothing."""
+    """Return pixels, threads, instruction set and processor, without which a time means nothing."""
     settings = result.settings
     side, threads = number(settings, "image_size"), number(settings, "threads")
     parts = (
@@ -36,7 +39,7 @@ def measured_on(result: Result) -> str:
 
 
 def pack_table(gathered: Gathered) -> Table | None:
-    """Size and speed of packed files."""
+    """Return the table of size and speed, or None if there are no packed files."""
     found = packs(gathered)
     if not found:
         return None
@@ -59,8 +62,11 @@ def pack_table(gathered: Gathered) -> Table | None:
         row.append(Cell(f"1/{ratio:.1f}" if ratio else DASH, ratio))
         rows.append(row)
     told = {
-        "bytes": "packed file", "float32_bytes": "as float32", "milliseconds": "ms an image",
-        "load_milliseconds": "ms to load", "cosine": "least cosine",
-    }  # fmt: skip
+        "bytes": "packed file",
+        "float32_bytes": "as float32",
+        "milliseconds": "ms an image",
+        "load_milliseconds": "ms to load",
+        "cosine": "least cosine",
+    }
     columns = ("network", *(told.get(m, m.replace("_", " ")) for m in metrics), "of float32")
     return Table("Packed for burn-engine", columns, rows, frozenset(range(1, len(columns))))

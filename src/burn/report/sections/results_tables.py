@@ -10,11 +10,11 @@ from burn.report.model import PROTOCOLS, Network, Number, kind_beside
 from burn.report.render.cells import DASH, Cell, Table, percent, setting
 from burn.report.render.tables import number_name
 
-_MOST_ACROSS = 5  # columns; more numbers of one network stand below each other
+_MOST_ACROSS = 5  # columns; a single network with more numbers gets a row for each
 
 
 def result_tables(found: Sequence[Network]) -> list[Table]:
-    """A table for each pair of data sets and family of protocols: networks and their numbers."""
+    """Return a table for each pair of data sets and each family of protocols."""
     pairs: dict[tuple[str, str], None] = {}
     for network in found:
         for n in network.numbers:
@@ -58,19 +58,26 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
             top = n.mean == best[label] and sum(m.label == label for _, m in mine) > 2
             row.append(Cell(percent(n.mean), n.mean, "best" if top else "", spread + seeds))
         rows.append(row)
-    rows.sort(key=lambda row: -max((c.key for c in row[1:2] if isinstance(c.key, float)),
-                                   default=0.0))  # fmt: skip
+    rows.sort(
+        key=lambda row: -max((c.key for c in row[1:2] if isinstance(c.key, float)), default=0.0)
+    )
     title = f"Learned on {short_path(train)}, evaluated on {short_path(test)}"
     if train == test:
         title = f"Learned and evaluated on {short_path(train)}"
     columns = ["network", *(label for _, label in labels)]
     largest = {n.label: n.largest_class for _, n in mine if n.largest_class is not None}
     if largest:
-        rows.append([
-            Cell("always the largest class", small="needs no network"),
-            *(Cell(DASH) if (share := largest.get(label)) is None else Cell(percent(share), share)
-              for _, label in labels),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell("always the largest class", small="needs no network"),
+                *(
+                    Cell(DASH)
+                    if (share := largest.get(label)) is None
+                    else Cell(percent(share), share)
+                    for _, label in labels
+                ),
+            ]
+        )
     if len(names) == 1 and len(columns) > _MOST_ACROSS:
         across = [row[1:] for row in rows]
         rows = [[Cell(label), *cells] for label, *cells in zip(columns[1:], *across, strict=True)]
@@ -81,15 +88,17 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
 
 
 def _how(numbers: Sequence[Number]) -> str:
-    """The settings that all results of each protocol share, in words."""
+    """Describe the settings that all results of each protocol share."""
     said = []
     for protocol in dict.fromkeys(n.protocol for n in numbers):
         settings = [settings_of(r) for n in numbers if n.protocol == protocol for r in n.results]
         shared = {
-            name: value for name, value in settings[0].items()
-            if all(s.get(name) == value for s in settings) and value is not None
+            name: value
+            for name, value in settings[0].items()
+            if all(s.get(name) == value for s in settings)
+            and value is not None
             and not isinstance(value, Mapping)
-        }  # fmt: skip
+        }
         parts = [f"{name.replace('_', ' ')} {setting(value)}" for name, value in shared.items()]
         if parts:
             said.append(f"{number_name(protocol, '').strip()}: {', '.join(parts)}.")

@@ -1,4 +1,4 @@
-"""What was trained, and how: facts of each run, its stages, its settings."""
+"""The training: facts of each run, its stages, its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from burn.report.render.cells import DASH, Cell, Table, duration, percent, setti
 
 
 def facts(run: Run) -> list[tuple[str, str, str]]:
-    """(what, value, smaller print) of a run."""
+    """Return (name, value, small print) of each fact of a run."""
     recipe, last = run.recipe, run.stages[-1].meta if run.stages else {}
     optim = dig(recipe, "optim")
     network = words(recipe, "backbone", "name") or DASH
@@ -66,7 +66,7 @@ def _and_mark(text: str, name: str, mark: str) -> str:
 
 
 def _objective(run: Run) -> list[tuple[str, str, str]]:
-    """BURN's objective: where the teacher's classifier comes from, and the losses' weights."""
+    """Return BURN's objective: the origin of the teacher's classifier, and the losses' weights."""
     burn = dig(run.recipe, "burn")
     if run.method != "burn" or not isinstance(burn, Mapping):
         return []
@@ -84,7 +84,7 @@ def _objective(run: Run) -> list[tuple[str, str, str]]:
 
 
 def stage_table(run: Run) -> Table:
-    """A row a stage, each with the machine and the commit that it ran on."""
+    """Return a row for each stage, with the machine and the commit that it ran on."""
     rows = []
     for stage in run.stages:
         knn = number(stage.meta, "monitor", "knn")
@@ -99,8 +99,12 @@ def stage_table(run: Run) -> Table:
         unknown = "not recorded" if stage.finished else DASH
         rows.append(
             [
-                Cell(str(stage.number), stage.number, small=state,
-                     style="bad" if stage.collapsed else ""),
+                Cell(
+                    str(stage.number),
+                    stage.number,
+                    small=state,
+                    style="bad" if stage.collapsed else "",
+                ),
                 Cell(stage.precision or DASH),
                 Cell(f"{steps:,}" if steps is not None else DASH, steps),
                 Cell(duration(seconds), seconds),
@@ -109,16 +113,18 @@ def stage_table(run: Run) -> Table:
                 Cell(words(machine, "processor") or unknown, small=_extent(machine)),
                 Cell(words(machine, "commit") or unknown),
             ]
-        )  # fmt: skip
+        )
     return Table(
         "Stages",
         ("stage", "precision", "steps", "time", "images/s", "kNN, %", "hardware", "burn’s commit"),
-        rows, frozenset({2, 3, 4, 5}), "kNN is the monitor’s, on a few of the training images.",
-    )  # fmt: skip
+        rows,
+        frozenset({2, 3, 4, 5}),
+        "kNN is the monitor’s, on a few of the training images.",
+    )
 
 
 def _extent(machine: Any) -> str:
-    """cuda, 16 cores …"""
+    """Return device and numbers of cores, threads and processes: "cuda, 16 cores"."""
     counts = [
         f"{value:g} {one if value == 1 else many}"
         for one, many in (("core", "cores"), ("thread", "threads"), ("process", "processes"))
@@ -129,13 +135,14 @@ def _extent(machine: Any) -> str:
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """A row a run."""
+    """Return a row for each run."""
     rows = []
     for run in runs:
         speed = [
-            s for stage in run.stages
+            s
+            for stage in run.stages
             if (s := number(stage.meta, "monitor", "images_per_second")) is not None
-        ]  # fmt: skip
+        ]
         state, style = ("done", "") if run.finished else ("not finished", "warn")
         if any(s.collapsed for s in run.stages):
             state, style = "collapsed", "bad"
@@ -147,20 +154,23 @@ def runs_table(runs: Sequence[Run]) -> Table:
                 Cell(short_path(words(run.about, "teacher", "spec")) or DASH),
                 Cell(f"{seen:,}" if seen is not None else DASH, seen),
                 Cell(duration(run.seconds), run.seconds),
-                Cell(f"{statistics.fmean(speed):,.0f}" if speed else DASH,
-                     statistics.fmean(speed) if speed else None),
+                Cell(
+                    f"{statistics.fmean(speed):,.0f}" if speed else DASH,
+                    statistics.fmean(speed) if speed else None,
+                ),
                 Cell(state, style=style),
             ]
-        )  # fmt: skip
+        )
     return Table(
         "Runs",
         ("run", "learned from", "teacher", "images seen", "training", "images/s", "state"),
-        rows, frozenset({3, 4, 5}),
-    )  # fmt: skip
+        rows,
+        frozenset({3, 4, 5}),
+    )
 
 
 def settings_list(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Every setting of a recipe, as `--name value`."""
+    """Yield every setting of a recipe as a name, such as burn.lam-start, and a value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from settings_list(inner, f"{name}.{key}" if name else str(key))

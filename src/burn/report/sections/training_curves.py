@@ -1,4 +1,4 @@
-"""What the monitors of a run saw, as curves over its steps."""
+"""The measurements of a run's monitors, as curves over optimizer steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from burn.report.render.charts import Chart, Line, Scale, curves, strip
 
 
 def by_stage(run: Run, name: str) -> list[list[tuple[float, float]]]:
-    """A column of the monitors, a list of points a stage; steps are counted over all stages."""
+    """Return a column of the monitors as a list of points for each stage.
+
+    Steps are counted over all stages.
+    """
     return [
         [(start + step, value) for step, value in stage.metrics.points(name)]
         for stage, start in zip(run.stages, _starts(run), strict=True)
@@ -27,21 +30,31 @@ def _starts(run: Run) -> list[float]:
 
 
 _LOSSES = (
-    ("loss", "whole loss", "ink"), ("kl", "KL divergence", "grey"),
+    ("loss", "whole loss", "ink"),
+    ("kl", "KL divergence", "grey"),
     ("feature_similarity", "feature similarity", "burn"),
-    ("distillation", "distillation", "violet"), ("contrastive", "contrastive", "blue"),
-)  # fmt: skip
+    ("distillation", "distillation", "violet"),
+    ("contrastive", "contrastive", "blue"),
+)
 
 
 def curve_charts(run: Run, key: str) -> list[Chart]:
-    """All that the monitors of a run tell."""
+    """Return the charts of everything that a run's monitors recorded.
+
+    Args:
+        run: The run.
+        key: Prefix that makes the charts' names unique in the page.
+    """
     borders = _starts(run)[1:]
     end = _starts(run)[-1] + (run.stages[-1].steps or 0) if run.stages else 0
     columns = {name for s in run.stages for row in s.metrics.rows for name in row}
 
     def lines(*wanted: tuple[str, str, str]) -> list[Line]:
-        return [Line(label, colour, by_stage(run, name)) for name, label, colour in wanted
-                if name in columns]  # fmt: skip
+        return [
+            Line(label, colour, by_stage(run, name))
+            for name, label, colour in wanted
+            if name in columns
+        ]
 
     losses = lines(*_LOSSES)
     if len(losses) == 2 and losses[0].parts == losses[1].parts:
@@ -65,7 +78,7 @@ def curve_charts(run: Run, key: str) -> list[Chart]:
         curves("Directions in which images differ",
                lines(("feature_rank", "rank", "burn")), f"{key}frank", alarm=RANK_ALARM,
                stages=borders, end=end, bottom=0,
-               note="rank of the features less their mean; below the line they have collapsed"),
+               note="rank of the features minus their mean; below the line they have collapsed"),
         curves("Spread of the features", lines(("feature_std", "standard deviation", "blue")),
                f"{key}std", stages=borders, end=end, bottom=0,
                note="standard deviation, mean over dimensions"),
@@ -107,11 +120,18 @@ def _gradients(run: Run, key: str, borders: Sequence[float], end: float) -> Char
         Line(name, roles[i % len(roles)], stages, dashed=i >= len(roles))
         for i, (name, stages) in enumerate(list(parts.items())[:14])
     ]
-    return curves("Size of the gradients, by part", lines, f"{key}grad", log=True,
-                  stages=borders, end=end, note="norm, logarithmic scale")  # fmt: skip
+    return curves(
+        "Size of the gradients, by part",
+        lines,
+        f"{key}grad",
+        log=True,
+        stages=borders,
+        end=end,
+        note="norm, logarithmic scale",
+    )
 
 
-# Colour, and that below a half where the scale diverges from it.
+# Column, title, colour and, for scales that diverge from a half, the colour below it.
 _LAYER_COLUMNS = (
     ("weight_flips", "Weights that change sign, by layer", "burn", ""),
     ("dead_channels", "Dead channels, by layer", "alarm", ""),

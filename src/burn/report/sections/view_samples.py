@@ -10,9 +10,10 @@ from burn.report.sections.evaluation_pictures import Detail
 
 
 def views_part(run: Run, detail: Detail) -> dict[str, Any] | None:
-    """The run's picture of its views, made small; None for a run without one.
+    """Return the run's picture of its views, scaled down, or None for a run without one.
 
-    Raises UserError for a damaged picture.
+    Raises:
+        UserError: The picture is damaged.
     """
     if run.views is None:
         return None

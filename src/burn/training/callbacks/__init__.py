@@ -1,1 +1,1 @@
-"""What happens around the steps of a training run."""
+"""Callbacks of the training loop."""

@@ -1,4 +1,4 @@
-"""Stops a run before a step that is not finite reaches its weights."""
+"""A callback that stops a run before a non-finite loss or gradient reaches its weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from burn.training.module import PretrainModule
 
 
 class FiniteSteps(L.Callback):
-    """Looks at loss and gradients before every optimizer step.
+    """Checks loss and gradients before every optimizer step.
 
-    Where one is not finite it raises UserError with the step, the terms of the loss and the parts;
-    or leaves the step out, as long as no more than `tolerated` in the stage were. A step is left
-    out in all processes or in none.
+    If one is not finite, the step is skipped, in all processes. After too many such steps it raises
+    UserError with the step, the terms of the loss and the parts.
+
+    Args:
+        tolerated: Number of steps of the stage that may be skipped.
+        processes: The processes that share the run.
+        console: Where a skipped step is reported.
     """
 
     def __init__(self, tolerated: int, processes: Processes, console: Console) -> None:
@@ -36,11 +40,11 @@ class FiniteSteps(L.Callback):
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert isinstance(pl_module, PretrainModule)
         module = pl_module
         if not module.learned_in_step:
-            _drop(optimizer)  # gradients of zero: hardly an image was readable
+            _drop(optimizer)  # the gradients are zero, since hardly any image was readable
             return
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in _parameters(optimizer) if p.grad is not None]
@@ -56,20 +60,20 @@ class FiniteSteps(L.Callback):
         if self._skipped > self._tolerated:
             already = f" (after {self._tolerated} such steps)" if self._tolerated else ""
             self._raise(
-                f"stopped at step {step}{already}: {what}; lower --optim.lr, look for a broken "
-                "teacher, or leave such steps out with --on-nonfinite skip:10. No weight was "
-                "changed by it, and the last resume file is kept"
+                f"stopped at step {step}{already}: {what}; lower --optim.lr, check the teacher, or "
+                "skip such steps with --on-nonfinite skip:10. The step changed no weight, and the "
+                "last resume file is kept"
             )
         sound = all(_finite(buffer) for buffer in module.buffers())
         if self._processes.all_reduce_max(float(not sound)):
             self._raise(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
-                "go on from the last resume file with a lower --optim.lr"
+                "resume from the last resume file with a lower --optim.lr"
             )
         _drop(optimizer)
         module.learned_in_step, module.output = False, None
         self._console.print(
-            f"step {step} is left out ({self._skipped} of {self._tolerated}): {what}", style="red"
+            f"step {step} is skipped ({self._skipped} of {self._tolerated}): {what}", style="red"
         )
 
     def _raise(self, message: str) -> None:
@@ -77,7 +81,7 @@ class FiniteSteps(L.Callback):
 
 
 def _drop(optimizer: torch.optim.Optimizer) -> None:
-    """A parameter without gradient stays as it is, and so does what the optimizer knows of it."""
+    """Remove all gradients, so that neither parameters nor the optimizer's state change."""
     for parameter in _parameters(optimizer):
         parameter.grad = None
 
@@ -87,7 +91,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 
 def _what_is_not_finite(module: PretrainModule) -> str:
-    """In words, as seen by this process: terms of the loss by name, and parts by their gradient."""
+    """Describe the terms of the loss and the gradients that are not finite in this process."""
     terms = {name: float(total) for name, total in module.terms_of_step.items()}
     named = [f"{name} is {total:g}" for name, total in terms.items() if not math.isfinite(total)]
     parts = [

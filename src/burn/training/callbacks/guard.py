@@ -1,4 +1,4 @@
-"""Gradient flow on the first step: whether the loss trains what it is meant to train."""
+"""A check of the gradient flow at the first step: the loss must train what it is meant to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from burn.training.module import PretrainModule
 
 
 class GradientFlowGuard:
-    """Holds the first optimizer step to what each part of a method claims about itself.
+    """Checks at the first optimizer step that gradients reach the trained parts and no others.
 
-    Every parameter of a part that is meant to learn must have a gradient, and the part's must be
-    finite and not zero; a part that is not meant to learn must have none. A part that the loss does
-    not reach yet (λ = 1 or 0) is looked at on the first step that reaches it.
+    Every parameter of a trained part must have a gradient, and the part's gradient must be finite
+    and not zero; a frozen part must have none. A part that the loss does not reach yet (λ = 1 or 0)
+    is checked at the first step that reaches it.
+
+    Args:
+        parts: The parts of a method.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -28,10 +31,19 @@ class GradientFlowGuard:
 
     @property
     def done(self) -> bool:
+        """Whether every part has been checked."""
         return not self._pending
 
     def check(self, reached: set[str], step: int) -> None:
-        """After a backward pass. Raises GradientFlowError naming the part."""
+        """Check the gradients after a backward pass.
+
+        Args:
+            reached: Names of the trained parts that the loss reaches.
+            step: Number of the optimizer step.
+
+        Raises:
+            GradientFlowError: A part has not the gradient that it should; the message names it.
+        """
         for part in self._parts:
             if part.name not in self._pending or (part.trained and part.name not in reached):
                 continue
@@ -44,9 +56,11 @@ class GradientFlowGuard:
 def _problem(part: Part) -> str | None:
     gradients = {name: p.grad for name, p in part.module.named_parameters()}
     if not part.trained:
-        return "is frozen but received a gradient" if any(
-            g is not None for g in gradients.values()
-        ) else None  # fmt: skip
+        return (
+            "is frozen but received a gradient"
+            if any(g is not None for g in gradients.values())
+            else None
+        )
     missing = [name for name, gradient in gradients.items() if gradient is None]
     if len(missing) == len(gradients):
         return "is meant to learn but received no gradient: the loss is detached from it"
@@ -61,7 +75,7 @@ def _problem(part: Part) -> str | None:
 
 
 def gradient_norms(parts: Sequence[Part]) -> dict[str, float]:
-    """Part -> L2 norm of its gradient, all its parameters taken as one vector; 0 without any."""
+    """Return the L2 norm of each part's gradient, over all its parameters; 0 without gradients."""
     gradients = {
         part.name: [p.grad for p in part.module.parameters() if p.grad is not None]
         for part in parts
@@ -70,14 +84,14 @@ def gradient_norms(parts: Sequence[Part]) -> dict[str, float]:
 
 
 class Guard(L.Callback):
-    """Runs the gradient-flow guard until every part has been seen, then rests."""
+    """Runs the gradient-flow guard until every part has been checked."""
 
     def __init__(self, guard: GradientFlowGuard) -> None:
         self._guard = guard
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert isinstance(pl_module, PretrainModule)
         if not self._guard.done and pl_module.learned_in_step:
             reached = pl_module.method.reached(pl_module.progress)

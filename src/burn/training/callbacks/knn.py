@@ -1,4 +1,4 @@
-"""A kNN accuracy of the backbone while it trains."""
+"""A callback that measures the kNN accuracy of the backbone during training."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ _KNN_IMAGES = 1000
 
 
 class OnlineKnn(L.Callback):
-    """After every epoch: kNN accuracy on a fixed fifth of up to 1,000 training images with labels.
+    """Measures kNN accuracy after every epoch, on up to 1,000 labelled training images.
 
-    A monitor only: labels never reach the loss. Cut short where the run is to stop.
+    A fixed fifth of these images is classified by the others. Labels never reach the loss. The
+    measurement is cancelled if the run is asked to stop.
+
+    Args:
+        source: The images.
+        monitor: Stores the last accuracy.
+        record: Writes the accuracy.
+        stop: Tells whether the user asked the run to stop.
     """
 
-    def __init__(
-        self, source: Source, monitor: Monitor, record: Record, stop: StopRequest
-    ) -> None:  # fmt: skip
+    def __init__(self, source: Source, monitor: Monitor, record: Record, stop: StopRequest) -> None:
         self._monitor, self._record, self._stop = monitor, record, stop
-        # Single images of shards are slow to reach: some that lie together are read once.
+        # Random access to images of shards is slow: some neighbours are read once and kept.
         sharded = isinstance(source, ShardedImages)
         self._source = source.sample(_KNN_IMAGES) if sharded else source
         random = torch.Generator().manual_seed(0)
@@ -36,7 +41,7 @@ class OnlineKnn(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, PretrainModule)
-        # An epoch whose last step was the last before a stop was not evaluated when it ended.
+        # If the run was stopped at the last step of an epoch, that epoch was not evaluated then.
         if pl_module.ends_epoch and not self._record.has(trainer.global_step, "knn"):
             self.on_train_epoch_end(trainer, pl_module)
 
@@ -51,9 +56,12 @@ class OnlineKnn(L.Callback):
 
         try:
             features = extract_features(
-                pl_module.method.backbone, self._source, pl_module.recipe.views,
-                indices=self._indices, advance=go_on,
-            )  # fmt: skip
+                pl_module.method.backbone,
+                self._source,
+                pl_module.recipe.views,
+                indices=self._indices,
+                advance=go_on,
+            )
         except _Stopped:
             return
         labels = features.labels
@@ -63,10 +71,10 @@ class OnlineKnn(L.Callback):
             features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
         )
         self._monitor.knn = accuracy
-        # Not Lightning's number of the epoch: after a resume that is the next one's.
+        # Not Lightning's number of the epoch, which after a resume is that of the next epoch.
         step = trainer.global_step
         self._record.metrics(step, (step - 1) // pl_module.steps_per_epoch, {"knn": accuracy})
 
 
 class _Stopped(Exception):
-    """Leaves the extraction of features between two batches."""
+    """Raised to leave the extraction of features between two batches."""

@@ -1,4 +1,4 @@
-"""Numbers, gradients and layers of a training run, measured between its steps."""
+"""Callbacks that measure the numbers, gradients and binary layers of a training run."""
 
 from __future__ import annotations
 
@@ -30,24 +30,42 @@ from burn.training.records.writer import Record
 
 
 class Monitor(L.Callback):
-    """Collects numbers at every step, writes them every `every` steps, and names a collapse.
+    """Writes numbers about training, reports a collapse, and counts unreadable images.
 
-    They are written at the first and the last step, too. Of several processes the first one's share
-    of the images is looked at, but unreadable images are everyone's: more than `max_bad` of the
-    source's, in [0, 1], end the run with a UserError.
+    The numbers are written every `every` steps and at the first and the last step. With several
+    processes they are computed from the main process's images only, but unreadable images are
+    counted in all of them. Too many of these end the run with a UserError.
+
+    Args:
+        every: Optimizer steps between two measurements.
+        max_bad: Share of the source's images that may be unreadable, in [0, 1].
+        source: The images.
+        record: Writes the numbers.
+        processes: The processes that share the run.
+        console: Where messages are printed.
+
+    Attributes:
+        unreadable: Positions of the images that this process could not read.
+        last: The last numbers that were written.
+        knn: The last kNN accuracy, in [0, 1], or None; set by `OnlineKnn`.
     """
 
     def __init__(
-        self, every: int, max_bad: float, source: Source, record: Record, processes: Processes,
+        self,
+        every: int,
+        max_bad: float,
+        source: Source,
+        record: Record,
+        processes: Processes,
         console: Console,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._every, self._max_bad, self._source = every, max_bad, source
         self._processes, self._console = processes, console
         self._record = record
         self._target = TargetMonitor()
         self._features = FeatureMonitor()
         self._images = 0
-        self._step = 0  # the last one that was looked at
+        self._step = 0  # the last optimizer step that was handled
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
         self.unreadable: set[int] = set()
@@ -56,15 +74,17 @@ class Monitor(L.Callback):
 
     @property
     def collapsed_at(self) -> int | None:
+        """The step at which the alarm about a collapsed target was raised, or None."""
         return self._target.collapsed_at
 
     @property
     def features_collapsed_at(self) -> int | None:
+        """The step at which the alarm about collapsed features was raised, or None."""
         return self._features.collapsed_at
 
     @property
     def seconds(self) -> float:
-        """Time in training, that of the interrupted parts of a resumed stage included."""
+        """Seconds of training, including those before a stage was resumed."""
         return self._seconds_before + time.perf_counter() - self._began
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,7 +100,7 @@ class Monitor(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._seconds_before = state_dict["seconds"]
         self._target.load_state_dict(state_dict["target"])
-        # Resume files of the burn before this monitor hold nothing of it.
+        # Resume files of earlier versions of burn lack this monitor.
         self._features.load_state_dict(state_dict.get("features", {}))
         self.unreadable = set(state_dict["unreadable"])
         self.last, self.knn = state_dict["last"], state_dict["knn"]
@@ -98,7 +118,7 @@ class Monitor(L.Callback):
         self._check_unreadable()
 
     def all_unreadable(self) -> set[int]:
-        """Positions of the images that could not be read, of all processes."""
+        """Return the positions of the images that any process could not read."""
         return set().union(*self._processes.gather(self.unreadable))
 
     def _check_unreadable(self) -> None:
@@ -115,13 +135,19 @@ class Monitor(L.Callback):
         raise UserError(message) if self._processes.is_main else ReportedByMain(message)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
         batch_idx: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert isinstance(pl_module, PretrainModule)
         if batch.unreadable and not self.unreadable:
             name = self._source.describe(batch.unreadable[0])
-            self._console.print(f"unreadable, left out: {printable(name)} (counted at the end)")
+            self._console.print(
+                f"unreadable image, left out: {printable(name)} (all are counted at the end)"
+            )
         self.unreadable.update(batch.unreadable)
         self._images += len(batch.indices) * self._processes.count
         output = pl_module.output
@@ -144,7 +170,7 @@ class Monitor(L.Callback):
         numbers |= self._target.close(step)
         numbers["images_per_second"] = self._images / seconds
         numbers["memory"] = memory(pl_module.device)
-        self.last = {**self.last, **numbers}  # the target's come less often
+        self.last = {**self.last, **numbers}  # the target's numbers are measured less often
         self._record.metrics(step, trainer.current_epoch, numbers)
         if self.collapsed_at == step:
             self._console.print(collapse_message(step, numbers), style="bold red")
@@ -154,10 +180,15 @@ class Monitor(L.Callback):
 
 
 class Gradients(L.Callback):
-    """Writes the norms of the gradients by part, at the steps that the monitor writes.
+    """Writes the norms of the gradients of each part, at the steps at which the monitor writes.
 
-    Of the first process alone. What it sees are a whole step's: accumulated, averaged over the
-    processes, not yet used.
+    The gradients are those of a whole optimizer step, accumulated and averaged over the processes.
+    Only the main process uses this callback.
+
+    Args:
+        every: Optimizer steps between two measurements.
+        method: The method that is trained.
+        record: Writes the numbers.
     """
 
     def __init__(self, every: int, method: Method, record: Record) -> None:
@@ -166,7 +197,7 @@ class Gradients(L.Callback):
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert isinstance(pl_module, PretrainModule)
         step = trainer.global_step + 1
         if pl_module.is_looked_at(step, self._every) and pl_module.learned_in_step:
@@ -174,15 +205,20 @@ class Gradients(L.Callback):
 
 
 class Layers(L.Callback):
-    """Writes what becomes of the binary layers at the end of every epoch and of the stage.
+    """Writes statistics of the binary layers at the end of every epoch and of the stage.
 
-    Looked at are images of every `every`th step, and of the step that ends the epoch; of the first
-    process alone.
+    They are computed from images of every `every`-th step and of the last step of an epoch. Only
+    the main process uses this callback.
+
+    Args:
+        every: Optimizer steps between two measurements.
+        layers: Counts the signs.
+        record: Writes the numbers.
     """
 
     def __init__(self, every: int, layers: BinaryLayers, record: Record) -> None:
         self._every, self._layers, self._record = every, layers, record
-        self._step = 0  # the last one that was looked at
+        self._step = 0  # the last optimizer step that was handled
 
     def state_dict(self) -> dict[str, Any]:
         return self._layers.state_dict()
@@ -194,15 +230,19 @@ class Layers(L.Callback):
         self._step = trainer.global_step
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
         batch_idx: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert isinstance(pl_module, PretrainModule)
         step = trainer.global_step
         if step == self._step:
-            return  # a part of a batch
+            return  # a micro-batch without an optimizer step
         self._step = step
-        # Not when Lightning ends the epoch: a resume file of its last step is written before that.
+        # Not in on_train_epoch_end: a resume file of the epoch's last step is written before that.
         ends = pl_module.ends_epoch
         if (ends or step % self._every == 0) and len(batch.indices):
             self._layers.look(batch.views[0], trainer.precision_plugin.forward_context())
@@ -218,14 +258,17 @@ class Layers(L.Callback):
 
 
 def memory(device: torch.device) -> float:
-    """In MB (10⁶ bytes): on CUDA the most that the stage's tensors held at once since the start
-    or the resuming; else what this process holds now (on macOS: its peak)."""
+    """Return the memory in use, in MB (10⁶ bytes).
+
+    On CUDA it is the peak of the stage's tensors since the stage was started or resumed, otherwise
+    the resident memory of this process (on macOS its peak).
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     return resident_bytes() / 1e6
 
 
 def unreadable_images(source: Source, positions: Collection[int]) -> str:
-    """How many images of a source cannot be read, and the names of the first five."""
+    """Describe the unreadable images of a source: their number and the names of the first five."""
     names = listed(sorted(positions), 5, each=200, name=source.describe)
     return f"unreadable images, left out: {len(positions)}: {names}"

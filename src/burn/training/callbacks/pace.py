@@ -1,4 +1,4 @@
-"""How fast a run is, and how long it still takes, measured and in words."""
+"""The speed of a run and the time that is left, measured and formatted."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import statistics
 import time
 from collections import deque
 
-_FEWEST = 3  # batches after the first one, before anything is said
-_KEPT = 400  # batches of which each one's time is kept
+_FEWEST = 3  # batches after the first one that an estimate needs
+_KEPT = 400  # batches whose times are kept one by one
 
 
 class Pace:
-    """The time that a batch takes, estimated so that single slow batches hardly move it.
+    """An estimate of the time per batch that is robust against single slow batches.
 
-    The first batch is left out: it starts worker processes, allocates memory and compiles. The
-    times of the n others are averaged, each limited to max(3, n/4) times their median: one slow
-    batch changes an early estimate by a quarter or so, while what happens regularly, as the
-    evaluation after an epoch, counts in full once there are many batches.
+    The first batch is left out: it starts data-loader workers, allocates memory and compiles. The
+    times of the n others are averaged, each limited to max(3, n/4) times their median. One slow
+    batch thus changes an early estimate by about a quarter, while regular delays, such as the
+    evaluation after an epoch, count in full once there are many batches.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,12 @@ class Pace:
         self._total = 0.0  # seconds of all batches, once there are more than are kept
 
     def batch(self, images: int, now: float | None = None) -> None:
-        """A batch of so many images has ended. now: time in seconds, of any clock."""
+        """Record the end of a batch.
+
+        Args:
+            images: Number of images of the batch.
+            now: Time in seconds on any clock; None for the monotonic clock.
+        """
         now = time.monotonic() if now is None else now
         last, self._last = self._last, now
         if last is None:
@@ -39,7 +44,7 @@ class Pace:
             self._total += min(now - last, self._most())
 
     def _most(self) -> float:
-        """What a batch counts for at most, in seconds."""
+        """Return the limit in seconds to which the time of a batch is reduced."""
         return statistics.median_low(self._newest) * max(3.0, len(self._newest) / 4)
 
     def _sum(self) -> float:
@@ -48,20 +53,20 @@ class Pace:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds a batch; None before there are enough batches to tell."""
+        """Seconds per batch, or None before there are enough batches."""
         if self._count < _FEWEST:
             return None
         return (self._total if self._count > _KEPT else self._sum()) / self._count
 
     @property
     def images_per_second(self) -> float | None:
-        """None before there are enough batches to tell."""
+        """Images per second, or None before there are enough batches."""
         seconds = self.seconds
         return self._images / self._count / seconds if seconds else None
 
 
 def rate(images_per_second: float) -> str:
-    """79 images/s, 2.5 images/s, and 4.0 s/image for less than one a second."""
+    """Format a rate: "79 images/s", "2.5 images/s", or "4.0 s/image" for less than one a second."""
     if images_per_second >= 10:
         return f"{images_per_second:.0f} images/s"
     if images_per_second >= 1:
@@ -73,7 +78,7 @@ def rate(images_per_second: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """40 s, 12 min, 3 h 20 min, 30 h, 5 days 4 h, 12 days."""
+    """Format a duration: "40 s", "12 min", "3 h 20 min", "30 h", "5 days 4 h", "12 days"."""
     if seconds < 90:
         return f"{max(0, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -89,7 +94,7 @@ def time_left(seconds: float) -> str:
 
 
 def rough_time(seconds: float) -> str:
-    """A rough estimate, in one unit: about 5 days."""
+    """Format a rough estimate of a duration in one unit: "about 5 days"."""
     for size, name in ((365 * 86_400, "years"), (86_400, "days"), (3600, "hours")):
         if seconds >= 1.5 * size:
             return f"about {round(seconds / size):,} {name}"

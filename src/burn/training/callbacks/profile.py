@@ -1,4 +1,4 @@
-"""Where the time of a training step goes."""
+"""A profile of the training steps: the time spent on each of their parts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from burn.methods.shared.momentum import MomentumTarget
 from burn.training.callbacks.pace import rate
 from burn.training.module import PretrainModule
 
-_WARM_UP = 5  # micro-batches: the first ones allocate, and choose algorithms
-# What the seconds of a step are spent on, in the order of a step.
+_WARM_UP = 5  # micro-batches to ignore, since the first ones allocate memory and choose algorithms
+# The parts of a step, in the order in which they happen.
 _PARTS: tuple[str, ...] = (
     "waiting for data",
     "teacher or momentum network",
@@ -35,11 +35,18 @@ _DATA, _TARGET, _STUDENT, _LOSS, _BACKWARD, _UPDATE, _REST = _PARTS
 
 
 class Profile(L.Callback):
-    """Times the parts of every step and prints their shares at the end of a stage.
+    """Measures the time of the parts of every step and prints their shares at the end of a stage.
 
-    On a GPU it waits for the device at every mark, which costs a little of what it measures. It is
-    to be the first of the callbacks and `last` the last: what the others do when a step ends counts
-    as the rest. What happens between epochs is left out.
+    On a GPU it synchronizes with the device at every measurement, which takes some time itself. It
+    must be the first callback and `last` the last one, so that the work of the other callbacks
+    after a step counts as "monitoring and the rest". The time between epochs is left out.
+
+    Args:
+        path: The JSON file to write.
+        console: Where the table is printed.
+
+    Attributes:
+        last: The callback to put behind all others.
     """
 
     def __init__(self, path: Path, console: Console) -> None:
@@ -66,7 +73,7 @@ class Profile(L.Callback):
         self._mark = self._now()
 
     def _watch(self, module: nn.Module, part: str) -> None:
-        """Time the module's calls as `part`, and take them from where they happen."""
+        """Count the time of a module's calls as `part`, and the time before a call as the loss."""
 
         def begin(*_: Any) -> None:
             self.take(_LOSS)
@@ -85,7 +92,7 @@ class Profile(L.Callback):
         return time.perf_counter()
 
     def take(self, part: str) -> None:
-        """What has passed since the last mark was spent on `part`."""
+        """Add the time since the last measurement to `part`."""
         now = self._now()
         if self._seen >= _WARM_UP:
             self._seconds[part] += now - self._mark
@@ -105,9 +112,13 @@ class Profile(L.Callback):
         self.take(_BACKWARD)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
         batch_idx: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.take(_UPDATE)
         if self._seen >= _WARM_UP:
             self._batches += 1
@@ -150,7 +161,7 @@ class Profile(L.Callback):
             self._console.print(f"{self._path} cannot be written: {error.strerror or error}")
 
     def _peak_memory(self) -> int:
-        """Peak memory in bytes: the GPU allocator's, or else resident memory of this process."""
+        """Return the peak memory in bytes, of the GPU's allocator or of this process."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         import resource  # not on Windows
@@ -160,13 +171,17 @@ class Profile(L.Callback):
 
 
 class _OthersDone(L.Callback):
-    """Stands behind all other callbacks."""
+    """Comes after all other callbacks, to measure the time that they take."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
         batch_idx: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._profile.take(_REST)

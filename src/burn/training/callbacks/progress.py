@@ -18,19 +18,24 @@ from burn.training.steps import StageSteps
 
 
 def _fixed(text: str) -> Column:
-    """A column as wide as a text, on any terminal."""
+    """Return a column that is as wide as a text on any terminal."""
     return Column(no_wrap=True, min_width=len(text))
 
 
 class ProgressBar(L.Callback):
-    """One bar a stage with images/s and the time left; plain lines where there is no terminal.
+    """A progress bar with images/s and the time left, or plain lines without a terminal.
 
-    later: optimizer steps of the stages after this one, which the time left includes.
+    Args:
+        title: Name of the stage.
+        later: Optimizer steps of the stages after this one, which the time left includes.
+        steps: The steps of the stage.
+        monitor: Holds the kNN accuracy to show.
+        console: Where the bar is drawn.
     """
 
     def __init__(
         self, title: str, later: int, steps: StageSteps, monitor: Monitor, console: Console
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._title, self._later, self._steps = title, later, steps
         self._monitor, self._console = monitor, console
         self._pace = Pace()
@@ -45,7 +50,7 @@ class ProgressBar(L.Callback):
         if self._console.is_terminal:
             self._due = self._started
             total = self._steps.total
-            # Where the terminal is narrow the bar gives way, then the end of the numbers.
+            # On a narrow terminal the bar is shortened first, then the end of the numbers.
             self._bar = Progress(
                 TextColumn("{task.description}", table_column=_fixed(self._title)),
                 BarColumn(bar_width=20),
@@ -57,21 +62,27 @@ class ProgressBar(L.Callback):
                 console=self._console,
             )
             self._task = self._bar.add_task(
-                self._title, total=self._steps.total, completed=trainer.global_step,
+                self._title,
+                total=self._steps.total,
+                completed=trainer.global_step,
                 speed="starting",
-            )  # fmt: skip
+            )
             self._bar.start()
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Batch,
         batch_idx: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert isinstance(pl_module, PretrainModule)
         now = time.monotonic()
         self._pace.batch(len(batch.indices) * trainer.world_size, now)
         step, total = trainer.global_step, self._steps.total
         if now < self._due and step != total:
-            return  # the numbers are on a GPU, and to look at them is to wait for it
+            return  # reading the numbers from a GPU waits for it
         parts = [*self._speed(step), self._numbers(pl_module)]
         text = " · ".join(part for part in parts if part)
         if self._bar is not None:
@@ -83,7 +94,7 @@ class ProgressBar(L.Callback):
             self._due = now + max(10, (now - self._started) / 10)
 
     def _speed(self, step: int) -> list[str]:
-        """Images a second, and the time that is left of this stage and those after it."""
+        """Return images per second, and the time left of this stage and those after it."""
         seconds, images_per_second = self._pace.seconds, self._pace.images_per_second
         if seconds is None or images_per_second is None:
             return []

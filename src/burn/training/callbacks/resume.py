@@ -1,4 +1,4 @@
-"""The files from which an interrupted stage goes on: the newest, and the one before it."""
+"""Resume files, from which an interrupted stage is resumed: the newest and the previous one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,16 @@ _HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks"
 
 
 def first_difference(old: Any, new: Any, name: str) -> str | None:
-    """Where two descriptions of plain JSON values differ first, as `NAME was OLD, is NEW`.
+    """Find the first difference between two descriptions of plain JSON values.
 
-    What `old` lacks, as an earlier version did not write it yet, is no difference.
+    Args:
+        old: The old description. A key that it lacks is no difference, since earlier versions may
+            not have written it.
+        new: The new description.
+        name: Name of the descriptions in the result; "" for none.
+
+    Returns:
+        The difference as `NAME was OLD, is NEW`, or None.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
@@ -41,10 +48,16 @@ def first_difference(old: Any, new: Any, name: str) -> str | None:
 
 
 def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """Where two runs differ first in what decides their numbers, as `first_difference`.
+    """Find the first difference between two runs that affects their numbers.
 
-    Both have `data` and `teacher`, and may have `plan` and more, as run.json does. Another name of
-    the same data, or of a teacher with the same weights, is no difference.
+    Another name of the same data, or of a teacher with the same weights, is no difference.
+
+    Args:
+        old: The old run: `data`, `teacher`, and possibly `plan` and more, as in run.json.
+        new: The new run, likewise.
+
+    Returns:
+        The difference as `NAME was OLD, is NEW`, or None.
     """
     old = copy.deepcopy(dict(old))
     for part, name in (("data", "name"), ("teacher", "spec")):
@@ -54,7 +67,7 @@ def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | 
         if part == "data":
             same = same_path(str(before[name]), str(now[name]))
         else:
-            same = {**before, name: now[name]} == now  # by its SHA-256
+            same = {**before, name: now[name]} == now  # the rest contains the weights' SHA-256
         if not same:
             continue
         before[name] = now[name]
@@ -66,9 +79,17 @@ def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | 
 class ResumeFiles:
     """The resume files of one stage, in its folder.
 
-    owner: names the run and its stage, in the files too, so that no other's is taken for it.
-    settings: what decides the numbers of the training, as plain JSON values. It is in the files
-    too, so that a run is never resumed with other settings than those that its weights come from.
+    Args:
+        folder: The folder of the stage.
+        owner: Identifies the run and its stage. It is stored in the files, so that the file of
+            another run or stage is never used.
+        settings: Everything that affects the numbers of the training, as plain JSON values. It is
+            stored in the files, so that a run is never resumed with other settings.
+
+    Attributes:
+        newest: The newest file.
+        previous: The one before it.
+        damaged: The name that a damaged newest file is given.
     """
 
     def __init__(self, folder: Path, owner: str, settings: Mapping[str, Any] | None = None) -> None:
@@ -79,16 +100,26 @@ class ResumeFiles:
         self.damaged = folder / "resume.damaged.ckpt"
 
     def add(self, content: bytes) -> None:
-        """A new newest file. Raises OSError with the last good one still there."""
+        """Write a new newest file; the last one becomes the previous one.
+
+        Raises:
+            OSError: It cannot be written. The last good file is kept.
+        """
 
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
     def usable(self, shapes: Mapping[str, torch.Size], console: Console) -> Path | None:
-        """The newer of those that are whole, or None where there are none.
+        """Return the newest file that is not damaged, or None if there are no files.
 
-        shapes: of the tensors of a stage's state. A damaged newest file is put aside, and that is
-        said. Raises UserError for files of another stage or run, or with other settings, and where
-        all are damaged.
+        A damaged newest file is renamed, with a message.
+
+        Args:
+            shapes: Names and shapes of the tensors in the stage's state dict.
+            console: Where the message is printed.
+
+        Raises:
+            UserError: A file is from another stage or run or has other settings, or all files are
+                damaged.
         """
         files = [file for file in (self.newest, self.previous) if file.exists()]
         damaged: list[Path] = []
@@ -96,10 +127,11 @@ class ResumeFiles:
             problem = _problem(file, shapes, self.owner, self.settings)
             if problem is None:
                 for other in damaged:
-                    other.replace(self.damaged)  # or the next one would push the good one out
+                    # Otherwise the next file would take the good one's place.
+                    other.replace(self.damaged)
                     console.print(
-                        f"{other} is damaged: going on from the one before it, {file} (it is now "
-                        f"{self.damaged.name})"
+                        f"{other} is damaged, and is now {self.damaged.name}: resuming from the "
+                        f"previous file, {file}"
                     )
                 return file
             if problem != "damaged":
@@ -107,44 +139,48 @@ class ResumeFiles:
             damaged.append(file)
         if damaged:
             both = " and ".join(str(file) for file in damaged)
-            are = "is" if len(damaged) == 1 else "are"
-            raise UserError(f"{both} {are} damaged: remove it to begin this stage again")
+            what = "is damaged: remove it" if len(damaged) == 1 else "are damaged: remove them"
+            raise UserError(f"{both} {what} to begin this stage again")
         return None
 
     def remove(self) -> None:
-        """All, once the stage is done."""
+        """Delete all resume files, once the stage is done."""
         for file in (self.newest, self.previous, self.damaged):
             file.unlink(missing_ok=True)
 
 
 def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str, settings: str) -> str | None:
-    require_regular(file)  # a pipe would block; and without permission it is not damaged
+    require_regular(file)  # a pipe would block; a file without read permission is not damaged
     try:
         with zipfile.ZipFile(file) as archive:
-            if archive.testzip() is not None:  # torch itself never compares the checksums
+            if archive.testzip() is not None:  # torch never compares the checksums
                 return "damaged"
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
         whole = all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
-        written_with = json.loads(content.get("settings", "{}"))  # an earlier version had none
+        written_with = json.loads(content.get("settings", "{}"))  # earlier versions had none
     except MemoryError:
         raise
-    except Exception:  # whatever a damaged file makes of the readers
+    except Exception:  # a damaged file may raise any exception
         return "damaged"
     if not whole:
         return "damaged"
     if content.get("owner") != owner:
-        return "not of this stage of this run"
+        return "from another stage or run"
     difference = difference_of_runs(written_with, json.loads(settings))
     if difference:
-        return f"of a training with other settings ({difference})"
-    return None if found == shapes else "not of this stage of this run"
+        return f"from a run with other settings ({difference})"
+    return None if found == shapes else "from another stage or run"
 
 
 class ResumeWriter(TorchCheckpointIO):
-    """Lightning's writer of checkpoints: whole or not there, and a full disk does not end a run.
+    """Writes resume files for Lightning, completely or not at all; a failure does not end the run.
 
-    failure: why the last one was not written, or None.
+    Args:
+        files: The files of the stage.
+
+    Attributes:
+        failure: Why the last file was not written, or None.
     """
 
     def __init__(self, files: ResumeFiles) -> None:
@@ -155,7 +191,10 @@ class ResumeWriter(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """Called in the first process alone, while the others wait: it may not raise."""
+        """Write a resume file, whatever the path.
+
+        Lightning calls this in the main process while the others wait, so it must not raise.
+        """
         content = io.BytesIO()
         described = {"owner": self.files.owner, "settings": self.files.settings}
         torch.save({**checkpoint, **described}, content)
@@ -167,19 +206,32 @@ class ResumeWriter(TorchCheckpointIO):
 
 
 class SaveResume(L.Callback):
-    """Saves every `minutes`, and when a process was asked to stop: then training ends.
+    """Saves a resume file at regular times, and ends training when a process is asked to stop.
 
-    stopped_by: the signal that ended it, or 0. Without `minutes` each step is saved.
+    Args:
+        writer: Writes the file.
+        stop: Tells whether a signal asked this process to stop.
+        processes: The processes that share the run.
+        minutes: Minutes between two files; 0 saves every step.
+        console: Where a failure is reported.
+
+    Attributes:
+        last_step: The last step that was saved, or None.
+        stopped_by: Number of the signal that ended training, or 0.
     """
 
     def __init__(
-        self, writer: ResumeWriter, stop: StopRequest, processes: Processes, minutes: float,
+        self,
+        writer: ResumeWriter,
+        stop: StopRequest,
+        processes: Processes,
+        minutes: float,
         console: Console,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._writer, self._stop, self._processes = writer, stop, processes
         self._seconds, self._console = 60 * minutes, console
         self._saved = time.monotonic()
-        self._step = 0  # the last one that was looked at
+        self._step = 0  # the last optimizer step that was handled
         self.last_step: int | None = None
         self.stopped_by = 0
 
@@ -189,20 +241,25 @@ class SaveResume(L.Callback):
             self.last_step = trainer.global_step
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any,
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
         batch_idx: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if trainer.global_step == self._step:
-            return  # a part of a batch
+            return  # a micro-batch without an optimizer step
         self._step = trainer.global_step
-        # All processes must come to the same decision at the same step: a signal counts 2 or more.
+        # All processes must decide the same at the same step. Numbers of signals are 2 or more,
+        # so 1 stands for a file that is due.
         due = time.monotonic() - self._saved >= self._seconds and self._processes.is_main
         agreed = int(self._processes.all_reduce_max(self._stop.number or int(due)))
         if not agreed:
             return
         self._save(trainer)
         if agreed > 1:
-            # Told or not, every process now knows: what follows an epoch is left out.
+            # Processes that got no signal must stop, too, and skip what follows an epoch.
             self._stop.number = self.stopped_by = agreed
             trainer.should_stop = True
 
@@ -218,6 +275,6 @@ class SaveResume(L.Callback):
         kept = "there is none yet" if self.last_step is None else f"that of step {self.last_step}"
         self._console.print(
             f"step {trainer.global_step} could not be saved: {self._writer.files.newest}: "
-            f"{failure}; going on, the last good file is kept ({kept})",
+            f"{failure}; training continues, the last good file is kept ({kept})",
             style="bold red",
         )

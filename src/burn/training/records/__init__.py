@@ -1,1 +1,1 @@
-"""What a training run writes down while it runs."""
+"""Files that a training run writes while it trains."""

@@ -1,7 +1,7 @@
-"""What becomes of the binary layers: which weights change their sign, which channels are dead.
+"""Statistics of the binary layers: which weights change their sign, and which channels are dead.
 
-A weight counts as +1 where W >= 0, as everywhere in burn; at precision BINARY_ACTIVATIONS, whose
-convolutions take W itself, too: these signs are what the next stage starts from.
+A weight counts as +1 if W >= 0, as everywhere in burn. This also holds at precision
+BINARY_ACTIVATIONS, whose convolutions use W itself: the next stage starts from these signs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ _MOST_IMAGES = 16
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A binary layer over a window; every number is a share in [0, 1].
+    """Statistics of a binary layer over a window of steps; every number is a share in [0, 1].
 
-    name: in the backbone. weight_flips: of the weights, those whose sign differs from that at the
-    window before (None at the first). weight_balance: of the weights, those that are +1.
-    activation_balance: of the signs that entered the convolution (after RSign; every pixel of every
-    image looked at), those that are +1. dead_channels: of the input channels, those with one and
-    the same sign at all these pixels. The last two are None where no image was looked at.
+    Attributes:
+        name: Name of the layer in the backbone.
+        weight_flips: Share of the weights whose sign differs from that at the end of the previous
+            window; None for the first window.
+        weight_balance: Share of the weights that are +1.
+        activation_balance: Share of the signs that entered the convolution that are +1 (after
+            RSign; over all pixels of the images in the window); None without images.
+        dead_channels: Share of the input channels that have the same sign at all these pixels; None
+            without images.
     """
 
     name: str
@@ -41,13 +45,13 @@ class LayerRow:
     dead_channels: float | None
 
     def numbers(self) -> dict[str, float]:
-        """Those that there are, by their columns."""
+        """Return the numbers that are not None, by the names of their columns."""
         found = {k: v for k, v in vars(self).items() if k != "name"}
         return {name: value for name, value in found.items() if value is not None}
 
 
 class BinaryLayers:
-    """Counts signs in the layers of a backbone that are binary, from row to row."""
+    """Counts signs in the binary layers of a backbone; it is false if there are none."""
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone
@@ -56,33 +60,36 @@ class BinaryLayers:
             for name, layer in backbone.named_modules()
             if isinstance(layer, BinaryConv2d) and layer.precision != Precision.FLOAT
         }
-        self._signs: dict[str, Tensor] = {}  # of the weights at the last row, a bit each
+        self._signs: dict[str, Tensor] = {}  # of the weights when the last window closed, as bits
         self._reset()
 
     def __bool__(self) -> bool:
         return bool(self._layers)
 
     def _reset(self) -> None:
-        # Of each layer, for each input channel: at how many pixels the sign was +1, of how many.
+        # For each layer: the number of pixels with sign +1 in each input channel, and of all.
         self._positive: dict[str, Tensor] = {}
         self._pixels: dict[str, int] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The signs and the open window, so that a resumed run writes the same rows."""
+        """Return the signs and the open window, so that a resumed run writes the same rows."""
         return {"signs": self._signs, "positive": self._positive, "pixels": self._pixels}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore the state that `state_dict()` returned."""
         self._signs = {name: bits.cpu() for name, bits in state["signs"].items()}
         self._positive, self._pixels = dict(state["positive"]), dict(state["pixels"])
 
     def look(self, images: Tensor, autocast: AbstractContextManager[Any]) -> None:
-        """Add an eighth of a batch of images, 16 at most and one at least, to the window.
+        """Add an eighth of a batch of images, at most 16 and at least one, to the window.
 
-        images: (batch, 3, height, width). They go through the network once more, as it is when it
-        is used (eval mode, BN by its running statistics) and layer by layer: in training a block is
-        one function, in which there is no convolution to look at. Weights, BN's statistics and
-        random states stay as they are.
+        The images pass through the network again, in eval mode (BN uses its running statistics) and
+        layer by layer: in training a block is a single autograd function, which does not call its
+        convolutions. Weights, BN's statistics and random states are not changed.
+
+        Args:
+            images: (batch, 3, height, width).
+            autocast: The context of the forward pass.
         """
         images = images[: min(_MOST_IMAGES, max(1, len(images) // 8))]
         modes = [(module, module.training) for module in self._backbone.modules()]
@@ -93,7 +100,7 @@ class BinaryLayers:
         self._backbone.eval()
         try:
             with torch.no_grad(), autocast:
-                # Not `forward`, which --compile replaces: that would be compiled anew for this.
+                # Not `forward`: --compile replaces it, and would compile it again for this.
                 self._backbone.forward_features(images)
         finally:
             for module, training in modes:
@@ -113,7 +120,7 @@ class BinaryLayers:
         return count
 
     def close(self) -> list[LayerRow]:
-        """A row for each layer; the next window begins."""
+        """Return a row for each layer, and begin the next window."""
         rows = list(self._rows())
         self._reset()
         return rows
@@ -138,7 +145,7 @@ class BinaryLayers:
             )
 
     def share_of_flips(self, rows: list[LayerRow]) -> float | None:
-        """The share of all binary layers' weights that flipped; None where no row says."""
+        """Return the share of all binary layers' weights that flipped, or None if no row has it."""
         sizes = {name: layer.weight.numel() for name, layer in self._layers.items()}
         flipped = [
             row.weight_flips * sizes[row.name] for row in rows if row.weight_flips is not None
@@ -147,7 +154,7 @@ class BinaryLayers:
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """Eight signs a byte: 1 where W >= 0; uint8, on the CPU."""
+    """Pack eight signs into a byte, a bit being 1 if W >= 0; uint8, on the CPU."""
     return torch.from_numpy(np.packbits((weight.detach() >= 0).cpu().numpy()))
 
 

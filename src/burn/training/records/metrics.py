@@ -1,7 +1,7 @@
-"""The numbers of a stage as CSV files, kept whole across resumed runs.
+"""The numbers of a stage as CSV files, which stay consistent when a run is resumed.
 
-metrics.csv: of the run, one row a moment. gradients.csv: of the parts that learn, one row a part at
-each step looked at. layers.csv: of the binary layers, one row a layer at the end of each epoch.
+metrics.csv has a row for each measurement of the run, gradients.csv a row for each trained part at
+each measured step, and layers.csv a row for each binary layer at the end of each epoch.
 """
 
 from __future__ import annotations
@@ -53,22 +53,28 @@ Row = Mapping[str, str | int | float]
 
 
 class StepFile:
-    """Appends rows, each of an optimizer step, to a CSV file; what a row does not have stays empty.
+    """Appends rows, each of an optimizer step, to a CSV file; missing values stay empty.
 
-    columns: "step" among them.
+    Args:
+        path: The file.
+        columns: Names of the columns; "step" must be among them.
     """
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self._path, self._columns = path, columns
 
     def start(self, step: int) -> None:
-        """Begin, or go on after `step` of an earlier run, dropping what that run wrote later."""
+        """Start the file, or continue after a step of an earlier run without that run's later rows.
+
+        Args:
+            step: The last step to keep, or 0 for a new file.
+        """
         rows = _read(self._path, self._columns) if step else []
         kept = [row for row in rows if int(row["step"]) <= step]
         write_text(self._path, self._text(kept, header=True))
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Unknown names are a mistake of ours."""
+        """Append rows; a name that is not a column raises ValueError."""
         plain = [
             {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
         ]
@@ -85,39 +91,45 @@ class StepFile:
 
 
 class MetricsFile:
-    """metrics.csv."""
+    """The file metrics.csv of a stage."""
 
     def __init__(self, path: Path) -> None:
         self._file = StepFile(path, COLUMNS)
 
     def start(self, step: int) -> None:
-        """As `StepFile.start`."""
+        """Start or continue the file, as `StepFile.start` does."""
         self._file.start(step)
 
     def append(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
-        """One row. Unknown names are a mistake of ours."""
+        """Append a row; a name that is not a column raises ValueError."""
         self._file.append([{"step": step, "epoch": epoch, **numbers}])
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The rows of a metrics.csv, with only the numbers that each has; [] without a file."""
+    """Read the rows of metrics.csv, each with only the numbers that it has; [] without a file."""
     rows = _read(path, COLUMNS)
     return [{name: float(value) for name, value in row.items() if value} for row in rows]
 
 
 def read_gradients(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Read gradients.csv: part -> its steps with the gradient's norm; {} without a file."""
+    """Read gradients.csv.
+
+    Returns:
+        For each part its steps with the norm of its gradient; {} without a file.
+    """
     parts: dict[str, list[tuple[int, float]]] = {}
     for row in _read(path, GRADIENT_COLUMNS):
-        if row["norm"]:  # empty where the file's last row is torn
+        if row["norm"]:  # empty if the file's last row is incomplete
             parts.setdefault(row["part"], []).append((int(row["step"]), float(row["norm"])))
     return parts
 
 
 def read_layers(path: Path) -> dict[str, list[dict[str, float]]]:
-    """Read layers.csv: layer -> its rows, with only the numbers that each has; {} without a file.
+    """Read layers.csv.
 
-    In the order of the network.
+    Returns:
+        For each layer, in the order of the network, its rows, each with only the numbers that it
+        has; {} without a file.
     """
     layers: dict[str, list[dict[str, float]]] = {}
     for row in _read(path, LAYER_COLUMNS):
@@ -127,7 +139,10 @@ def read_layers(path: Path) -> dict[str, list[dict[str, float]]]:
 
 
 def _whole(row: dict[str, str], columns: tuple[str, ...]) -> bool:
-    """Not one that a full disk or a power cut has torn. An earlier burn wrote fewer columns."""
+    """Return whether a row is complete; a full disk or a power cut may leave an incomplete one.
+
+    A row may lack columns, since earlier versions of burn wrote fewer.
+    """
     if not row.keys() <= set(columns) or None in row.values() or len(row.get("step", "")) > 15:
         return False
     try:
@@ -138,7 +153,7 @@ def _whole(row: dict[str, str], columns: tuple[str, ...]) -> bool:
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The whole rows, up to what is no CSV at all; [] without a file."""
+    """Read the complete rows, up to the first text that is not CSV; [] without a file."""
     rows: list[dict[str, str]] = []
     if path.is_file():
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Samples of the augmented views as one picture, drawn as in the first epoch of training."""
+"""A picture with samples of the augmented views, drawn as in the first epoch of training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from burn.data.readable import readable_images
 
 NAME = "views.jpg"
 ROWS = 8
-_MOST_TRIED = 4 * ROWS  # images, where some cannot be read
+_MOST_TRIED = 4 * ROWS  # images to try if some cannot be read
 _SIDE = 112  # pixels of the largest view
 _GAP, _HEADER = 4, 22  # pixels
 _PAPER, _INK = 255, (60, 60, 60)
@@ -29,11 +29,15 @@ Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 
 def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | None:
-    """uint8 (height, width, 3): a row an image, first the image itself, then its views.
+    """Draw samples of the views; a row shows an image, its views, and the teacher's views if any.
 
-    The teacher's come last, where it sees a size of its own. transform: as training has it, without
-    a cache; the views are those of these images in epoch 0. seed: of the choice of the images. None
-    where no image can be read.
+    Args:
+        source: The images.
+        transform: The transform of training, without a cache; the views are those of epoch 0.
+        seed: The random seed for the choice of images.
+
+    Returns:
+        uint8 (height, width, 3), or None if no image can be read.
     """
     order = np.random.default_rng((seed, _EPOCH)).permutation(len(source))[:_MOST_TRIED]
     rows: list[list[Pixels]] = []
@@ -49,11 +53,13 @@ def view_samples(source: Source, transform: Transform, seed: int) -> Pixels | No
 
 
 def save_view_samples(path: Path, picture: Pixels) -> None:
-    """Write the picture as a JPEG. Raises OSError where it cannot be written."""
+    """Write a picture, uint8 (height, width, 3), as a JPEG.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     image = Image.fromarray(picture)
-    write_beside(
-        path, lambda to: image.save(to, "JPEG", quality=90, subsampling=0, optimize=True)
-    )  # fmt: skip
+    write_beside(path, lambda to: image.save(to, "JPEG", quality=90, subsampling=0, optimize=True))
 
 
 def _pixels(image: Tensor) -> Pixels:
@@ -61,7 +67,7 @@ def _pixels(image: Tensor) -> Pixels:
 
 
 def _square(image: Pixels) -> Pixels:
-    """On a square of paper, so that the crop of a view can be found in it."""
+    """Place an image on a white square, uncropped, so that the views can be found in it."""
     height, width = image.shape[:2]
     side = max(height, width)
     scale = min(1.0, 2 * _SIDE / side)
@@ -74,7 +80,7 @@ def _square(image: Pixels) -> Pixels:
 
 
 def _grid(rows: Sequence[Sequence[Pixels]], num_views: int) -> Pixels:
-    """Views in their proportions to each other; small ones are enlarged by a whole number."""
+    """Arrange the rows; views keep their relative sizes, small ones are enlarged by an integer."""
     largest = max(view.shape[0] for row in rows for view in row[1:])
     scale = max(1, round(_SIDE / largest)) if largest <= _SIDE else _SIDE / largest
     side = round(largest * scale)
@@ -99,7 +105,7 @@ def _grid(rows: Sequence[Sequence[Pixels]], num_views: int) -> Pixels:
 
 
 def _scaled(tile: Pixels, side: int) -> Pixels:
-    """Enlarged views show their pixels, as the network sees them."""
+    """Resize a view; an enlarged one shows its pixels as squares, as the network sees them."""
     if tile.shape[0] == side:
         return tile
     how = cv2.INTER_AREA if tile.shape[0] > side else cv2.INTER_NEAREST

@@ -1,4 +1,4 @@
-"""Where the numbers of a stage go: CSV files and TensorBoard's events, in its folder."""
+"""Writes the numbers of a stage to its folder, as CSV files and TensorBoard's events."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ from burn.training.records.metrics import (
 
 
 class Record:
-    """The files of a stage's numbers; the first of several processes alone has them.
+    """Writes the numbers of a stage; only the main process uses it.
 
-    Numbers that cannot be written do not end a run; the first time, it is said. views: a JPEG that
-    TensorBoard shows beside the numbers.
+    A failure to write does not end the run; the first one is reported.
+
+    Args:
+        folder: The folder of the stage.
+        console: Where a failure is reported.
+        views: A JPEG that TensorBoard shows beside the numbers, or None.
     """
 
     def __init__(self, folder: Path, console: Console, views: Path | None = None) -> None:
@@ -40,7 +44,11 @@ class Record:
         self._excepthook: Any = None
 
     def start(self, step: int) -> None:
-        """Begin, or go on after `step` of an earlier run, dropping what that run wrote later."""
+        """Start the files, or continue after a step of an earlier run without its later rows.
+
+        Args:
+            step: The last step to keep, or 0 for new files.
+        """
         with self._complaint():
             for file in (self._metrics, self._gradients, self._layers):
                 file.start(step)
@@ -51,7 +59,7 @@ class Record:
                     self._board.add_image("views", np.asarray(picture), 0, dataformats="HWC")
 
     def close(self) -> None:
-        """TensorBoard's events are written out."""
+        """Write TensorBoard's remaining events and close their file."""
         with self._complaint():
             if self._board is not None:
                 self._board.close()
@@ -59,9 +67,9 @@ class Record:
             threading.excepthook, self._excepthook = self._excepthook, None
 
     def _silence_writer(self) -> None:
-        """Until `close`, what stops TensorBoard's writing thread prints no traceback.
+        """Suppress tracebacks of TensorBoard's writing thread until `close`.
 
-        The thread hands it to the next call from this one as well, which complains.
+        The thread's exception is also raised by the next call from this one, which reports it.
         """
         before = self._excepthook = threading.excepthook
 
@@ -73,25 +81,25 @@ class Record:
         threading.excepthook = hook
 
     def metrics(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
-        """A row of metrics.csv."""
+        """Write a row of metrics.csv."""
         with self._complaint():
             self._metrics.append(step, epoch, numbers)
             self._draw(step, numbers)
 
     def has(self, step: int, name: str) -> bool:
-        """Whether metrics.csv holds this number of this step."""
+        """Return whether metrics.csv holds a number of this name for a step."""
         rows = read_metrics(self._folder / "metrics.csv")
         return any(row["step"] == step and name in row for row in rows)
 
     def gradients(self, step: int, norms: Mapping[str, float]) -> None:
-        """Rows of gradients.csv: part -> L2 norm of its gradient."""
+        """Write rows of gradients.csv, from the L2 norm of each part's gradient."""
         with self._complaint():
             rows = [{"step": step, "part": part, "norm": norm} for part, norm in norms.items()]
             self._gradients.append(rows)
             self._draw(step, {f"gradient/{part}": norm for part, norm in norms.items()})
 
     def layers(self, step: int, epoch: int, rows: Sequence[LayerRow]) -> None:
-        """Rows of layers.csv."""
+        """Write rows of layers.csv."""
         with self._complaint():
             where = {"step": step, "epoch": epoch}
             self._layers.append({**where, "layer": row.name, **row.numbers()} for row in rows)
@@ -111,7 +119,7 @@ class Record:
             if not self._silent:
                 self._console.print(
                     f"numbers cannot be written to {self._folder}: {error.strerror or error}; "
-                    "going on without",
+                    "training continues without them",
                     style="bold red",
                 )
             self._silent = True
