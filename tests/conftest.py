@@ -8,18 +8,30 @@ from pathlib import Path
 import pytest
 import torch
 
+import burn.training.callbacks.knn
 import threads
 import tiny
 from burn.data.builtin.scenes import write_digit_scenes
 
 threads.limit()
 
+# The monitor's kNN at the end of every epoch, on 1,000 images, would take a third of the tests'
+# hundreds of runs of a few steps.
+burn.training.callbacks.knn._KNN_IMAGES = 100
+
 
 # Files that take half a minute or more. They begin first, so that both processes end together.
 LONG_FILES = (
     "training/test_run.py",
     "golden/test_golden.py",
-    "test_compare.py",
+    "campaigns/test_compare.py",
+    "checkpoints/foreign/test_exchange.py",
+    "plugins/test_examples.py",
+    "test_notebook.py",
+    "deploy/test_pack.py",
+    "training/test_teacher_cache.py",
+    "evaluation/test_semi.py",
+    "experiments/test_costs.py",
     "faults/test_checkpoints.py",
     "test_build.py",
     "recipes/test_learning.py",
@@ -27,8 +39,8 @@ LONG_FILES = (
     "faults/test_signals.py",
     "faults/test_kill.py",
     "deploy/test_onnx.py",
-    "test_demo.py",
-    "test_ablate.py",
+    "cli/test_demo.py",
+    "campaigns/test_ablate.py",
     "recipes/test_recipes.py",
     "faults/test_workers.py",
 )

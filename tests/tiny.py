@@ -6,9 +6,13 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 from rich.console import Console
 
 from burn.backbones.config import BackboneConfig
+from burn.data.open import open_source
 from burn.methods.configs import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
@@ -18,6 +22,18 @@ from burn.training.stage import StageSummary
 
 STUDENT = BackboneConfig(width=0.25, stage_strides=(2, 2, 2, 1))
 TEACHER = BackboneConfig(name="resnet10t", width=0.125)
+
+
+def some_digits(folder: Path, count: int) -> str:
+    """Write the first of the built-in digits as a parquet file; returns its path."""
+    source = open_source("digits")
+    rows = []
+    for index in range(count):
+        buffer = io.BytesIO()
+        Image.fromarray(source.read(index).permute(1, 2, 0).numpy()).save(buffer, format="png")
+        rows.append({"image": {"bytes": buffer.getvalue()}, "label": int(source.labels[index])})
+    pq.write_table(pa.Table.from_pylist(rows), folder / "digits.parquet")
+    return str(folder / "digits.parquet")
 
 
 def teacher_recipe() -> Recipe:

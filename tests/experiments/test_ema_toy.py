@@ -48,7 +48,7 @@ def test_readings_put_both_vectors_on_a_scale():
     x = np.array([[3.0, -4.0, 0.0, 0.0]])
     assert np.array_equal(toy.signs(x), [[1, -1, 1, 1]])
     assert np.array_equal(toy.scaled_signs(x), [[1.75, -1.75, 1.75, 1.75]])
-    assert np.linalg.norm(toy.unit(x)) == pytest.approx(1)
+    assert np.linalg.norm(toy.l2_normalize(x)) == pytest.approx(1)
     assert len({reading.name for reading in toy.READINGS}) == len(toy.READINGS)
 
 

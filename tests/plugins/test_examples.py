@@ -73,8 +73,8 @@ def test_own_method(
 def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
     """With the same weights as a run that nobody stopped."""
     own = ["--import", METHOD, "--method", "relations"]
-    assert main([*small(teacher, tmp_path / "whole", 30), *own]) == 0
-    words = [*small(teacher, tmp_path / "cut", 30), *own, "--monitor-every", "1"]
+    assert main([*small(teacher, tmp_path / "whole", 14), *own]) == 0
+    words = [*small(teacher, tmp_path / "cut", 14), *own, "--monitor-every", "1"]
     process = subprocess.Popen(
         [sys.executable, "-m", "burn", *words], stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": str(threads.THREADS)},

@@ -122,21 +122,22 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     """Stopped at the end of an epoch of stage 1, then in one of stage 2; the end is bit-identical,
     and so are the numbers that were written."""
     recipe = replace(tiny.student_recipe(classifier="joint"), accumulate=accumulate, epochs=2)
-    recipe = replace(recipe, batch_size=128)
+    recipe = replace(recipe, batch_size=32)
+    some = tiny.some_digits(tmp_path, 32 * 11)
     steps = 14  # 11 steps an epoch: the run crosses an epoch's end
-    tiny.train(recipe, tmp_path / "whole", teacher, max_steps=steps)
+    tiny.train(recipe, tmp_path / "whole", teacher, data=some, max_steps=steps)
 
     out = tmp_path / "cut"
     stop_at(monkeypatch, 11 * accumulate)
     with pytest.raises(Interrupted, match=r"step 11 of 14 in stage 1; resume with: burn pretrain"):
-        tiny.train(recipe, out, teacher, max_steps=steps)
+        tiny.train(recipe, out, teacher, data=some, max_steps=steps)
     monkeypatch.undo()
     assert not (out / "stage1.safetensors").exists()
     stop_at(monkeypatch, (3 + 12) * accumulate)
     with pytest.raises(Interrupted, match="step 12 of 14 in stage 2"):
-        tiny.train(recipe, out, teacher, max_steps=steps, resume=True)
+        tiny.train(recipe, out, teacher, data=some, max_steps=steps, resume=True)
     monkeypatch.undo()
-    tiny.train(recipe, out, teacher, max_steps=steps, resume=True)
+    tiny.train(recipe, out, teacher, data=some, max_steps=steps, resume=True)
 
     for stage in (1, 2):
         whole, cut = (
@@ -167,16 +168,16 @@ def test_every_method_resumes_to_the_same_bits(
     """Queues, momentum networks, prototypes and their random draws are in the resume file."""
     name = method.removesuffix(" mixed")
     recipe = tiny.student_recipe() if name == "burn" else tiny.baseline_recipe(name)
-    recipe = replace(recipe, stages=1)
+    recipe = replace(recipe, stages=1, batch_size=32)
     if method == "s2bnn mixed":
         recipe = replace(recipe, s2bnn=replace(recipe.s2bnn, contrastive=1.0, queue=256))
     taught_by = {"burn": teacher, "s2bnn": teacher, "supervised_kl": labelled_teacher}.get(name)
-    tiny.train(recipe, tmp_path / "whole", taught_by, max_steps=6)
-    stop_at(monkeypatch, 4)
-    with pytest.raises(Interrupted, match="step 4 of 6"):
-        tiny.train(recipe, tmp_path / "cut", taught_by, max_steps=6)
+    tiny.train(recipe, tmp_path / "whole", taught_by, max_steps=5)
+    stop_at(monkeypatch, 3)
+    with pytest.raises(Interrupted, match="step 3 of 5"):
+        tiny.train(recipe, tmp_path / "cut", taught_by, max_steps=5)
     monkeypatch.undo()
-    tiny.train(recipe, tmp_path / "cut", taught_by, max_steps=6, resume=True)
+    tiny.train(recipe, tmp_path / "cut", taught_by, max_steps=5, resume=True)
     whole, cut = (load_file(tmp_path / n / "stage1.safetensors") for n in ("whole", "cut"))
     assert same(whole, cut)
     held = {

@@ -41,7 +41,7 @@ def scaled_signs(x: Vectors) -> Vectors:
     return signs(x) * np.abs(x).mean(axis=-1, keepdims=True)
 
 
-def unit(x: Vectors) -> Vectors:
+def l2_normalize(x: Vectors) -> Vectors:
     """Scale the vectors to length 1."""
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
@@ -75,7 +75,12 @@ class Reading:
 READINGS: tuple[Reading, ...] = (
     Reading("literal", "as written: η = 4.8, signs ±1"),
     Reading("scaled", "signs times mean absolute value", binaries=scaled_signs),
-    Reading("direction", "both scaled to length 1", floats=unit, binaries=lambda x: unit(signs(x))),
+    Reading(
+        "direction",
+        "both scaled to length 1",
+        floats=l2_normalize,
+        binaries=lambda x: l2_normalize(signs(x)),
+    ),
     Reading("decay", "step size η falls to 0", decays=True),
     Reading("lars", "step size 0.0048, as LARS", eta=ETA * LARS),
     Reading("lars-decay", "step size 0.0048 falls to 0", eta=ETA * LARS, decays=True),
