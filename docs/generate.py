@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from matplotlib import pyplot as plt
 
 from burn.campaigns.ablate import read_ablation
 from burn.campaigns.folder import read_campaign
@@ -31,7 +32,7 @@ from burn.experiments.rows import from_csv
 from burn.experiments.run import ANALYSES
 from burn.paper.claims import Evidence, claims
 from burn.report.render.ablations import ablation_markdown
-from burn.report.render.plots import comparison_picture, demo_picture
+from burn.report.render.plots import STYLE, comparison_picture, demo_picture
 from burn.report.render.tables import comparison_markdown, number_name
 
 DOCS = Path(__file__).parent
@@ -130,11 +131,29 @@ def draw(folder: Path) -> None:
     """Draw every picture into `folder`."""
     comparison_picture(_results("compared.jsonl"), folder / "comparison.svg")
     _engine().draw(folder / "engine.svg")
+    _teacher(folder / "teacher.svg")
     demo = _results("demo.jsonl")
     demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
     for name in ANALYSES:
         if (DATA / f"{name}.csv").is_file():
             _analysis(name).draw(folder / f"{name}.svg")
+
+
+def _teacher(file: Path) -> None:
+    """Draw the curves of the teacher that was trained without labels."""
+    rows = _rows("teacher")
+    epochs = [row["epoch"] for row in rows]
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+        left.plot(epochs, [row["loss"] for row in rows], color="#2e6fb7", lw=1.4)
+        left.set_title("SimCLR's loss")
+        right.plot(epochs, [100 * row["knn"] for row in rows], color="#2e6fb7", lw=1.4)
+        right.set_title("kNN accuracy on 200 training images, %")
+        for panel in (left, right):
+            panel.set_xlabel("epoch")
+        figure.tight_layout()
+        figure.savefig(file, metadata={"Date": None})
+        plt.close(figure)
 
 
 def _results(name: str) -> list[Result]:

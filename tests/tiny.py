@@ -27,6 +27,7 @@ TEACHER = BackboneConfig(name="resnet10t", width=0.125)
 def some_digits(folder: Path, count: int) -> str:
     """Write the first of the built-in digits as a parquet file; returns its path."""
     source = open_source("digits")
+    assert source.labels is not None
     rows = []
     for index in range(count):
         buffer = io.BytesIO()

@@ -269,7 +269,7 @@ def test_the_folder_must_be_one_to_write_in(tmp_path: Path, capsys, monkeypatch)
     def read_only(**_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/some/tmpabc")
 
-    monkeypatch.setattr("burn.experiments.run.tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("burn.experiments.folder.tempfile.TemporaryFile", read_only)
     assert main(["analyze", "schedules", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert f"--out {tmp_path}: nothing can be written in {tmp_path} (Read-only file system)" in said
@@ -279,7 +279,7 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("burn.experiments.run.write_beside", full)
+    monkeypatch.setattr("burn.experiments.folder.write_beside", full)
     with pytest.raises(UserError, match=r"schedules\.csv cannot be written \(No space left"):
         analyze("schedules", ANALYSES["schedules"].options(), tmp_path, Console())
 

@@ -59,3 +59,24 @@ def test_operators_that_are_not_there_are_not_called(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(byte_conv, "_convolve", missing)
     assert byte_conv._works.__wrapped__() is False
+
+
+@needs_vnni
+def test_weights_are_packed_once_where_they_are_constant(monkeypatch: pytest.MonkeyPatch):
+    """With the same results, for two weights, two shapes of images, and after a weight changed."""
+    images, small = torch.randn(4, 8, 6, 6), torch.randn(3, 8, 6, 6)
+    weights = [torch.randn(16, 8, 3, 3) for _ in range(2)]
+    packs = []
+    pack = torch.ops.onednn.qconv_prepack
+    monkeypatch.setattr(
+        torch.ops.onednn, "qconv_prepack", lambda *given: packs.append(1) or pack(*given)
+    )
+    for _ in range(2):
+        expected = [sign_conv2d(x, w, 1, 1) for w in weights for x in (images, small)]
+        packs.clear()
+        with byte_conv.constant_weights():
+            for _ in range(3):
+                found = [sign_conv2d(x, w, 1, 1) for w in weights for x in (images, small)]
+                torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert len(packs) == 4
+        weights[0].neg_()

@@ -8,6 +8,9 @@ for them (VNNI).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import torch
@@ -44,15 +47,40 @@ def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, dtype: torch
     # Comparisons of bfloat16 are slow; the same bits as int16 have the same signs.
     positive = x.view(torch.int16) >= 0 if x.dtype == torch.bfloat16 else x >= 0
     signs = positive.view(torch.uint8).mul_(2)  # 0 and 2; the zero point 1 is also the padding
-    scale = weight_scale(weight).flatten().float()
     window = ([stride] * 2, [padding] * 2, [1, 1], 1)
-    packed = torch.ops.onednn.qconv_prepack(
-        hard_sign(weight).to(torch.int8), scale, 1.0, 1, *window, list(signs.shape)
-    )
+    key = (weight.data_ptr(), weight.shape, signs.shape)
+    known = _packed.get()
+    if known is not None and key in known:
+        _, scale, packed = known[key]
+    else:
+        scale = weight_scale(weight).flatten().float()
+        packed = torch.ops.onednn.qconv_prepack(
+            hard_sign(weight).to(torch.int8), scale, 1.0, 1, *window, list(signs.shape)
+        )
+        if known is not None:  # it keeps the weight, so that no other one gets its address
+            known[key] = weight, scale, packed
     zeros = torch.zeros(len(weight), dtype=torch.int64)
     return torch.ops.onednn.qconv2d_pointwise(
         signs, 1.0, 1, packed, scale, zeros, None, *window, 1.0, 0, dtype, "none", [], ""
     )
+
+
+@contextmanager
+def constant_weights() -> Iterator[None]:
+    """Pack each weight once for all convolutions of a shape within this context.
+
+    Nothing may change a weight inside it. Packing takes about as long as a convolution of few
+    images, which matters where a batch passes the network in many parts.
+    """
+    before = _packed.set({})
+    try:
+        yield
+    finally:
+        _packed.reset(before)
+
+
+_Packed = dict[tuple[int, torch.Size, torch.Size], tuple[Tensor, Tensor, Tensor]]
+_packed: ContextVar[_Packed | None] = ContextVar("packed weights", default=None)
 
 
 @cache

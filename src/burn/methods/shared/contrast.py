@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
+from burn.layers.byte_conv import constant_weights
 from burn.methods.shared.momentum import MomentumTarget
 
 
@@ -46,7 +47,8 @@ def in_parts(network: Callable[[Tensor], Tensor], images: Tensor, count: int) ->
         count: Number of parts; there are fewer where a part would have a single image.
     """
     count = max(1, min(count, len(images) // 2))
-    return torch.cat([network(part) for part in images.tensor_split(count)])
+    with constant_weights():
+        return torch.cat([network(part) for part in images.tensor_split(count)])
 
 
 def gather(rows: Tensor) -> list[Tensor]:
