@@ -26,6 +26,7 @@ from matplotlib import pyplot as plt
 from burn.campaigns.ablate import read_ablation
 from burn.campaigns.folder import read_campaign
 from burn.core.results import Result, read_results, result_lines
+from burn.core.seeds import OverSeeds
 from burn.experiments import engine_figure as engine
 from burn.experiments.figure import Report
 from burn.experiments.rows import from_csv
@@ -117,12 +118,14 @@ def documents() -> dict[str, str]:
         compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
         ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
         claims=_claims(),
+        default=_default_table(),
         engine=_engine(),
         count=_verdicts(),
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
     )
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
+    readme = _between("cifar", _default_table(), readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
 
@@ -234,6 +237,19 @@ def _demo_table() -> str:
     for model in dict.fromkeys(r.model for r in results):
         numbers = {(r.protocol, r.metric): f"{r.value:.1f} %" for r in results if r.model == model}
         lines.append(f"| {model} | {' | '.join(numbers[column] for column in columns)} |")
+    return "\n".join(lines)
+
+
+def _default_table() -> str:
+    """Return top-1 of the default recipe over its seeds, and of what it is compared with."""
+    results = [r for r in _results("default.jsonl") if r.metric == "top1"]
+    lines = ["| network | kNN | linear |", "|---|---|---|"]
+    for model in dict.fromkeys(r.model for r in results):
+        cells = []
+        for protocol in ("knn", "linear"):
+            values = [r.value for r in results if (r.model, r.protocol) == (model, protocol)]
+            cells.append(f"{OverSeeds.of(values)} %" if values else "–")
+        lines.append(f"| {model} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
