@@ -10,17 +10,14 @@ from typing import Literal, get_args
 
 from burn.core.errors import UserError
 from burn.evaluation.configs import SemiConfig
-from burn.methods.registry import METHODS
+from burn.methods.registry import METHODS, MODELS
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.training.plan import Machine
 
 # Networks that a campaign does not train, but evaluates for reference.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
-# Models of `burn compare` that are not methods: the paper's feature similarity without classifiers,
-# and its whole loss with the jointly trained classifier.
-FEATURE_ONLY, PAPER = "feature_only", "paper"
-VARIANTS_OF_BURN = (FEATURE_ONLY, PAPER)
+VARIANTS_OF_BURN = MODELS
 
 
 def is_taught(model: str) -> bool:

@@ -117,10 +117,15 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 if process.is_alive():
                     continue
                 del running[slot]
-                outcome = "stopped" if stop.requested else "failed" if process.exitcode else "done"
+                lost = not process.exitcode and not job.done and not stop.requested
+                fails = process.exitcode or lost
+                outcome = "stopped" if stop.requested else "failed" if fails else "done"
                 if process.exitcode == _BUSY:
                     busy.append(job)
                     outcome = "skipped, another burn process is using it"
+                elif lost:
+                    log = logs / f"{job.name}.txt"
+                    failed.append(f"{job.name}: its process ended without results, see {log}")
                 elif process.exitcode:
                     why = _last_words(logs / f"{job.name}.txt", process.exitcode)
                     failed.append(f"{job.name}: {why}")

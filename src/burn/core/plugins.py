@@ -90,7 +90,7 @@ def load_plugin(name: str) -> None:
         imported = importlib.import_module(module)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             raise UserError(
                 f"--import {name}: Python finds no module of that name: give the file, {name}.py, "
@@ -117,7 +117,7 @@ def load_installed(warn: Callable[[str], None]) -> None:
         try:
             loaded = entry.load()
             _installed[entry.name] = getattr(loaded, "__file__", None)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             package = entry.dist.name if entry.dist else entry.value
             warn(f"plugin {entry.name} of package {package} is left out: {_described(error, '')}")
         finally:
@@ -239,7 +239,7 @@ def _digest(path: Path, name: str) -> str:
         raise UserError(f"--import {name} cannot be read: {error.strerror}") from error
 
 
-def _described(error: Exception, file: str) -> str:
+def _described(error: BaseException, file: str) -> str:
     """Return an exception in one line, with the last line of `file` in its traceback."""
     text = shortened(printable(f"{type(error).__name__}: {error}"), 200)
     if isinstance(error, SyntaxError):

@@ -14,6 +14,7 @@ from torch import Tensor
 from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
 
+_MOST_CLASSES = 100_000
 _LOOKED_AT = 16  # images that the fingerprint is computed from
 
 
@@ -61,9 +62,13 @@ class DatasetSource:
         except Exception as error:  # the dataset is the user's code
             reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
             raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
-        image = item[0] if isinstance(item, (tuple, list)) else item
+        image = item[0] if isinstance(item, (tuple, list)) and item else item
         if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("RGB")).copy()
+            try:
+                image = np.asarray(image.convert("RGB")).copy()  # Pillow decodes here
+            except Exception as error:
+                reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
+                raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
         if isinstance(image, np.ndarray):
             pixels = image[:, :, None] if image.ndim == 2 else image
             if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.dtype != np.uint8:
@@ -126,6 +131,11 @@ class DatasetSource:
                 f"{self._length:,} images"
             )
         names: Sequence[Any] = getattr(self._dataset, "classes", None) or ()
+        if labels.max() >= _MOST_CLASSES:
+            raise UserError(
+                f"{self.name}: it has a class number {labels.max()}: number the classes from 0, at "
+                f"most {_MOST_CLASSES:,} of them"
+            )
         if len(names) <= labels.max():
             names = range(int(labels.max()) + 1)
         return labels.astype(np.int64), tuple(str(name) for name in names)

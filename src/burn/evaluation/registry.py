@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -138,6 +139,21 @@ def evaluate_checkpoint(
             raise interrupted(f"interrupted: {kept}", stopped) from None
 
 
+def _check_results(protocol: str, results: Any) -> None:
+    """Raise UserError unless a plugin's protocol has returned finite results."""
+    if not isinstance(results, (list, tuple)) or not results:
+        got = "none" if isinstance(results, (list, tuple)) else f"a {type(results).__name__}"
+        raise UserError(f"protocol {protocol} must return a list of results, got {got}")
+    for result in results:
+        if not isinstance(result, Result):
+            raise UserError(
+                f"protocol {protocol} returned a {type(result).__name__} among its results: make "
+                "them with context.results"
+            )
+        if not math.isfinite(result.value):
+            raise UserError(f"protocol {protocol}: its {result.metric} is {result.value}")
+
+
 def _evaluate(
     protocol: str,
     request: Request,
@@ -193,6 +209,8 @@ def _evaluate(
         if isinstance(source, LabeledFiles) and source.missing:
             context.notes.append(f"{source.name}: {source.missing} images it lists have no file")
     results = PROTOCOLS[protocol].load()(context, config, console)
+    if PROTOCOLS[protocol].plugin is not None:
+        _check_results(protocol, results)
     if results and not announced:
         announce(results)
     for note in context.notes[told:]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from burn.core.errors import UserError, shortened
+from burn.core.errors import UserError, listed, shortened
 from burn.core.plugins import Plugin, check_config, check_name, registering, resolve
 from burn.methods.configs import (
     BurnConfig,
@@ -124,6 +124,9 @@ METHODS: dict[str, MethodEntry] = {
         ),
     )
 }
+# Models of `burn compare` that are not methods: the paper's feature similarity without classifiers,
+# and its whole loss with the jointly trained classifier.
+FEATURE_ONLY, PAPER = MODELS = ("feature_only", "paper")
 PAPERS_METHODS = tuple(METHODS)  # BURN and its baselines, before plugins add theirs
 
 
@@ -175,6 +178,8 @@ def register_method(
             or something declared is not usable.
     """
     check_name("method", name, METHODS)
+    if name in MODELS:
+        raise UserError(f"method {name} is a model of burn compare: choose another name")
     if config is not None:
         check_config("method", name, config)
     unknown = set(needs) - set(get_args(Need))
@@ -240,6 +245,7 @@ _PARTS = {"head": "projection head", "classifier": "classifier"}
 
 def _check_method(entry: MethodEntry, method: Method) -> None:
     """Raise UserError where a plugin's class does not behave as a `Method` must."""
+    from burn.core.types import Part
     from burn.methods.shared.frozen import FrozenTarget
 
     name, views = entry.name, getattr(method, "num_views", None)
@@ -254,6 +260,20 @@ def _check_method(entry: MethodEntry, method: Method) -> None:
                 f"method {name}: hold the teacher as one burn.FrozenTarget, and set num_taught, "
                 "the number of views that the teacher sees"
             )
-    trained = [part.name for part in method.parts() if part.trained]
-    if not any(part.module is method.backbone for part in method.parts()):
-        raise UserError(f"method {name}: parts() lacks the backbone; it has {', '.join(trained)}")
+    parts = method.parts()
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Part) for part in parts):
+        raise UserError(f"method {name}: parts() must return a list of burn.Part")
+    if not any(part.module is method.backbone for part in parts):
+        raise UserError(
+            f"method {name}: parts() lacks the backbone; it has {listed([p.name for p in parts])}"
+        )
+    if not any(part.trained for part in parts):
+        raise UserError(f"method {name}: parts() trains nothing: give a part with trained=True")
+    covered = {id(p) for part in parts for p in part.module.parameters()}
+    free = [label for label, p in method.named_parameters() if id(p) not in covered]
+    if free:
+        raise UserError(f"method {name}: parameter {free[0]} is in no part that parts() returns")
+    kept = method.weights()
+    lost = [key for key in method.backbone.state_dict() if f"backbone.{key}" not in kept]
+    if lost:
+        raise UserError(f"method {name}: weights() lacks backbone.{lost[0]}, which would be lost")

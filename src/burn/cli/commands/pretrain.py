@@ -129,7 +129,7 @@ def run(arguments: list[str], console: Console) -> None:
         console,
         resume=options.resume,
         overwrite=options.overwrite,
-        resume_command=_resume_command(arguments, options.out),
+        resume_command=_resume_command(options, machine),
         named=recipe,
     )
     for s in summaries if ranks().rank == 0 else ():
@@ -162,24 +162,26 @@ def _resize_of_views(parser: Parser, arguments: Sequence[str], recipe: Any) -> i
     return None if chosen.views.size == recipe.views.size else chosen.views.resize
 
 
-def _resume_command(arguments: Sequence[str], out: str) -> str:
+def _resume_command(options: Any, machine: Any) -> str:
     """Return the command that continues a run, with the options that belong to the machine."""
     if os.environ.get("RANK") is not None and not started_by_launcher():
         return "the same command with --resume"
-    from burn.training.plan import Machine
-
-    of_machine = {field.name: field.default for field in fields(Machine)}
-    of_machine |= {"devices": None, "num_nodes": None}
-    kept: list[str] = []
-    for position, argument in enumerate(arguments):
-        name, separator, _ = argument.partition("=")
-        field = name.removeprefix("--").replace("-", "_")
-        if name.startswith("--") and field in of_machine:
-            kept.append(argument)
-            if not separator and of_machine[field] is not False:  # False: a switch
-                kept += arguments[position + 1 : position + 2]
-    given = [word for name in imports() for word in ("--import", name)]
-    return shlex.join(["burn", "pretrain", "--resume", "--out", out, *given, *kept])
+    words = ["burn", "pretrain", "--resume", "--out", options.out]
+    for name in imports():
+        words += ["--import", name]
+    given = {"devices": options.devices, "num_nodes": options.num_nodes}
+    default = type(machine)()
+    for field in fields(machine):
+        value = getattr(machine, field.name)
+        if value != getattr(default, field.name):
+            given[field.name] = value
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None:
+            words += [option, str(value)]
+    return shlex.join(words)
 
 
 def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None) -> None:

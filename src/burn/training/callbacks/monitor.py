@@ -26,6 +26,7 @@ from burn.training.collapse import (
 )
 from burn.training.module import PretrainModule
 from burn.training.records.binary import BinaryLayers
+from burn.training.records.metrics import TERMS
 from burn.training.records.writer import Record
 
 
@@ -162,7 +163,9 @@ class Monitor(L.Callback):
         if output is None or not self._processes.is_main:
             return
         seconds = time.perf_counter() - self._since
-        numbers = {name: float(value) for name, value in output.terms.items()}
+        terms = {name: float(value) for name, value in output.terms.items()}
+        numbers = {name: value for name, value in terms.items() if name in TERMS}
+        self._record.terms(step, {n: value for n, value in terms.items() if n not in TERMS})
         numbers["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
         numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
         numbers["effective_rank"] = effective_rank(output.features)

@@ -1,7 +1,8 @@
 """The numbers of a stage as CSV files, which stay consistent when a run is resumed.
 
 metrics.csv has a row for each measurement of the run, gradients.csv a row for each trained part at
-each measured step, and layers.csv a row for each binary layer at the end of each epoch.
+each measured step, and layers.csv a row for each binary layer at the end of each epoch. terms.csv
+has the terms of a plugin's method that have no column in metrics.csv.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ COLUMNS: tuple[str, ...] = (
     "images_per_second",
     "memory",
 )
+# The columns that a method's terms fill; other terms are written to terms.csv.
+TERMS = frozenset(
+    ("loss", "kl", "feature_similarity", "lambda", "distillation", "contrastive", "accuracy")
+)
+TERM_COLUMNS: tuple[str, ...] = ("step", "term", "value")
 GRADIENT_COLUMNS: tuple[str, ...] = ("step", "part", "norm")
 LAYER_COLUMNS: tuple[str, ...] = (
     "step",
@@ -47,7 +53,7 @@ LAYER_COLUMNS: tuple[str, ...] = (
     "activation_balance",
     "dead_channels",
 )
-_NAMES = {"part", "layer"}  # columns of text; all others are numbers
+_NAMES = {"part", "layer", "term"}  # columns of text; all others are numbers
 
 Row = Mapping[str, str | int | float]
 

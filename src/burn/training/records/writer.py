@@ -17,6 +17,7 @@ from burn.training.records.binary import LayerRow
 from burn.training.records.metrics import (
     GRADIENT_COLUMNS,
     LAYER_COLUMNS,
+    TERM_COLUMNS,
     MetricsFile,
     StepFile,
     read_metrics,
@@ -39,6 +40,7 @@ class Record:
         self._metrics = MetricsFile(folder / "metrics.csv")
         self._gradients = StepFile(folder / "gradients.csv", GRADIENT_COLUMNS)
         self._layers = StepFile(folder / "layers.csv", LAYER_COLUMNS)
+        self._terms = StepFile(folder / "terms.csv", TERM_COLUMNS)
         self._board: SummaryWriter | None = None
         self._silent = False
         self._excepthook: Any = None
@@ -52,6 +54,8 @@ class Record:
         with self._complaint():
             for file in (self._metrics, self._gradients, self._layers):
                 file.start(step)
+            if (self._folder / "terms.csv").is_file():
+                self._terms.start(step)
             self._silence_writer()
             self._board = SummaryWriter(str(self._folder), purge_step=step + 1)
             if not step and self._views is not None and self._views.is_file():
@@ -85,6 +89,18 @@ class Record:
         with self._complaint():
             self._metrics.append(step, epoch, numbers)
             self._draw(step, numbers)
+
+    def terms(self, step: int, terms: Mapping[str, float]) -> None:
+        """Write rows of terms.csv, which exists only if there are such terms."""
+        if not terms:
+            return
+        with self._complaint():
+            if not (self._folder / "terms.csv").is_file():
+                self._terms.start(0)
+            self._terms.append(
+                {"step": step, "term": name, "value": value} for name, value in terms.items()
+            )
+            self._draw(step, {f"term/{name}": value for name, value in terms.items()})
 
     def has(self, step: int, name: str) -> bool:
         """Return whether metrics.csv holds a number of this name for a step."""
