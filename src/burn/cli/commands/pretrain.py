@@ -42,7 +42,7 @@ def run(arguments: list[str], console: Console) -> None:
         "  burn pretrain --recipe burn_imagenet --data imagenet/train \\\n"
         "      --teacher resnet50:moco_v2_800ep.pth --out runs/imagenet\n"
         "  burn pretrain --resume --out runs/student\n"
-        "  burn pretrain --recipe burn_small --epochs 20 --burn.lam constant --print-config",
+        "  burn pretrain --recipe paper_small --epochs 20 --burn.lam constant --print-config",
     )
     parser.add_argument(
         "--recipe", type=str, default=None, help="name of a recipe; its settings are the defaults"
