@@ -301,6 +301,14 @@ class Texts(Photos):
             ),
             "contradict",
         ),
+        (lambda: burn.pretrain(3, data="digits", out="x"), "recipe is a int"),  # type: ignore[arg-type]
+        (lambda: burn.pretrain("demo", data="digits", out=None), "out is a NoneType"),  # type: ignore[arg-type]
+        (lambda: burn.pretrain("demo", data="digits", out="x", seed=0.5), "seed: expected int"),  # type: ignore[arg-type]
+        (lambda: burn.pretrain("demo", data="digits", out="x", device="tpu"), "device: expected"),  # type: ignore[arg-type]
+        (lambda: burn.pretrain("demo", data="digits", out="x", workers="a"), "workers: expected"),  # type: ignore[arg-type]
+        (lambda: burn.load(3), "checkpoint is a int"),  # type: ignore[arg-type]
+        (lambda: burn.evaluate("knn", None, train="digits", test="digits"), "model is a NoneType"),  # type: ignore[arg-type]
+        (lambda: burn.evaluate("knn", "x", train="digits", test="digits", seed="1"), "seed: exp"),  # type: ignore[arg-type]
         (
             lambda: burn.pretrain("burn_small", data="digits", out="x", teacher=nn.Flatten(0)),
             "teacher Flatten gives",

@@ -188,6 +188,9 @@ def pretrain(
     if resume and overwrite:
         raise UserError("resume and overwrite contradict each other: give one")
     named = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if not isinstance(named, Recipe):
+        raise UserError(f"recipe is a {type(recipe).__name__}: give a name or a burn.Recipe")
+    folder = _path(out, "out")
     name = recipe if isinstance(recipe, str) else "custom"
     source = None if isinstance(data, (str, Path)) else open_data(data)
     taught: Teacher | None = None
@@ -198,14 +201,23 @@ def pretrain(
     else:
         spec = None if teacher is None else str(teacher)
     called = str(data) if source is None else source.name
-    plan = RunPlan(name, named, called, spec, seed, max_steps)
-    cache = None if teacher_cache is None else str(expand(str(teacher_cache)))
-    machine = Machine(
-        device, workers, monitor_every, save_every, compile=compile, teacher_cache=cache
+    trained = {"recipe_name": name, "recipe": named, "data": called, "teacher": spec}
+    plan = from_plain(RunPlan, {**trained, "seed": seed, "max_steps": max_steps})
+    cache = None if teacher_cache is None else str(_path(teacher_cache, "teacher_cache"))
+    machine = from_plain(
+        Machine,
+        {
+            "device": device,
+            "workers": workers,
+            "monitor_every": monitor_every,
+            "save_every": save_every,
+            "compile": compile,
+            "teacher_cache": cache,
+        },
     )
     summaries = train_plan(
         plan,
-        expand(str(out)),
+        folder,
         machine,
         _console(progress),
         resume=resume,
@@ -214,7 +226,7 @@ def pretrain(
         source=source,
         teacher=taught,
     )
-    return Run(expand(str(out)), tuple(summaries))
+    return Run(folder, tuple(summaries))
 
 
 def load(checkpoint: str | Path) -> Backbone:
@@ -230,8 +242,9 @@ def load(checkpoint: str | Path) -> Backbone:
     Raises:
         UserError: The checkpoint cannot be read.
     """
-    if expand(str(checkpoint)).exists():
-        held = load_checkpoint(find_checkpoint(expand(str(checkpoint))))
+    path = _path(checkpoint, "checkpoint")
+    if path.exists():
+        held = load_checkpoint(find_checkpoint(path))
         backbone = backbone_from(held)
         backbone.checkpoint = Checkpoint({}, held.meta, held.origin)
         return backbone
@@ -273,7 +286,9 @@ def evaluate(
         raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOLS)}")
     config = from_plain(PROTOCOLS[protocol].config, settings)
     given = None
-    if isinstance(model, nn.Module):
+    if not isinstance(model, nn.Module):
+        _path(model, "model")
+    else:
         was_training = model.training
         given = _model_of(model)
         was_on = given.backbone.mean.device
@@ -285,14 +300,17 @@ def evaluate(
         str(data) if source is None else source.name
         for data, source in zip((train, test), sources, strict=True)
     ]
-    request = Request(
-        checkpoint=str(model) if given is None else given.name,
-        train=names[0],
-        test=names[1],
-        out=None if out is None else str(out),
-        seed=seed,
-        device=device,
-        workers=workers,
+    request = from_plain(
+        Request,
+        {
+            "checkpoint": str(model) if given is None else given.name,
+            "train": names[0],
+            "test": names[1],
+            "out": None if out is None else str(_path(out, "out")),
+            "seed": seed,
+            "device": device,
+            "workers": workers,
+        },
     )
     try:
         done = evaluate_checkpoint(
@@ -331,8 +349,18 @@ def pack(
     if held is None:
         raise UserError("pack takes a run's folder, a checkpoint, or what burn.load returned")
     network = copy.deepcopy(backbone).cpu().eval()  # leave the caller's network as it is
-    classifier = read_head(expand(str(head)), backbone) if isinstance(head, (str, Path)) else head
-    return pack_network(network, held, expand(str(out)), classifier, {})
+    if head is None or isinstance(head, Classifier):
+        classifier = head
+    else:
+        classifier = read_head(_path(head, "head"), backbone)
+    return pack_network(network, held, _path(out, "out"), classifier, {})
+
+
+def _path(value: Any, name: str) -> Path:
+    """Return an argument as a path with ~ replaced, or raise UserError if it is none."""
+    if not isinstance(value, (str, Path)):
+        raise UserError(f"{name} is a {type(value).__name__}: give a path")
+    return expand(str(value))
 
 
 def _console(progress: bool) -> Console:

@@ -3,67 +3,34 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from burn.cli.main import main
 from burn.training.records.metrics import read_metrics
-
-METHOD = """
-import burn
-from torch import nn
-
-@burn.register_method("mine")
-class Mine(burn.Method):
-    num_views = 1
-
-    def __init__(self, backbone):
-        super().__init__()
-        self.backbone = backbone
-        self.head = nn.Linear(backbone.num_features, 4)
-
-    def parts(self):
-        return {parts}
-
-    {more}
-
-    def forward(self, batch, progress):
-        features = self.backbone(batch.views[0])
-        loss = self.head(features).square().mean()
-        return burn.StepOutput(loss, {terms}, features.detach())
-"""
-PARTS = '[burn.Part("backbone", self.backbone, True), burn.Part("head", self.head, True)]'
-TERMS = '{"loss": loss.detach()}'
-PROTOCOL = """
-from dataclasses import dataclass
-
-import burn
-
-@dataclass(frozen=True)
-class Config:
-    scale: float = 1.0
-
-@burn.register_protocol("mine", config=Config)
-def mine(context, settings, console):
-    {body}
-"""
+from plugin_texts import PROTOCOL, method_text, write
 
 
-def write(folder: Path, name: str, text: str) -> str:
-    (folder / name).write_text(text)
-    return str(folder / name)
-
-
-def pretrain(folder: Path, name: str, **text: str) -> tuple[int, Path]:
-    plugin = write(
-        folder, f"{name}.py", METHOD.format(**{"parts": PARTS, "more": "", "terms": TERMS} | text)
-    )
+def pretrain(folder: Path, name: str, options: Sequence[str] = (), **text: str) -> tuple[int, Path]:
+    plugin = write(folder, f"{name}.py", method_text(**text))
     out = folder / "run"
     words = ["--recipe", "demo", "--data", "digits", "--max-steps", "2", "--batch-size", "16"]
     small = ["--workers", "0", "--backbone.width", "0.125", "--monitor-every", "1"]
     return main(
-        ["pretrain", "--import", plugin, "--method", "mine", *words, *small, "--out", str(out)]
+        [
+            "pretrain",
+            "--import",
+            plugin,
+            "--method",
+            "mine",
+            *words,
+            *small,
+            *options,
+            "--out",
+            str(out),
+        ]
     ), out
 
 
@@ -88,6 +55,58 @@ def test_a_method_that_would_lose_something_is_refused_before_its_first_step(
     assert status == 2
     assert said in capsys.readouterr().err
     assert not list(out.glob("**/*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ({"output": "None"}, "forward must return a burn.StepOutput, got a NoneType"),
+        ({"output": "burn.StepOutput(loss, None, features.detach())"}, "terms of the StepOutput"),
+        ({"terms": '{"aux": 1.0}'}, "aux must be a scalar tensor, got 1.0"),
+        ({"terms": '{"aux": features.detach()}'}, "aux must be a scalar tensor, got shape (16, "),
+        ({"loss": "features.square()"}, "loss must be a scalar tensor, got shape (16, "),
+        ({"output": "burn.StepOutput(loss, {}, loss.detach())"}, "features must be the backbone's"),
+        ({"output": "burn.StepOutput(loss, {}, None)"}, "got NoneType"),
+    ],
+    ids=["none", "terms", "number", "vector", "loss", "features", "nothing"],
+)
+def test_an_output_of_another_kind_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: dict[str, str], said: str,
+    request: pytest.FixtureRequest,
+):  # fmt: skip
+    status, out = pretrain(tmp_path, f"output_{request.node.callspec.id}", **text)
+    assert status == 2
+    assert said in capsys.readouterr().err
+    assert not list(out.glob("**/*.safetensors"))
+
+
+def test_a_run_whose_every_step_is_skipped_learns_nothing_and_saves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    loss = 'self.head(features).mean() * float("nan")'
+    options = ["--on-nonfinite", "skip:10"]
+    status, out = pretrain(tmp_path, "never_finite", options, loss=loss)
+    assert status == 2
+    assert "nothing was learned or saved" in capsys.readouterr().err
+    assert not list(out.glob("*.safetensors"))
+
+
+def test_a_plugin_that_changes_before_a_run_is_resumed_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], forget: Callable[[], None]
+):
+    changes = "mine_changes.py has changed since the run began"
+    assert pretrain(tmp_path, "mine_changes")[0] == 0
+    for more, told in (("", False), ("# a remark", True)):
+        forget()
+        (tmp_path / "run" / "stage1.safetensors").unlink()
+        assert pretrain(tmp_path, "mine_changes", ["--resume"], more=more)[0] == 0
+        assert (changes in capsys.readouterr().err) == told
+
+
+def test_two_plugins_that_register_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    files = [write(tmp_path, f"{name}_of_two.py", method_text()) for name in ("one", "other")]
+    assert main(["info", "reactnet_a", *(f"--import={file}" for file in files)]) == 2
+    assert f"method mine is already registered by {files[0]}" in capsys.readouterr().err
 
 
 def test_terms_of_a_method_of_its_own_are_kept(tmp_path: Path):
@@ -137,8 +156,8 @@ def test_a_plugin_that_exits_is_an_error(
 def test_a_method_may_not_have_the_name_of_a_compared_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    text = METHOD.format(parts=PARTS, more="", terms=TERMS).replace('"mine"', '"paper"')
-    assert main(["info", "reactnet_a", "--import", write(tmp_path, "paper_plugin.py", text)]) == 2
+    plugin = write(tmp_path, "paper_plugin.py", method_text("paper"))
+    assert main(["info", "reactnet_a", "--import", plugin]) == 2
     assert "method paper is a model of burn compare" in capsys.readouterr().err
 
 
@@ -156,3 +175,18 @@ def test_the_command_that_resumes_has_what_a_configuration_said(
     assert main([*words, "--config", config, "--compile", "--out", str(tmp_path / "a b")]) == 0
     options = "--on-nonfinite skip:3 --max-bad 1% --compile"
     assert said == [f"burn pretrain --resume --out '{tmp_path}/a b' {options}"]
+
+
+def test_a_campaign_goes_on_after_a_fault_of_a_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    plugin = write(tmp_path, "faulty_plugin.py", method_text(loss="features.no_such()"))
+    command = [
+        "compare", "--import", plugin, "--methods", "mine,simclr", "--data", "digits", "--test",
+        "digits", "--budget", "256", "--out", str(tmp_path / "out"),
+        "--linear.epochs", "1", "--linear.lr", "0.1",
+    ]  # fmt: skip
+    assert main(command) == 2
+    assert "mine-seed0: " in (said := capsys.readouterr().err)
+    assert "AttributeError" in said
+    assert list((tmp_path / "out" / "simclr-seed0").glob("*.jsonl"))

@@ -18,37 +18,11 @@ from burn.cli.main import main
 from burn.core.plugins import load_installed, load_plugin
 from burn.methods.registry import METHODS, build_method, find_method
 from networks import tiny_reactnet
-
-METHOD = """
-import burn
-
-@burn.register_method("{name}")
-class Mine(burn.Method):
-    num_views = 1
-
-    def __init__(self, backbone):
-        super().__init__()
-        self.backbone = backbone
-
-    def parts(self):
-        return [burn.Part("backbone", self.backbone, trained=True)]
-
-    def forward(self, batch, progress):
-        features = self.backbone(batch.views[0])
-        loss = {loss}
-        return burn.StepOutput(loss, {{"loss": loss.detach()}}, features.detach())
-"""
+from plugin_texts import method_text, write
 
 
-def write(folder: Path, name: str, text: str) -> str:
-    file = folder / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    return str(file)
-
-
-def method(folder: Path, name: str = "mine", loss: str = "features.square().mean()") -> str:
-    return write(folder, f"{name}_plugin.py", METHOD.format(name=name, loss=loss))
+def method(folder: Path, name: str = "mine", **text: str) -> str:
+    return write(folder, f"{name}_plugin.py", method_text(name, **text))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +35,8 @@ def method(folder: Path, name: str = "mine", loss: str = "features.square().mean
         ("random.py", "x = 1", "random is also the name of another module, in .*rename the file"),
         ("my-method.py", "x = 1", "only letters, digits and _"),
         ("plugin.txt", "x = 1", "is not a Python file"),
-        ("plugin_e.py", METHOD.format(name="burn", loss=0), "burn is one of burn's own"),
-        ("plugin_f.py", METHOD.format(name="My Method", loss=0), "use lower-case letters"),
+        ("plugin_e.py", method_text("burn"), "burn is one of burn's own"),
+        ("plugin_f.py", method_text("My Method"), "use lower-case letters"),
     ],
 )
 def test_a_file_that_is_no_plugin(tmp_path: Path, name: str, text: str, said: str):
@@ -76,6 +50,7 @@ def test_a_file_that_is_no_plugin(tmp_path: Path, name: str, text: str, said: st
     [
         ("no/such.py", "there is no such file"),
         ("", "--import is empty"),
+        ("json", "registers nothing"),
         ("no_such_module", "Python finds no module of that name"),
         ("x y", "give a Python file or a module's name"),
         (".", "give a Python file or a module's name"),
@@ -94,7 +69,7 @@ def test_a_folder_is_no_plugin(tmp_path: Path):
 
 def test_a_plugin_imports_what_stands_beside_it(tmp_path: Path):
     write(tmp_path, "beside_it.py", "NAME = 'neighbour'")
-    text = METHOD.format(name="mine", loss=0).replace('"mine"', "beside_it.NAME")
+    text = method_text("mine").replace('"mine"', "beside_it.NAME")
     load_plugin(write(tmp_path, "with_neighbour.py", f"import beside_it\n{text}"))
     assert find_method("neighbour").plugin is not None
 
@@ -253,7 +228,7 @@ def test_a_plugin_by_two_names_or_imported_before(tmp_path: Path, monkeypatch: p
 
 def test_installed_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """One that works, and one that does not, which stops nothing."""
-    write(tmp_path, "installed_good.py", METHOD.format(name="installed", loss=0))
+    write(tmp_path, "installed_good.py", method_text("installed"))
     monkeypatch.syspath_prepend(tmp_path)
     from importlib.metadata import EntryPoint
 
@@ -280,7 +255,12 @@ def test_a_fault_in_a_plugin_names_its_line(
     out = tmp_path / "run"
     assert main([*command, "--data", "digits", "--out", str(out), "--max-steps", "1"]) == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"{name} line 17: AttributeError" in said
+    line = (
+        method_text(loss="features.no_such()")
+        .splitlines()
+        .index("        loss = features.no_such()")
+    )
+    assert f"{name} line {line + 1}: AttributeError" in said
     assert "report it" not in said
 
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from burn.campaigns.jobs import Job
 from burn.core.errors import Interrupted, UserError, listed
 from burn.core.files import Busy
-from burn.core.plugins import imports, load_plugin
+from burn.core.plugins import fault_in_plugin, imports, load_plugin
 from burn.runtime.compute import Device, default_workers, torch_device
 from burn.runtime.signals import StopRequest
 from burn.runtime.streams import SafeStream
@@ -64,8 +64,11 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
         except Busy:
             busy.append(job)
             console.print(f"{job.name}: skipped, another burn process is using it")
-        except UserError as error:
-            failed.append(f"{job.name}: {error}")
+        except Exception as error:
+            fault = str(error) if isinstance(error, UserError) else fault_in_plugin(error)
+            if fault is None:
+                raise
+            failed.append(f"{job.name}: {fault}")
             console.print(failed[-1], style="bold red")
     return failed + _still_busy(busy)
 

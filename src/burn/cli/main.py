@@ -20,9 +20,9 @@ from importlib.metadata import version
 from rich.console import Console
 
 from burn.cli.shared import one_line
-from burn.core.errors import Interrupted, ReportedByMain, UserError, printable, shortened
+from burn.core.errors import Interrupted, ReportedByMain, UserError, listed, printable, shortened
 from burn.core.inputs import last_opened
-from burn.core.plugins import fault_in_plugin, load_installed, load_plugin
+from burn.core.plugins import all_plugins, fault_in_plugin, load_installed, load_plugin
 from burn.runtime.launch import end_with_launcher
 from burn.runtime.streams import safe_streams
 
@@ -126,9 +126,8 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
         parts = (error.strerror or error, error.filename)
         return ": ".join(str(part) for part in parts if part), 2
     command = " ".join(["burn", *arguments[:1]])
-    if place := fault_in_plugin(error):
-        what = shortened(printable(f"{type(error).__name__}: {error}"), 200)
-        return f"{place}: {what}; set BURN_DEBUG=1 for the traceback", 1
+    if fault := fault_in_plugin(error):
+        return f"{fault}; set BURN_DEBUG=1 for the traceback", 1
     file = f" (the last file opened was {opened})" if (opened := last_opened()) else ""
     text = shortened(printable(str(error)), 90)
     if isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__}: {error}"):
@@ -137,6 +136,8 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
         name = shortened(printable(ascii(error.object)), 90)
         return f"{name} has characters that this locale cannot name: set LC_ALL=C.UTF-8", 2
     what = f"internal error in {command}{file}: {type(error).__name__}: {text}"
+    if plugins := all_plugins():
+        return f"{what}; perhaps a fault of {listed(plugins)}; BURN_DEBUG=1 shows the traceback", 1
     return f"{what}; set BURN_DEBUG=1 for the traceback, and report it", 1
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -156,7 +156,13 @@ class Parser(jsonargparse.ArgumentParser):
                 expanded += self._configured(value)
             elif value is None:
                 raise UserError(f"{_hyphenated(name)} lacks its value: see {self.prog} --help")
+            elif not value:
+                raise UserError(
+                    f"{_hyphenated(name)} is empty, perhaps because a variable is not set: give a "
+                    "value, or leave the option out"
+                )
             else:
+                value = "~/" if value == "~" else value  # YAML would read ~ as null
                 if _type_of(action) not in (str, str | None):
                     _check_syntax(_hyphenated(name), value)
                 expanded.append(f"{name}={value}")
@@ -191,8 +197,17 @@ class Parser(jsonargparse.ArgumentParser):
             )
         return given
 
-    def read(self, arguments: Sequence[str]) -> jsonargparse.Namespace:
+    def read(
+        self,
+        arguments: Sequence[str],
+        check: Callable[[jsonargparse.Namespace], object] = lambda options: None,
+    ) -> jsonargparse.Namespace:
         """Parse the arguments.
+
+        Args:
+            arguments: The words after the command.
+            check: Called with the options before --print-config prints them; it raises UserError
+                for options that cannot be used.
 
         Raises:
             UserError: An option is unknown, in which case the message names the nearest one, or a
@@ -211,6 +226,7 @@ class Parser(jsonargparse.ArgumentParser):
         for name, value in _flatten(options.as_dict()).items():
             _check_value(_hyphenated(f"--{name}"), value)
         if prints:
+            check(options)
             print(dump_configuration(self._without_switches(options.as_dict())), end="")
             raise SystemExit(0)
         return options
@@ -251,6 +267,9 @@ class Parser(jsonargparse.ArgumentParser):
         extra = message.partition("nrecognized arguments: ")[2]
         if extra:
             return f"unexpected argument {shortened(extra)}: see {self.prog} --help"
+        switch = re.search(r"argument (--\S+): ignored explicit argument", message)
+        if switch:
+            return f"{_hyphenated(switch[1])} is a switch: give it without a value"
         lacking = message.partition("the following arguments are required: ")[2].strip()
         if not lacking:
             return _readable(message)

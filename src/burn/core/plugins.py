@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -47,14 +47,17 @@ class _Loaded:
 _loaded: dict[str, _Loaded] = {}  # by the value of --import
 _installed: dict[str, str | None] = {}  # entry points to their files
 _loading: list[Plugin] = []
-_registered: list[Plugin] = []  # one entry for each part
+_registered: list[str] = []  # the module of each part
 
 
 def registering(module: str) -> Plugin:
-    """Return the plugin that registers a part now: the one being loaded, or the module itself."""
-    plugin = _loading[-1] if _loading else Plugin(module)
-    _registered.append(plugin)
-    return plugin
+    """Return the plugin that registers a part now: the one being loaded, or the module itself.
+
+    Args:
+        module: Name of the module that registers the part.
+    """
+    _registered.append(module)
+    return _loading[-1] if _loading else Plugin(module)
 
 
 def imports() -> tuple[str, ...]:
@@ -99,7 +102,8 @@ def load_plugin(name: str) -> None:
         raise UserError(f"--import {name}: {_described(error, str(path))}") from error
     finally:
         _loading.pop()
-    if len(_registered) == before and not there_before:
+    earlier = there_before and any(f"{one}.".startswith(f"{module}.") for one in _registered)
+    if len(_registered) == before and not earlier:
         raise UserError(
             f"--import {name} registers nothing: decorate a class with burn.register_method, "
             "burn.register_backbone or burn.register_protocol"
@@ -125,13 +129,23 @@ def load_installed(warn: Callable[[str], None]) -> None:
 
 
 def fault_in_plugin(error: BaseException) -> str | None:
-    """Return the innermost line of a plugin in an exception's traceback, or None."""
+    """Return the innermost line of a plugin in an exception's traceback and the exception, or None.
+
+    Args:
+        error: An exception that is not a UserError.
+    """
     files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
     files |= {file: name for name, file in _installed.items() if file}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in files:
-            return f"{files[frame.filename]} line {frame.lineno}"
+            what = shortened(printable(f"{type(error).__name__}: {error}"), 200)
+            return f"{files[frame.filename]} line {frame.lineno}: {what}"
     return None
+
+
+def all_plugins() -> list[str]:
+    """Return the names of all plugins that are loaded, for the message of an unforeseen error."""
+    return [*_loaded, *_installed]
 
 
 def require_plugins(needed: Any, kind: str, known: Mapping[str, Any], what: str) -> None:
@@ -163,6 +177,23 @@ def describe_plugin(kind: str, name: str, plugin: Plugin | None) -> list[dict[st
     return [{"kind": kind, "name": name, "import": plugin.name, "sha256": plugin.sha256}]
 
 
+def changed_plugins(before: Any, now: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each plugin whose file has changed since a run began.
+
+    Args:
+        before: What run.json says of its plugins, as `describe_plugin` gives it; it is not trusted.
+        now: The same of the plugins that are loaded.
+    """
+    known = [one for one in before if isinstance(one, dict)] if isinstance(before, list) else []
+    hashes = {(one.get("kind"), one.get("name")): one.get("sha256") for one in known}
+    return [
+        f"{one['kind']} {one['name']}: {one['import']} has changed since the run began, so the "
+        "result may differ from that of a run with either version"
+        for one in now
+        if one["sha256"] != hashes.get((one["kind"], one["name"]))
+    ]
+
+
 def resolve(of: Any) -> Any:
     """Import what a table names as MODULE:NAME, and return anything else as it is."""
     if not isinstance(of, str):
@@ -189,7 +220,8 @@ def check_config(kind: str, name: str, config: Any) -> None:
 def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
     """Return the name of a part that is being registered, if it may have it.
 
-    A plugin's part may be registered again, as when a notebook's cell is run again.
+    A plugin's part may be registered again, as when a notebook's cell is run again, but not by
+    another plugin that is being loaded.
 
     Args:
         kind: Kind of the part, for the message.
@@ -197,12 +229,17 @@ def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
         taken: Registered parts by name.
 
     Raises:
-        UserError: The name is not a lower-case identifier, or belongs to one of burn's own parts.
+        UserError: The name is not a lower-case identifier, or belongs to one of burn's own parts or
+            of another plugin's.
     """
     if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
         raise UserError(f"{kind} {shortened(str(name))!r}: use lower-case letters, digits and _")
     if name in taken and taken[name].plugin is None:
         raise UserError(f"{kind} {name} is one of burn's own: choose another name")
+    if name in taken and _loading and taken[name].plugin != _loading[-1]:
+        raise UserError(
+            f"{kind} {name} is already registered by {taken[name].plugin.name}: choose another name"
+        )
     return name
 
 

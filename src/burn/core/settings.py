@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -46,6 +47,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if is_dataclass(hint):
         return from_plain(hint, value, name)  # type: ignore[arg-type]
     value = tuple(value) if isinstance(value, list) else value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)  # NumPy's integers, too
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 1e300 else math.inf
     if not _fits(hint, value):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from burn.core.errors import UserError, listed, shortened
@@ -237,7 +238,33 @@ def build_method(
     method = cast("Method", entry.load()(backbone, **given))
     if entry.plugin is not None:
         _check_method(entry, method)
+        method.register_forward_hook(partial(_check_output, name))
     return method
+
+
+def _check_output(name: str, method: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Raise UserError where a plugin's method returns something else than it must for a batch."""
+    from torch import Tensor
+
+    from burn.methods.base import StepOutput
+
+    if not isinstance(output, StepOutput):
+        raise UserError(
+            f"method {name}: forward must return a burn.StepOutput, got a {type(output).__name__}"
+        )
+    if not isinstance(output.terms, Mapping):
+        raise UserError(f"method {name}: terms of the StepOutput must be a dict of tensors")
+    for what, value in {"loss": output.loss, **output.terms}.items():
+        if not isinstance(value, Tensor) or value.ndim:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise UserError(f"method {name}: {what} must be a scalar tensor, got {shortened(got)}")
+    expected = (len(inputs[0].indices), method.backbone.num_features)
+    found = tuple(output.features.shape) if isinstance(output.features, Tensor) else None
+    if found != expected:
+        got = type(output.features).__name__ if found is None else f"shape {found}"
+        raise UserError(
+            f"method {name}: features must be the backbone's, of shape {expected}, got {got}"
+        )
 
 
 _PARTS = {"head": "projection head", "classifier": "classifier"}

@@ -31,8 +31,9 @@ class PretrainModule(L.LightningModule):
     Attributes:
         output: The method's output for the last micro-batch, or None if that had too few images.
         batch: The last micro-batch.
-        learned: Whether any micro-batch of the stage had enough images.
-        learned_in_step: The same for the micro-batches since the last optimizer step.
+        learned: Whether any optimizer step of the stage has changed the weights.
+        learned_in_step: Whether any micro-batch since the last optimizer step had enough images,
+            and no loss or gradient of that step has been found not finite.
         terms_of_step: Sums of the loss and its terms over the micro-batches since the last
             optimizer step.
     """
@@ -81,7 +82,7 @@ class PretrainModule(L.LightningModule):
         output: StepOutput = self.method(batch, self.progress)
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
-        self.output, self.learned, self.learned_in_step = output, True, True
+        self.output, self.learned_in_step = output, True
         for name, term in {"loss": output.loss.detach(), **output.terms}.items():
             self.terms_of_step[name] = self.terms_of_step.get(name, 0) + term
         return output.loss
@@ -114,6 +115,7 @@ class PretrainModule(L.LightningModule):
         progress = self.progress
         super().optimizer_step(*arguments, **named)
         self.method.after_step(progress)
+        self.learned = self.learned or self.learned_in_step
         self.learned_in_step = False
         self.terms_of_step = {}
 

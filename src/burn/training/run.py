@@ -125,7 +125,8 @@ def _train(run: PreparedRun, out: Path, *, resume: bool, overwrite: bool) -> lis
 
         def prepare() -> None:
             held.enter_context(locked(out))
-            open_folder(out, run.described, resume=resume, overwrite=overwrite)
+            for remark in open_folder(out, run.described, resume=resume, overwrite=overwrite):
+                run.console.print(remark, style="yellow", markup=False, highlight=False)
 
         run.processes.run_on_main(prepare)
         if not all(run.processes.gather(appears(out / RUN_FILE))):

@@ -17,7 +17,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.files import remove_unfinished, write_text
 from burn.core.inputs import read_json
-from burn.core.plugins import describe_plugin, require_plugins
+from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
@@ -141,7 +141,9 @@ def appears(file: Path) -> bool:
     return file.is_file()
 
 
-def open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+def open_folder(
+    out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool
+) -> list[str]:
     """Prepare the folder of a run: check it, empty it or keep its run, and write run.json.
 
     Args:
@@ -149,6 +151,9 @@ def open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite
         described: The run, as `describe_run` describes it.
         resume: Continue the run in the folder if there is one.
         overwrite: Delete the run in the folder if there is one.
+
+    Returns:
+        Remarks on a resumed run, a line each.
 
     Raises:
         UserError: The folder holds other files, or a run that is neither to be resumed nor
@@ -158,8 +163,9 @@ def open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite
         remove_unfinished(folder)
     if resume and ((out / RUN_FILE).exists() or not any(out.iterdir())):
         if (out / RUN_FILE).exists():
-            _check_same(read_run_file(out), described, out)
-            return
+            stored = read_run_file(out)
+            _check_same(stored, described, out)
+            return changed_plugins(stored.get("plugins"), described.get("plugins", []))
     elif any(out.iterdir()):
         if not (out / RUN_FILE).is_file():
             raise UserError(f"--out {out} is not empty and holds no run: give another folder")
@@ -171,6 +177,7 @@ def open_folder(out: Path, described: dict[str, Any], *, resume: bool, overwrite
         write_text(out / RUN_FILE, json.dumps(named, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
+    return []
 
 
 def _remove_run(out: Path) -> None:

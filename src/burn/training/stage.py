@@ -237,7 +237,10 @@ class Stage:
         run, recipe = self._run, self._run.plan.recipe
         weights = module.method.weights()
         if not module.learned:
-            run.fail("no batch held two readable images: nothing was learned or saved")
+            run.fail(
+                "no batch held two readable images and had a finite loss: nothing was learned or "
+                "saved"
+            )
         finite = all(bool(torch.isfinite(t).all()) for t in weights.values())
         # In all processes, since each has its own statistics of BN.
         if run.processes.all_reduce_max(float(not finite)):

@@ -38,7 +38,10 @@ def run(arguments: list[str], console: Console) -> None:
 
     protocol = arguments[0] if arguments else "--help"
     if protocol not in (*PROTOCOLS, "-h", "--help"):
-        raise UserError(f"unknown protocol {protocol!r}: give {', '.join(PROTOCOLS)} first")
+        raise UserError(
+            f"unknown protocol {protocol!r}: give {', '.join(PROTOCOLS)} first "
+            "(--import FILE adds your own)"
+        )
     parser = Parser("evaluate PROTOCOL CHECKPOINT", _EVALUATE, _EVALUATE_EXAMPLES)
     parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
     parser.add_argument(

@@ -100,7 +100,13 @@ def run(arguments: list[str], console: Console) -> None:
     resize = _resize_of_views(parser, expanded, recipe)
     if resize is not None:
         parser.set_defaults({"views.resize": resize})
-    options = parser.read(expanded)
+
+    def recipe_of(options: Any) -> Recipe:
+        chosen = from_plain(Recipe, parser.fields_of(options)).without_foreign_strides(recipe)
+        chosen.check()
+        return chosen
+
+    options = parser.read(expanded, recipe_of)
     machine = machine_of(options)
     if not options.recipe:
         raise UserError("give --recipe, for example burn_small: see burn pretrain --help")
@@ -110,9 +116,8 @@ def run(arguments: list[str], console: Console) -> None:
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one")
     given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
-    chosen = from_plain(Recipe, parser.fields_of(options)).without_foreign_strides(recipe)
+    chosen = recipe_of(options)
     plan = from_plain(RunPlan, {**given, "recipe_name": options.recipe, "recipe": chosen})
-    plan.recipe.check()
     machine.check()
     _launch(arguments, options.devices, options.num_nodes)
     from burn.training.run import train_plan
