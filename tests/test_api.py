@@ -86,6 +86,7 @@ def test_a_run_is_trained_loaded_evaluated_and_packed(run: burn.Run, tmp_path: P
     assert (tmp_path / "student.bnn").stat().st_size == done.bytes
     for shown in (run, found):
         assert "<table>" in shown._repr_html_()
+        assert len(repr(shown)) < 300
 
 
 def test_numbers_are_the_commands(run: burn.Run, tmp_path: Path):

@@ -64,6 +64,10 @@ class Run:
         """The trained network, in eval mode."""
         return load(self.out)
 
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{s.precision.value} {s.steps} steps" for s in self.stages)
+        return f"Run({self.out}: {stages})"
+
     def _repr_html_(self) -> str:
         rows = [
             (
@@ -100,6 +104,13 @@ class Evaluation(Evaluated):
 
     def __getitem__(self, metric: str) -> float:
         return self.numbers[metric]
+
+    def __repr__(self) -> str:
+        model = self.results[0].model if self.results else "no results"
+        numbers = ", ".join(
+            f"{number_name(r.protocol, r.metric)} {r.value:.1f}" for r in self.results
+        )
+        return f"Evaluation({model}: {numbers})"
 
     def _repr_html_(self) -> str:
         rows = [(number_name(r.protocol, r.metric), f"{r.value:.1f} %") for r in self.results]

@@ -305,6 +305,8 @@ def test_protocols_may_be_added_to_what_is_trained(compared: Path):
     found = {(r.model, r.protocol, r.metric) for r in results}
     for model in ("supervised", "random weights"):
         assert {(model, "semi", "10% top1"), (model, "transfer", "top1")} <= found
+    header = (compared / "comparison.md").read_text().splitlines()[0]
+    assert header.startswith("|  | kNN | linear | semi 10% | transfer | seeds |")
     trained = [r for r in results if r.model == "supervised"]
     assert len({json.dumps(r.settings["pretraining"]) for r in trained}) == 1
     assert all(r.right for r in trained if r.metric.endswith("top1"))
@@ -326,6 +328,7 @@ def test_few_shots_are_evaluated_for_teachers_too(compared: Path, monkeypatch: p
     results, _ = run(compared, ["supervised"], more=More("svm"))
     shots = {(r.model, r.metric) for r in results if r.protocol == "svm"}
     assert {("supervised", "k=16 mAP cv"), ("random weights", "k=16 mAP cv")} <= shots
+    assert "| svm k=16 mAP |" in (compared / "comparison.md").read_text().splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,18 @@ def test_a_learning_rate_for_another_batch_size_is_called_so():
     assert "square-root scaling gives --optim.lr 0.002" in caution(adam, adam, "burn_small", 8)
 
 
+def test_settings_of_classifiers_that_are_not_there_are_called_so():
+    meant = find_recipe("burn_small")
+    assert meant.burn.classifier == "none"
+    changed = replace(meant, burn=replace(meant.burn, lam="constant", temperature=0.3))
+    assert start.classifier_caution(changed, meant).startswith(
+        "--burn.lam, --burn.temperature without effect: --burn.classifier is none"
+    )
+    assert start.classifier_caution(meant, meant) == ""
+    there = replace(changed, burn=replace(changed.burn, classifier="frozen"))
+    assert start.classifier_caution(there, meant) == ""
+
+
 def test_a_run_with_a_changed_batch_warns(teacher: Path, tmp_path: Path):
     recipe = replace(tiny.student_recipe(), stages=1)
     text = io.StringIO()

@@ -36,7 +36,7 @@ class Ablation:
     """Settings that all variants share.
 
     Attributes:
-        data: images with labels to learn from; the labels are only used for evaluation.
+        data: images to learn from, with labels, which only evaluation uses.
         test: images with labels to evaluate on.
         budget: images that each variant sees in all of its stages together; the views of an image
             count once. Variants named double see twice as many.
@@ -183,6 +183,7 @@ def ablate(
     if results:
         show(results)
         write_text(execution.out / "ablation.md", ablation_markdown(results))
+        console.print(f"-> {execution.out / 'ablation.md'}")
     refuse_failed(failed, execution.out)
     return results
 

@@ -209,5 +209,6 @@ def compare(
         show(results)
         write_text(execution.out / "comparison.md", comparison_markdown(results))
         comparison_picture(results, execution.out / "comparison.svg")
+        console.print(f"-> {execution.out / 'comparison.md'} and comparison.svg")
     refuse_failed(failed, execution.out)
     return results

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -81,7 +83,7 @@ def _run_demo(
             console,
             resume=begun and not overwrite,
             overwrite=overwrite,
-            resume_command=f"burn demo --out {out} --seed {seed}",
+            resume_command=f"{_program()} demo --out {out} --seed {seed}",
         )
     console.rule("evaluation on 360 held-out digits")
     results = _evaluate(teacher, student, out, seed, console)
@@ -153,3 +155,8 @@ def _shipped_lines(file: Path, packed: Packed, run: DeviceRun) -> list[str]:
         f"  {run.image_ms:.3f} ms an image on one thread, PyTorch {run.torch_ms:.2f} ms: "
         f"{run.torch_ms / run.image_ms:.0f} times faster; loaded in {run.load_ms:.0f} ms",
     ]
+
+
+def _program() -> str:
+    """Return how a shell finds the command: `make demo` runs one that is not on the PATH."""
+    return "burn" if shutil.which("burn") else str(Path(sys.argv[0]))

@@ -47,7 +47,12 @@ class Parser(jsonargparse.ArgumentParser):
         self._num_shown_groups: int | None = None
         # Only for help: `main` handles --import before a command is parsed, because plugins add
         # options.
-        self.add_argument("--import", type=str, default=None, help=argparse.SUPPRESS)
+        self.add_argument(
+            "--import",
+            type=str,
+            default=None,
+            help="Python file or module that adds methods, backbones, protocols or recipes",
+        )
 
     def add_options(self, config: type, *names: str, skip: Sequence[str] = ()) -> None:
         """Add an option for fields of a dataclass, with its types, defaults and `Attributes:`.

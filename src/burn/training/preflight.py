@@ -29,8 +29,8 @@ def check_plan(plan: RunPlan) -> None:
     if needs_teacher and not plan.teacher:
         recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
         raise UserError(
-            f"method {method} needs a teacher: --teacher ARCHITECTURE:FILE, or a run of a teacher "
-            f"recipe such as {recipe}"
+            f"method {method} needs a teacher: --teacher lite0, ARCHITECTURE:FILE, or a run of a "
+            f"teacher recipe such as {recipe}"
         )
     if not needs_teacher and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")

@@ -33,6 +33,7 @@ from burn.training.run_dir import RUN_FILE, appears, check_stage, make_folder, o
 from burn.training.stage import Stage, StageSummary, summary_of
 from burn.training.start_summary import (
     cache_line,
+    classifier_caution,
     expected_time,
     learning_rate_caution,
     start_summary,
@@ -182,8 +183,8 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False)
     caution = learning_rate_caution(recipe, run.named, run.plan.recipe_name, steps.batch_size)
-    if caution:
-        console.print(caution, style="yellow", markup=False, highlight=False)
+    for line in filter(None, (caution, classifier_caution(recipe, run.named))):
+        console.print(line, style="yellow", markup=False, highlight=False)
     method = run.make_method(recipe.precisions()[0])
     known = 0.0
     if run.cache is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from burn.core.errors import printable
+from burn.core.errors import listed, printable
 from burn.core.types import Batch, Known
 from burn.data.base import Source
 from burn.data.formats.folder import Folder, skipped_files
@@ -157,6 +157,30 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
         f"but these have {batch_size} images: {rule} scaling gives --optim.lr "
         f"{recipe.optim.lr * factor:.2g}"
     )
+
+
+def classifier_caution(recipe: Recipe, meant: Recipe) -> str:
+    """Return a warning if settings of BURN's classifiers were changed but there are none, or "".
+
+    Args:
+        recipe: The recipe of the run.
+        meant: The recipe before the user changed its fields.
+    """
+    if recipe.method != "burn" or recipe.burn.classifier != "none":
+        return ""
+    unused = [
+        f"--burn.{name.replace('_', '-')}"
+        for name in _OF_CLASSIFIERS
+        if getattr(recipe.burn, name) != getattr(meant.burn, name)
+    ]
+    if not unused:
+        return ""
+    return f"{listed(unused)} without effect: --burn.classifier is none, so FS is the whole loss"
+
+
+_OF_CLASSIFIERS = (
+    "lam", "lam_start", "lam_end", "temperature", "kl_direction", "num_classes", "hidden",
+)  # fmt: skip
 
 
 def cache_line(

@@ -45,20 +45,22 @@ def run(arguments: list[str], console: Console) -> None:
         "  burn pretrain --recipe paper_small --epochs 20 --burn.lam constant --print-config",
     )
     parser.add_argument(
-        "--recipe", type=str, default=None, help="name of a recipe; its settings are the defaults"
+        "--recipe",
+        type=str,
+        default=None,
+        help="name of a recipe; --recipe NAME --help shows its settings as defaults",
     )
     parser.add_argument(
         "--data",
         type=str,
         default=None,
-        help="folder of images at any depth, parquet with encoded images, CIFAR folder, digits, or "
-        "stream:PATH of tar or parquet shards",
+        help="folder of images, parquet file, CIFAR folder, digits, or stream:PATH of shards",
     )
     parser.add_argument(
         "--teacher",
         type=str | None,
         default=None,
-        help="PATH, ARCHITECTURE:FILE or hub:NAME, see above",
+        help="PATH, ARCHITECTURE:FILE, hub:NAME or lite0, see above",
     )
     parser.add_argument("--out", type=str, default=None, help="folder of the run")
     parser.add_argument("--seed", type=int, default=0, help="random seed")

@@ -79,12 +79,15 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
         file: File to write.
     """
     rows = compared_rows(results)
-    most = max(value for row in rows for values in row.numbers.values() for value in values)
+    most = max(
+        value for row in rows for title in ("kNN", "linear") for value in row.numbers.get(title, [])
+    )
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 2, figsize=(9, 1.9 + 0.32 * len(rows)), sharey=True)
         for panel, protocol in zip(axes, ("knn", "linear"), strict=True):
+            title = protocol_name(protocol)
             for place, row in enumerate(rows):
-                values = row.numbers.get(protocol, [])
+                values = row.numbers.get(title, [])
                 if not values:
                     continue
                 panel.barh(place, OverSeeds.of(values).mean, 0.72, color=_colour(row))
@@ -96,7 +99,7 @@ def comparison_picture(results: Sequence[Result], file: Path) -> None:
                     va="center",
                     fontsize=7.5,
                 )
-            panel.set_title(protocol_name(protocol))
+            panel.set_title(title)
             panel.set_xlabel("top-1, %")
             panel.set_xlim(0, 1.2 * most)
             panel.tick_params(axis="y", length=0)

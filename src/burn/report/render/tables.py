@@ -58,7 +58,8 @@ class ComparedRow:
 
     Attributes:
         model: Name of the method or reference.
-        numbers: Top-1 in % of each seed, by protocol.
+        numbers: Percentages of each seed, by the titles of their columns: kNN and linear, top-1,
+            and what further protocols gave.
         recipe: Name of the recipe; None for a reference.
         epochs: Epochs of all stages; None for a reference.
         training_seconds: Mean training time; None for a reference.
@@ -79,12 +80,14 @@ class ComparedRow:
 def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
     """Return the rows of a comparison, the best by kNN first, from the results of all its runs."""
     rows = []
+    columns = _columns(results)
     for model in dict.fromkeys(r.model for r in results):
-        mine = [r for r in results if r.model == model and r.metric == "top1"]
+        mine = [r for r in results if r.model == model]
         numbers: dict[str, list[float]] = {}
         for result in mine:
-            numbers.setdefault(result.protocol, []).append(result.value)
-        knn = [r.settings for r in mine if r.protocol == "knn"]
+            if title := columns.get((result.protocol, result.metric)):
+                numbers.setdefault(title, []).append(result.value)
+        knn = [r.settings for r in mine if (r.protocol, r.metric) == ("knn", "top1")]
         trained = [settings["pretraining"] for settings in knn if "pretraining" in settings]
         seconds = [about["seconds"] for about in trained]
         rows.append(
@@ -96,23 +99,47 @@ def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
                 training_seconds=OverSeeds.of(seconds).mean if trained else None,
             )
         )
-    return sorted(rows, key=lambda row: -OverSeeds.of(row.numbers.get("knn", [0.0])).mean)
+    return sorted(rows, key=lambda row: -OverSeeds.of(row.numbers.get("kNN", [0.0])).mean)
 
 
-_COMPARED = ("", "kNN", "linear", "seeds", "epochs", "training")
+def _columns(results: Sequence[Result]) -> dict[tuple[str, str], str]:
+    """Return the titles of the numbers that a comparison shows, by protocol and metric.
+
+    Of few-shot SVMs, which give two numbers for each number of shots, it is the last one's by
+    cross-validation.
+    """
+    titles = {("knn", "top1"): "kNN", ("linear", "top1"): "linear"}
+    found = list(dict.fromkeys((r.protocol, r.metric) for r in results))
+    more = [one for one in found if one not in titles and one[1].endswith("top1")]
+    few = [one for one in found if one[0] == "svm" and one[1].endswith("mAP cv")]
+    for protocol, metric in [*more, *few[-1:]]:
+        what = metric.removesuffix("top1").removesuffix(" cv").strip()
+        titles[protocol, metric] = f"{protocol_name(protocol)} {what}".strip()
+    return titles
 
 
-def _cells(row: ComparedRow) -> tuple[str, ...]:
-    """Return the cells of a row, in the order of `_COMPARED`."""
-    trained = row.epochs is not None and row.training_seconds is not None
-    return (
-        row.model,
-        mean_and_spread(row.numbers.get("knn", [])),
-        mean_and_spread(row.numbers.get("linear", [])),
-        str(row.seeds) if trained else "",
-        f"{row.epochs:g}" if trained else "",
-        f"{row.training_seconds:.0f} s" if trained else "",
-    )
+def _compared_cells(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Return the header and the rows of a comparison's table as text."""
+    columns = list(_columns(results).values())
+    table = [("", *columns, "seeds", "epochs", "training")]
+    for row in compared_rows(results):
+        trained = row.epochs is not None and row.training_seconds is not None
+        table.append(
+            (
+                row.model,
+                *(mean_and_spread(row.numbers.get(title, [])) for title in columns),
+                str(row.seeds) if trained else "",
+                f"{row.epochs:g}" if trained else "",
+                f"{row.training_seconds:.0f} s" if trained else "",
+            )
+        )
+    if (share := _largest_class(results)) is not None:
+        floors = [f"{share:.1f}" if title in _FLOORED else "" for title in columns]
+        table.append((_LARGEST, *floors, "", "", ""))
+    return table
+
+
+_FLOORED = ("kNN", "linear")  # columns in which the share of the largest class is shown
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -121,28 +148,25 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 
 def comparison_table(results: Sequence[Result]) -> RenderableType:
-    """Return a table with a row for each method, top-1 in %, for a terminal."""
-    table = Table(*(Column(name, justify="right" if name else "left") for name in _COMPARED))
-    for row in compared_rows(results):
-        table.add_row(*_cells(row))
-    if (share := _largest_class(results)) is not None:
-        table.add_row(_LARGEST, f"{share:.1f}", f"{share:.1f}", "", "", "")
+    """Return a table with a row for each method, in %, for a terminal."""
+    header, *rows = _compared_cells(results)
+    table = Table(*(Column(name, justify="right" if name else "left") for name in header))
+    for cells in rows:
+        table.add_row(*cells)
     return table
 
 
 def comparison_markdown(results: Sequence[Result]) -> str:
     """Return the same table in Markdown, with a description of the data below it."""
-    rows = [_COMPARED, ("---", *("---:",) * (len(_COMPARED) - 1))]
-    rows += [_cells(row) for row in compared_rows(results)]
-    if (share := _largest_class(results)) is not None:
-        rows.append((_LARGEST, f"{share:.1f}", f"{share:.1f}", "", "", ""))
-    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    header, *cells = _compared_cells(results)
+    rows = [header, ("---", *("---:",) * (len(header) - 1)), *cells]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
     linear = next(r.settings for r in results if r.protocol == "linear")
     several = any(row.seeds > 1 for row in compared_rows(results))
     spread = ", ± the standard deviation over seeds" if several else ""
     about = (
-        f"Top-1 in %{spread}. Learned on {results[0].train}, evaluated "
-        f"on {results[0].test}. Linear: {rate_text(linear)}, {linear['epochs']} epochs, "
+        f"In %, top-1 unless the column says otherwise{spread}. Learned on {results[0].train}, "
+        f"evaluated on {results[0].test}. Linear: {rate_text(linear)}, {linear['epochs']} epochs, "
         f"augmentation {linear['augment']}. Epochs are of all stages together."
         + taught_text(results)
     )
