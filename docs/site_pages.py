@@ -41,6 +41,7 @@ COMMANDS = {  # a command to what follows it in each of its help texts
     "info": [""],
     "report": [""],
 }
+RESULT = "burn.core.results.Result"  # what a protocol returns a list of
 SETTINGS = {"BackboneConfig", "Recipe", "ViewConfig"}  # public too, on the page of settings
 SOURCE = re.compile(r"^<!-- source: (\S+) -->$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".h": "c", ".c": "c", ".sh": "bash"}
@@ -83,10 +84,11 @@ def _source(file: Path) -> str:
 
 
 def _python() -> str:
-    """Each public name of `import burn`, functions first."""
+    """Each public name of `import burn`, functions first, and the type of an evaluation's results."""
     names = sorted(set(burn.__all__) - SETTINGS, key=lambda name: (name[0].isupper(), name))
-    shown = "\n\n".join(f"::: {getattr(burn, name).__module__}.{name}" for name in names)
-    return f"# Python\n\nAll that `import burn` offers. {_WAYS}\n\n{shown}\n"
+    places = [f"{getattr(burn, name).__module__}.{name}" for name in names]
+    shown = "\n\n".join(f"::: {place}" for place in [*places, RESULT])
+    return f"# Python\n\nAll that `import burn` offers, and `{RESULT}`. {_WAYS}\n\n{shown}\n"
 
 
 _WAYS = (
@@ -98,7 +100,7 @@ _WAYS = (
 
 def _recipes() -> str:
     parts = [
-        "# Recipes\n\nEvery recipe, with its command, and what was measured or is expected. "
+        "# All recipes\n\nEvery recipe, with its command, and what was measured or is expected. "
         "[The guide](../guide/recipes.md) says which to choose."
     ]
     for name, recipe in RECIPES.items():

@@ -37,8 +37,8 @@ def run(arguments: list[str], console: Console) -> None:
         "for monitoring, except by method supervised.\n\n"
         f"recipes:\n{recipe_list()}\n\n{TEACHER_SYNTAX}",
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
-        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher \\\n"
-        "      --out runs/student\n"
+        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher "
+        "--out runs/student\n"
         "  burn pretrain --recipe burn_imagenet --data imagenet/train \\\n"
         "      --teacher resnet50:moco_v2_800ep.pth --out runs/imagenet\n"
         "  burn pretrain --resume --out runs/student\n"
