@@ -203,6 +203,27 @@ def test_what_builds_no_backbone():
         build_backbone(burn.BackboneConfig("mine"), burn.Precision.BINARY)
 
 
+def test_what_gives_no_recipe_and_settings_that_cannot_be_options():
+    def mine() -> None: ...
+
+    burn.register_recipe(mine)  # type: ignore[arg-type]
+    with pytest.raises(burn.UserError, match="recipe mine returns a NoneType"):
+        burn.recipe("mine")
+
+    @dataclass(frozen=True)
+    class Clashing:
+        workers: int = 1
+
+    @dataclass(frozen=True)
+    class Unknown:
+        count: NoSuchType = 1  # type: ignore[name-defined] # noqa: F821
+
+    with pytest.raises(burn.UserError, match="has an option --workers: rename it in Clashing"):
+        burn.register_protocol("mine", config=Clashing)
+    with pytest.raises(burn.UserError, match="types of Unknown: name 'NoSuchType'"):
+        burn.register_method("mine", config=Unknown)
+
+
 @pytest.mark.parametrize("name", ["views", "optim", "data", "burn_small", "teacher"])
 def test_settings_under_a_name_that_burn_has(
     name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from burn.core.errors import UserError, printable, shortened
 from burn.core.paths import expand
@@ -203,7 +203,7 @@ def resolve(of: Any) -> Any:
 
 
 def check_config(kind: str, name: str, config: Any) -> None:
-    """Check that `config` is a frozen dataclass whose fields all have a default.
+    """Check that `config` is a frozen dataclass whose fields have defaults and types that exist.
 
     Raises:
         UserError: It is not.
@@ -212,6 +212,10 @@ def check_config(kind: str, name: str, config: Any) -> None:
         raise UserError(f"{kind} {name}: config must be a dataclass, got {config!r:.60}")
     if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise UserError(f"{kind} {name}: write @dataclass(frozen=True) above {config.__name__}")
+    try:
+        get_type_hints(config)
+    except Exception as error:
+        raise UserError(f"{kind} {name}: types of {config.__name__}: {error}") from error
     for field in dataclasses.fields(config):
         if field.default is field.default_factory is dataclasses.MISSING:
             raise UserError(f"{kind} {name}: field {field.name} of its config has no default")

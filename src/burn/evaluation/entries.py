@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from burn.core.errors import UserError
@@ -12,6 +12,7 @@ from burn.evaluation.configs import (
     DetectionConfig,
     KnnConfig,
     LinearConfig,
+    Request,
     SemiConfig,
     SvmConfig,
     TransferConfig,
@@ -89,11 +90,17 @@ def register_protocol(
         images: What its images must have: labels, boxes in VOC's layout, or either.
 
     Raises:
-        UserError: The name is taken or is not an identifier, config is not a frozen dataclass, or
-            images is something else.
+        UserError: The name is taken or is not an identifier, config is not a frozen dataclass or
+            has a field that `burn evaluate` has an option for, or images is something else.
     """
     check_name("protocol", name, PROTOCOLS)
     check_config("protocol", name, config)
+    taken = {field.name for field in fields(Request)} | {"protocol", "json"}
+    if clashes := sorted(taken & {field.name for field in fields(config)}):
+        raise UserError(
+            f"protocol {name}: burn evaluate has an option --{clashes[0]}: rename it in "
+            f"{config.__name__}"
+        )
     if images not in get_args(Images):
         raise UserError(f"protocol {name}: images must be one of {', '.join(get_args(Images))}")
 

@@ -120,12 +120,16 @@ def find_recipe(name: object) -> Recipe:
     """Return the recipe of that name.
 
     Raises:
-        UserError: There is no such recipe. The message suggests the nearest name.
+        UserError: There is no such recipe, in which case the message suggests the nearest name, or
+            a plugin's returns something else.
     """
     if not isinstance(name, str):
         raise UserError(f"--recipe: expected a name, got {type(name).__name__}")
     if name in RECIPES:
-        return RECIPES[name]()
+        recipe = RECIPES[name]()
+        if not isinstance(recipe, Recipe):
+            raise UserError(f"recipe {name} returns a {type(recipe).__name__}, not a burn.Recipe")
+        return recipe
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}"
     raise UserError(f"unknown recipe {name!r}: {hint}")
