@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from burn.evaluation.configs import KnnConfig
 from burn.evaluation.knn import knn_accuracy, knn_predict
 
 
@@ -40,7 +41,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
 def test_scores(data: tuple[torch.Tensor, ...], k: int, temperature: float):
     bank, labels, queries, _ = data
-    found = knn_predict(bank, labels, queries, 5, k, temperature)
+    found = knn_predict(bank, labels, queries, 5, KnnConfig(k, temperature))
     expected = looped(
         bank.double().numpy(), labels.numpy(), queries.double().numpy(), 5, k, temperature
     )
@@ -55,7 +56,7 @@ def test_accuracy(data: tuple[torch.Tensor, ...]):
         bank.double().numpy(), bank_labels.numpy(), queries.double().numpy(), 4, 7, 0.07
     )
     expected = np.mean(scores.argmax(axis=1) == labels.numpy())
-    found = knn_accuracy(bank, bank_labels, queries, labels, k=7)
+    found = knn_accuracy(bank, bank_labels, queries, labels, KnnConfig(7))
     assert found == pytest.approx(expected, rel=1e-6)  # a mean in float32
     assert 0 < found < 1, "the test needs hits and misses"
 
@@ -64,9 +65,9 @@ def test_a_near_neighbour_outvotes_two_far_ones():
     bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
     labels = torch.tensor([0, 1, 1])
     query = torch.tensor([[1.0, 0.05]])
-    assert knn_predict(bank, labels, query, 2, k=3).argmax() == 0
+    assert knn_predict(bank, labels, query, 2, KnnConfig(3)).argmax() == 0
     # At a high temperature all votes are equal, and the majority has it.
-    assert knn_predict(bank, labels, query, 2, k=3, temperature=100).argmax() == 1
+    assert knn_predict(bank, labels, query, 2, KnnConfig(3, 100)).argmax() == 1
 
 
 def test_lengths_of_vectors_do_not_matter(data: tuple[torch.Tensor, ...]):
@@ -82,8 +83,11 @@ def test_lengths_of_vectors_do_not_matter(data: tuple[torch.Tensor, ...]):
 def test_more_queries_than_one_chunk(data: tuple[torch.Tensor, ...]):
     bank, labels, queries, _ = data
     many = queries.repeat(100, 1)  # 1,200: more than 1,024
-    found = knn_predict(bank, labels, many, 4, k=5)
+    found = knn_predict(bank, labels, many, 4, KnnConfig(5))
     # A matrix product of other shape may sum in another order.
     torch.testing.assert_close(
-        found, knn_predict(bank, labels, queries, 4, k=5).repeat(100, 1), rtol=1e-5, atol=1e-6
+        found,
+        knn_predict(bank, labels, queries, 4, KnnConfig(5)).repeat(100, 1),
+        rtol=1e-5,
+        atol=1e-6,
     )

@@ -18,14 +18,15 @@ from burn.evaluation.configs import KnnConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.linear_layer import right_answers, top_k
 
+DEFAULT = KnnConfig()
+
 
 def knn_predict(
     bank: Tensor,
     bank_labels: Tensor,
     queries: Tensor,
     num_classes: int,
-    k: int = 20,
-    temperature: float = 0.07,
+    config: KnnConfig = DEFAULT,
 ) -> Tensor:
     """Score classes by the votes of the k nearest neighbours, weighted by exp(cosine / T).
 
@@ -34,8 +35,7 @@ def knn_predict(
         bank_labels: Their labels, int64 (n,).
         queries: Features to classify, (m, dimension).
         num_classes: Number of classes.
-        k: Number of neighbours, reduced to n if it is larger.
-        temperature: T.
+        config: k, which is reduced to n if it is larger, and the temperature T.
 
     Returns:
         Scores, (m, num_classes).
@@ -43,8 +43,8 @@ def knn_predict(
     bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
     scores = []
     for chunk in queries.split(1024):
-        similarity, nearest = (chunk @ bank.T).topk(min(k, len(bank)), dim=1)
-        votes = torch.exp((similarity - 1) / temperature)  # -1 is a factor of all scores
+        similarity, nearest = (chunk @ bank.T).topk(min(config.k, len(bank)), dim=1)
+        votes = torch.exp((similarity - 1) / config.temperature)  # -1 is a factor of all scores
         score = votes.new_zeros(len(chunk), num_classes)
         scores.append(score.scatter_add_(1, bank_labels[nearest], votes))
     return torch.cat(scores)
@@ -55,21 +55,19 @@ def knn_accuracy(
     bank_labels: Tensor,
     queries: Tensor,
     labels: Tensor,
-    k: int = 20,
-    temperature: float = 0.07,
+    config: KnnConfig = DEFAULT,
 ) -> float:
     """Return the share of queries, in [0, 1], whose class with the best score is their label.
 
     Args:
-        bank: Features that vote, (n, dimension).
-        bank_labels: Their labels, int64 (n,).
-        queries: Features to classify, (m, dimension).
-        labels: Their labels, int64 (m,).
-        k: Number of neighbours, reduced to n if it is larger.
-        temperature: T of the weights exp(cosine / T).
+        bank: Features that vote, as for `knn_predict`.
+        bank_labels: As for `knn_predict`.
+        queries: As for `knn_predict`.
+        labels: Labels of the queries, int64 (m,).
+        config: As for `knn_predict`.
     """
     num_classes = int(max(bank_labels.max(), labels.max())) + 1
-    scores = knn_predict(bank, bank_labels, queries, num_classes, k, temperature)
+    scores = knn_predict(bank, bank_labels, queries, num_classes, config)
     return float((scores.argmax(dim=1) == labels).float().mean())
 
 
@@ -91,9 +89,7 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
     bank, queries = (plain_features(context, part, console) for part in ("train", "test"))
     assert bank.labels is not None
     assert queries.labels is not None
-    scores = knn_predict(
-        bank.values, bank.labels, queries.values, len(bank.classes), config.k, config.temperature
-    )
+    scores = knn_predict(bank.values, bank.labels, queries.values, len(bank.classes), config)
     numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
     right = right_answers(scores, queries.labels, queries.positions, len(context.test))
     results = context.results("knn", numbers, asdict(config), began, right=right)

@@ -79,16 +79,7 @@ class NegativesOptions:
         return {**found, "binary-weak": replace(binary, views=weak)}
 
     def plan(self, model: str, seed: int, num_images: int) -> RunPlan:
-        """Return the plan of one run.
-
-        Args:
-            model: Name of a variant.
-            seed: Random seed.
-            num_images: Number of training images.
-
-        Raises:
-            UserError: The budget is less than one optimizer step in each stage.
-        """
+        """Return the plan of one run, as `burn.campaigns.run.Shared` describes it."""
         recipe, steps = within_budget(self.variants()[model], self.budget, num_images)
         return RunPlan(self.recipe, recipe, self.data, None, seed, steps)
 

@@ -19,6 +19,9 @@ from burn.recipes.optim import OptimConfig
 from burn.recipes.schema import Recipe
 from burn.recipes.small import burn_small
 
+# The colours of SimCLR, which SwAV and InfoMin have, too.
+_STRONG = ViewConfig(jitter=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
+
 
 def paper_imagenet() -> Recipe:
     """The paper's settings (section 4 and appendix A): joint classifier, LARS, 200 epochs a stage.
@@ -155,15 +158,7 @@ def swav_imagenet() -> Recipe:
     burn pretrain --recipe swav_imagenet --data imagenet/train --out runs/swav
     Expected: 49.41 (Table 2).
     """
-    views = ViewConfig(
-        crop_scale=(0.14, 1.0),
-        jitter=0.8,
-        brightness=0.8,
-        contrast=0.8,
-        saturation=0.8,
-        hue=0.2,
-        blur=0.5,
-    )
+    views = replace(_STRONG, crop_scale=(0.14, 1.0))
     recipe = paper_imagenet()
     return replace(recipe, method="swav", views=views, optim=replace(recipe.optim, lr=4.8))
 
@@ -202,7 +197,7 @@ def simclr_imagenet() -> Recipe:
     into parts, because an image's negatives are the other images of its batch. Therefore it is 512,
     at the authors' learning rate of 0.3 for 256.
     """
-    views = ViewConfig(jitter=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5)
+    views = _STRONG
     return replace(
         paper_imagenet(),
         method="simclr",
@@ -221,16 +216,7 @@ def infomin_imagenet() -> Recipe:
     Expected: not given by the paper, which has it on ImageNet100 alone. torchvision's RandAugment
     at its greatest strength replaces timm's `rand-n2-m10-mstd0.5`, whose magnitudes vary a little.
     """
-    views = ViewConfig(
-        crop_scale=(0.2, 1.0),
-        jitter=0.8,
-        brightness=0.8,
-        contrast=0.8,
-        saturation=0.8,
-        hue=0.2,
-        rand_augment=2,
-        blur=0.5,
-    )
+    views = replace(_STRONG, crop_scale=(0.2, 1.0), rand_augment=2)
     return Recipe(
         method="infomin",
         epochs=200,

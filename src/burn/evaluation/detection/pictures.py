@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,12 @@ def draw_detections(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
 
+    def outline(
+        panel: Any, left: float, top: float, right: float, bottom: float, **style: Any
+    ) -> None:
+        corner = (left - 0.5, top - 0.5)
+        panel.add_patch(Rectangle(corner, right - left, bottom - top, fill=False, **style))
+
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
     figure, axes = plt.subplots(
@@ -53,33 +60,14 @@ def draw_detections(
     for panel, (image, truth, found, classes) in zip(axes.flat, shown, strict=False):
         panel.imshow(image)
         for left, top, right, bottom in truth.boxes:
-            panel.add_patch(
-                Rectangle(
-                    (left - 0.5, top - 0.5),
-                    right - left,
-                    bottom - top,
-                    fill=False,
-                    lw=2.2,
-                    ec="white",
-                    ls=(0, (4, 2)),
-                )
-            )
+            outline(panel, left, top, right, bottom, lw=2.2, ec="white", ls=(0, (4, 2)))
         for box, score, label in zip(found.boxes, found.scores, found.labels, strict=True):
             if score < _SHOWN_FROM:
                 continue
             left, top, right, bottom = box
             colour = _COLOURS[int(label) % len(_COLOURS)]
             seen[int(label)] = classes[label]
-            panel.add_patch(
-                Rectangle(
-                    (left - 0.5, top - 0.5),
-                    right - left,
-                    bottom - top,
-                    fill=False,
-                    lw=1.4,
-                    ec=colour,
-                )
-            )
+            outline(panel, left, top, right, bottom, lw=1.4, ec=colour)
             panel.text(
                 left,
                 top - 2,

@@ -136,12 +136,7 @@ class Monitor(L.Callback):
         raise UserError(message) if self._processes.is_main else ReportedByMain(message)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         assert isinstance(pl_module, PretrainModule)
         if batch.unreadable and not self.unreadable:
@@ -233,12 +228,7 @@ class Layers(L.Callback):
         self._step = trainer.global_step
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         assert isinstance(pl_module, PretrainModule)
         step = trainer.global_step

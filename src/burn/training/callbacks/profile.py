@@ -112,12 +112,7 @@ class Profile(L.Callback):
         self.take(_BACKWARD)
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         self.take(_UPDATE)
         if self._seen >= _WARM_UP:
@@ -177,11 +172,6 @@ class _OthersDone(L.Callback):
         self._profile = profile
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
     ) -> None:
         self._profile.take(_REST)

@@ -70,12 +70,7 @@ class ProgressBar(L.Callback):
             self._bar.start()
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Batch,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
     ) -> None:
         assert isinstance(pl_module, PretrainModule)
         now = time.monotonic()

@@ -241,12 +241,7 @@ class SaveResume(L.Callback):
             self.last_step = trainer.global_step
 
     def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
     ) -> None:
         if trainer.global_step == self._step:
             return  # a micro-batch without an optimizer step
