@@ -84,7 +84,7 @@ def _source(file: Path) -> str:
 
 
 def _python() -> str:
-    """Each public name of `import burn`, functions first, and the type of an evaluation's results."""
+    """Each public name of `import burn`, functions first, and the type of a result."""
     names = sorted(set(burn.__all__) - SETTINGS, key=lambda name: (name[0].isupper(), name))
     places = [f"{getattr(burn, name).__module__}.{name}" for name in names]
     shown = "\n\n".join(f"::: {place}" for place in [*places, RESULT])

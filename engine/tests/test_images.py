@@ -105,7 +105,7 @@ def test_refuses_netpbm(tmp_path, content, message):
 def test_without_pillow(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"\x89PNG")
-    with pytest.raises(ValueError, match=r"a\.png: .* need Pillow: pip install 'burn-engine\[im"):
+    with pytest.raises(ValueError, match=r"a\.png: .* need Pillow: pip install pil"):
         read_input(path, SIZE)
     np.testing.assert_array_equal(prepare(photo(20, 27), SIZE), photo(20, 27)[2:18, 6:22])
     with pytest.raises(ValueError, match=r"30 × 40 pixels.*20 × 27; that needs Pillow: pip inst"):

