@@ -118,14 +118,15 @@ def documents() -> dict[str, str]:
         compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
         ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
         claims=_claims(),
-        default=_default_table(),
+        default=_table_over_seeds("default.jsonl"),
+        clothing=_table_over_seeds("clothing.jsonl"),
         engine=_engine(),
         count=_verdicts(),
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
     )
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
-    readme = _between("cifar", _default_table(), readme)
+    readme = _between("cifar", _table_over_seeds("default.jsonl"), readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
 
@@ -240,9 +241,9 @@ def _demo_table() -> str:
     return "\n".join(lines)
 
 
-def _default_table() -> str:
-    """Return top-1 of the default recipe over its seeds, and of what it is compared with."""
-    results = [r for r in _results("default.jsonl") if r.metric == "top1"]
+def _table_over_seeds(file: str) -> str:
+    """Return top-1 of each network in a file of results, over its seeds."""
+    results = [r for r in _results(file) if r.metric == "top1"]
     lines = ["| network | kNN | linear |", "|---|---|---|"]
     for model in dict.fromkeys(r.model for r in results):
         cells = []
