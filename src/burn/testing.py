@@ -5,8 +5,8 @@
     def test_mine():
         testing.check_method("mine")
 
-Each function raises AssertionError with a message that says what is wrong. Each takes some seconds
-on a CPU.
+Each function raises AssertionError or UserError with a message that says what is wrong. Each takes
+some seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def check_method(name: str, recipe: Recipe | None = None, *, steps: int = 10) ->
 
     Raises:
         AssertionError: The method breaks the contract; the message says how.
+        UserError: burn would refuse the method; the message says why.
     """
     find_method(name)
     recipe = replace(
@@ -224,6 +225,7 @@ def check_backbone(name: str, size: int = 32, config: BackboneConfig | None = No
 
     Raises:
         AssertionError: The backbone breaks the contract; the message says how.
+        UserError: burn would refuse the backbone; the message says why.
     """
     assert name in BACKBONES, f"no backbone {name} is registered"
     config = replace(config or BackboneConfig(), name=name)
@@ -326,6 +328,7 @@ def check_protocol(name: str, config: Any = None, *, images: int = 120) -> list[
 
     Raises:
         AssertionError: The protocol breaks the contract; the message says how.
+        UserError: burn would refuse the protocol; the message says why.
     """
     assert name in PROTOCOLS, f"no protocol {name} is registered"
     entry = PROTOCOLS[name]

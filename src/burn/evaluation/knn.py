@@ -18,7 +18,7 @@ from burn.evaluation.configs import KnnConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.linear_layer import right_answers, top_k
 
-DEFAULT = KnnConfig()
+_DEFAULT = KnnConfig()
 
 
 def knn_predict(
@@ -26,7 +26,7 @@ def knn_predict(
     bank_labels: Tensor,
     queries: Tensor,
     num_classes: int,
-    config: KnnConfig = DEFAULT,
+    config: KnnConfig = _DEFAULT,
 ) -> Tensor:
     """Score classes by the votes of the k nearest neighbours, weighted by exp(cosine / T).
 
@@ -55,7 +55,7 @@ def knn_accuracy(
     bank_labels: Tensor,
     queries: Tensor,
     labels: Tensor,
-    config: KnnConfig = DEFAULT,
+    config: KnnConfig = _DEFAULT,
 ) -> float:
     """Return the share of queries, in [0, 1], whose class with the best score is their label.
 
