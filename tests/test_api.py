@@ -18,8 +18,10 @@ import burn
 import tiny
 from burn.cli.main import main
 from burn.core.results import read_results
+from burn.core.settings import from_plain
 from burn.data.dataset import DatasetSource
 from burn.data.decode import UnreadableImage
+from burn.evaluation.configs import KnnConfig
 
 
 class Photos(torch.utils.data.Dataset):
@@ -307,6 +309,20 @@ class Texts(Photos):
         (lambda: burn.pretrain("demo", data="digits", out="x", seed=0.5), "seed: expected int"),  # type: ignore[arg-type]
         (lambda: burn.pretrain("demo", data="digits", out="x", device="tpu"), "device: expected"),  # type: ignore[arg-type]
         (lambda: burn.pretrain("demo", data="digits", out="x", workers="a"), "workers: expected"),  # type: ignore[arg-type]
+        (
+            lambda: burn.pretrain("demo", data="digits", out="x", overwrite="no"),  # type: ignore[arg-type]
+            "overwrite is a str",
+        ),
+        (lambda: burn.pretrain("demo", data="digits", out="a\0b"), "out contains a null byte"),
+        (
+            lambda: burn.pretrain(replace(burn.recipe("demo"), epochs=1.5), data="digits", out="x"),  # type: ignore[arg-type]
+            "recipe.epochs: expected int, got 1.5",
+        ),
+        (
+            lambda: burn.pretrain(replace(burn.recipe("demo"), views=None), data="digits", out="x"),  # type: ignore[arg-type]
+            "recipe.views: expected named values",
+        ),
+        (lambda: burn.evaluate([1], "x", train="digits", test="digits"), "unknown protocol"),  # type: ignore[arg-type]
         (lambda: burn.load(3), "checkpoint is a int"),  # type: ignore[arg-type]
         (lambda: burn.evaluate("knn", None, train="digits", test="digits"), "model is a NoneType"),  # type: ignore[arg-type]
         (lambda: burn.evaluate("knn", "x", train="digits", test="digits", seed="1"), "seed: exp"),  # type: ignore[arg-type]
@@ -324,6 +340,26 @@ def test_what_cannot_be_used_is_one_line(given: Any, said: str):
     with pytest.raises(burn.UserError, match=said) as raised:
         given()
     assert "\n" not in str(raised.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    recipe = burn.recipe("demo")
+    odd = replace(
+        recipe,
+        epochs=np.int64(3),  # type: ignore[arg-type]
+        optim=replace(recipe.optim, lr=np.float32(0.5)),  # type: ignore[arg-type]
+        backbone=replace(recipe.backbone, width=np.float64(0.25)),
+    )
+    found = from_plain(burn.Recipe, odd)
+    plain = replace(
+        recipe,
+        epochs=3,
+        optim=replace(recipe.optim, lr=0.5),
+        backbone=replace(recipe.backbone, width=0.25),
+    )
+    assert found == plain
+    assert type(found.epochs) is int
+    assert from_plain(KnnConfig, {"temperature": np.float32(0.5)}) == KnnConfig(temperature=0.5)
 
 
 def test_importing_burn_imports_nothing_heavy():

@@ -115,7 +115,8 @@ class Evaluation(Evaluated):
     def _repr_html_(self) -> str:
         rows = [(number_name(r.protocol, r.metric), f"{r.value:.1f} %") for r in self.results]
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return _table((self.results[0].model, ""), rows) + notes
+        model = self.results[0].model if self.results else "no results"
+        return _table((model, ""), rows) + notes
 
 
 def recipe(name: str) -> Recipe:
@@ -138,7 +139,7 @@ def open_data(data: str | Path | Source | Any, split: str = "train") -> Source:
     Raises:
         UserError: The data cannot be used, or `split` is neither of the two.
     """
-    if split not in ("train", "test"):
+    if not isinstance(split, str) or split not in ("train", "test"):
         raise UserError(f"split {split!r}: give train or test")
     if isinstance(data, (str, Path)):
         return open_source(str(data), split)
@@ -196,6 +197,9 @@ def pretrain(
         Interrupted: After Ctrl-C. The run is saved, and the same call with `resume=True` continues
             it.
     """
+    for flag, value in (("resume", resume), ("overwrite", overwrite), ("progress", progress)):
+        if not isinstance(value, bool):
+            raise UserError(f"{flag} is a {type(value).__name__}: give True or False")
     if resume and overwrite:
         raise UserError("resume and overwrite contradict each other: give one")
     named = find_recipe(recipe) if isinstance(recipe, str) else recipe
@@ -293,7 +297,7 @@ def evaluate(
     Raises:
         UserError: An argument or the data cannot be used.
     """
-    if protocol not in PROTOCOLS:
+    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOLS)}")
     config = from_plain(PROTOCOLS[protocol].config, settings)
     given = None
@@ -371,6 +375,8 @@ def _path(value: Any, name: str) -> Path:
     """Return an argument as a path with ~ replaced, or raise UserError if it is none."""
     if not isinstance(value, (str, Path)):
         raise UserError(f"{name} is a {type(value).__name__}: give a path")
+    if "\0" in str(value):
+        raise UserError(f"{name} contains a null byte: give a path")
     return expand(str(value))
 
 

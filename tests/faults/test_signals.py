@@ -68,6 +68,12 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
     assert words[5:] == ["--device=cpu", "--workers=1", "--monitor-every=1"]
 
 
+def test_two_processes_end_with_success_and_one_summary(teacher: Path, tmp_path: Path):
+    status, output = run(commands.command(teacher, tmp_path / "run", "--devices=2", "--stages=1"))
+    assert status == 0, output
+    assert output.count("stage 1 binary: ") == 1, output
+
+
 @pytest.mark.long
 def test_a_rank_that_dies_ends_the_others_and_they_go_on_together(teacher: Path, tmp_path: Path):
     out = tmp_path / "run"

@@ -51,10 +51,12 @@ def pretrain(folder: Path, name: str, options: Sequence[str] = (), **text: str) 
         ({"loss": "features.square()"}, "loss must be a scalar tensor, got shape (16, "),
         ({"output": "burn.StepOutput(loss, {}, loss.detach())"}, "features must be the backbone's"),
         ({"output": "burn.StepOutput(loss, {}, None)"}, "got NoneType"),
+        ({"output": "burn.StepOutput(loss, {}, features)"}, "features must be detached"),
+        ({"more": "num_views = 10**6"}, "its number of views of an image, 1 to 64"),
     ],
     ids=[
         "forgotten", "frozen", "no_parts", "weights", "none", "terms", "number", "vector", "loss",
-        "features", "nothing",
+        "features", "nothing", "attached", "views",
     ],
 )  # fmt: skip
 def test_a_method_that_breaks_its_contract_is_refused_in_its_first_step(
@@ -65,6 +67,23 @@ def test_a_method_that_breaks_its_contract_is_refused_in_its_first_step(
     assert status == 2
     assert said in capsys.readouterr().err
     assert not list(out.glob("**/*.safetensors"))
+
+
+@pytest.mark.parametrize("error", ["StopIteration", "SystemExit(0)"])
+def test_an_exception_that_would_end_a_loop_is_a_fault_of_the_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str
+):
+    more = f"def after_step(self, progress): raise {error}"
+    status, out = pretrain(tmp_path, f"ends_{error[:4]}", more=more)
+    assert status == 1
+    line = method_text(more=more).splitlines().index(f"    {more}") + 1
+    assert f"ends_{error[:4]}.py line {line}: {error[:4]}" in capsys.readouterr().err
+    assert not list(out.glob("*.safetensors"))
+
+
+def test_features_that_are_not_finite_end_no_run(tmp_path: Path):
+    output = 'burn.StepOutput(loss, {}, features.detach() * float("nan"))'
+    assert pretrain(tmp_path, "nan_features", output=output)[0] == 0
 
 
 def test_a_run_whose_every_step_is_skipped_learns_nothing_and_saves_nothing(
@@ -94,6 +113,13 @@ def test_two_plugins_that_register_one_name(tmp_path: Path, capsys: pytest.Captu
     files = [write(tmp_path, f"{name}_of_two.py", method_text()) for name in ("one", "other")]
     assert main(["info", "reactnet_a", *(f"--import={file}" for file in files)]) == 2
     assert f"method mine is already registered by {files[0]}" in capsys.readouterr().err
+
+
+def test_two_plugins_that_register_one_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    text = "import burn\n\n@burn.register_recipe\ndef shared():\n    return burn.recipe('demo')\n"
+    files = [write(tmp_path, f"recipe_{name}.py", text) for name in ("one", "other")]
+    assert main(["info", "reactnet_a", *(f"--import={file}" for file in files)]) == 2
+    assert f"recipe shared is already registered by {files[0]}" in capsys.readouterr().err
 
 
 def test_terms_of_a_method_of_its_own_are_kept(tmp_path: Path):

@@ -31,15 +31,15 @@ def read_campaign(out: Path) -> list[Result]:
     files += [
         (out / reference_file(name), name, False) for name in (RANDOM, TEACHER, LABELLED_TEACHER)
     ]
-    return [
-        result
-        for file, model, trained in sorted(files)
-        for part in (
-            read_results_of(file, model, trained=trained),
-            *(read_more(file.parent, p, model, trained=trained) for p in get_args(MoreProtocol)),
-        )
-        for result in part or ()
-    ]
+    results: list[Result] = []
+    for file, model, trained in sorted(files):
+        found = read_results_of(file, model, trained=trained)
+        if found is None:
+            continue
+        results += found
+        for protocol in get_args(MoreProtocol):
+            results += read_more(file.parent, protocol, model, trained=trained) or ()
+    return results
 
 
 def open_folder(

@@ -222,6 +222,8 @@ def _run_logged(plugins: Sequence[str], pickled: bytes, processes: int, file: Te
     except UserError as error:
         print(" ".join(str(error).split()), file=file)
         sys.exit(2)
-    except Exception:
+    except Exception as error:
         traceback.print_exc(file=file)
+        if fault := fault_in_plugin(error):  # the last line is the run's in the campaign's message
+            print(fault, file=file)
         sys.exit(1)

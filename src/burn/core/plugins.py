@@ -136,10 +136,13 @@ def fault_in_plugin(error: BaseException) -> str | None:
     """
     files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
     files |= {file: name for name, file in _installed.items() if file}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            what = shortened(printable(f"{type(error).__name__}: {error}"), 200)
-            return f"{files[frame.filename]} line {frame.lineno}: {what}"
+    found: BaseException | None = error
+    while found is not None:
+        for frame in reversed(traceback.extract_tb(found.__traceback__)):
+            if frame.filename in files:
+                what = shortened(printable(f"{type(found).__name__}: {found}"), 200)
+                return f"{files[frame.filename]} line {frame.lineno}: {what}"
+        found = found.__cause__
     return None
 
 
@@ -238,13 +241,26 @@ def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
     """
     if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
         raise UserError(f"{kind} {shortened(str(name))!r}: use lower-case letters, digits and _")
-    if name in taken and taken[name].plugin is None:
-        raise UserError(f"{kind} {name} is one of burn's own: choose another name")
-    if name in taken and _loading and taken[name].plugin != _loading[-1]:
-        raise UserError(
-            f"{kind} {name} is already registered by {taken[name].plugin.name}: choose another name"
-        )
+    if name in taken:
+        check_owner(kind, name, taken[name].plugin)
     return name
+
+
+def check_owner(kind: str, name: str, owner: Plugin | None) -> None:
+    """Check that a name that is taken may be taken again.
+
+    Args:
+        kind: Kind of the part, for the message.
+        name: Name of the part.
+        owner: The plugin that has it, or None for burn itself.
+
+    Raises:
+        UserError: It is burn's own, or another plugin's than the one that is being loaded.
+    """
+    if owner is None:
+        raise UserError(f"{kind} {name} is one of burn's own: choose another name")
+    if _loading and owner != _loading[-1]:
+        raise UserError(f"{kind} {name} is already registered by {owner.name}: choose another name")
 
 
 def _module_of(path: Path, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -22,7 +21,7 @@ def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
 
     Args:
         kind: The dataclass.
-        values: Values by name, from JSON or YAML.
+        values: Values by name, from JSON or YAML; or an instance, whose values are checked.
         name: Name of the group of settings, for messages.
 
     Raises:
@@ -30,10 +29,10 @@ def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
     """
     assert is_dataclass(kind)
     if isinstance(values, kind):
-        return values
-    if not isinstance(values, Mapping):
+        values = {field.name: getattr(values, field.name) for field in fields(values)}
+    elif not isinstance(values, Mapping):
         raise UserError(f"{name or 'settings'}: expected named values, got {_short(values)}")
-    if hasattr(kind, "nested"):
+    elif hasattr(kind, "nested"):
         values = cast(Any, kind).nested(values)
     hints = get_type_hints(kind)
     prefix = f"{name}." if name else ""
@@ -47,8 +46,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if is_dataclass(hint):
         return from_plain(hint, value, name)  # type: ignore[arg-type]
     value = tuple(value) if isinstance(value, list) else value
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        value = int(value)  # NumPy's integers, too
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # a scalar; NumPy is not imported here
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 1e300 else math.inf
     if not _fits(hint, value):

@@ -265,8 +265,11 @@ def _check_output(name: str, method: Any, inputs: tuple[Any, ...], output: Any) 
         raise UserError(
             f"method {name}: features must be the backbone's, of shape {expected}, got {got}"
         )
+    if output.features.requires_grad or not output.features.is_floating_point():
+        raise UserError(f"method {name}: features must be detached and of a floating-point type")
 
 
+_MOST_VIEWS = 64
 _PARTS = {"head": "projection head", "classifier": "classifier"}
 
 
@@ -276,8 +279,10 @@ def _check_method(entry: MethodEntry, method: Method) -> None:
     from burn.methods.shared.frozen import FrozenTarget
 
     name, views = entry.name, getattr(method, "num_views", None)
-    if not isinstance(views, int) or views < 1:
-        raise UserError(f"method {name}: set num_views, its number of views of an image")
+    if isinstance(views, bool) or not isinstance(views, int) or not 1 <= views <= _MOST_VIEWS:
+        raise UserError(
+            f"method {name}: set num_views, its number of views of an image, 1 to {_MOST_VIEWS}"
+        )
     if not 0 <= method.num_taught <= views:
         raise UserError(f"method {name}: num_taught must be in 0 … {views}, its num_views")
     if entry.needs_teacher:

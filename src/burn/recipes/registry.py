@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Callable
 
 from burn.core.errors import UserError
-from burn.core.plugins import registering
+from burn.core.plugins import Plugin, check_owner, registering
+from burn.core.settings import from_plain
 from burn.recipes import imagenet, small, teachers
 from burn.recipes.schema import Recipe
 
@@ -85,18 +86,17 @@ def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
         The function itself.
 
     Raises:
-        UserError: burn has a recipe of that name.
+        UserError: burn, or another plugin, has a recipe of that name.
     """
     name = function.__name__
-    if name in RECIPES and name not in _registered:
-        raise UserError(f"recipe {name} is one of burn's own: choose another name")
-    registering(function.__module__)
-    _registered.add(name)
+    if name in RECIPES:
+        check_owner("recipe", name, _registered.get(name))
+    _registered[name] = registering(function.__module__)
     RECIPES[name] = function
     return function
 
 
-_registered: set[str] = set()  # names of plugins' recipes
+_registered: dict[str, Plugin] = {}  # plugins' recipes
 
 
 def recipe_list() -> str:
@@ -129,7 +129,7 @@ def find_recipe(name: object) -> Recipe:
         recipe = RECIPES[name]()
         if not isinstance(recipe, Recipe):
             raise UserError(f"recipe {name} returns a {type(recipe).__name__}, not a burn.Recipe")
-        return recipe
+        return from_plain(Recipe, recipe)  # a plugin's may have values of wrong types
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}"
     raise UserError(f"unknown recipe {name!r}: {hint}")

@@ -32,8 +32,11 @@ def effective_rank(features: Tensor) -> float:
         features: (batch, dimension).
 
     Returns:
-        A number between 1 and min(batch, dimension); 1 if all features are 0.
+        A number between 1 and min(batch, dimension); 1 if all features are 0, NaN if one is not
+        finite.
     """
+    if not features.isfinite().all():
+        return math.nan
     singular = torch.linalg.svdvals(features.float())
     share = singular / singular.sum().clamp_min(torch.finfo(torch.float32).tiny) + 1e-7
     return float(torch.exp(-(share * share.log()).sum()))

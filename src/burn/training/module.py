@@ -79,7 +79,8 @@ class PretrainModule(L.LightningModule):
             # Gradients are zero, not None: DistributedDataParallel waits for all of them.
             trained = (p for p in self.parameters() if p.requires_grad)
             return 0 * torch.stack([p.sum() for p in trained]).sum()
-        output: StepOutput = self.method(batch, self.progress)
+        with _EndsNoLoop():
+            output: StepOutput = self.method(batch, self.progress)
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
         self.output, self.learned_in_step = output, True
@@ -114,7 +115,8 @@ class PretrainModule(L.LightningModule):
     def optimizer_step(self, *arguments: Any, **named: Any) -> None:
         progress = self.progress
         super().optimizer_step(*arguments, **named)
-        self.method.after_step(progress)
+        with _EndsNoLoop():
+            self.method.after_step(progress)
         self.learned = self.learned or self.learned_in_step
         self.learned_in_step = False
         self.terms_of_step = {}
@@ -133,3 +135,18 @@ class PretrainModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.learned = checkpoint.get("learned", True)
+
+
+class _EndsNoLoop:
+    """Context that turns what Lightning takes for the end of an epoch or of the run into an error.
+
+    A plugin's method may raise it by mistake, with `next` on an iterator that is at its end or with
+    `sys.exit`. It is a class because `contextlib.contextmanager` passes StopIteration on.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, (StopIteration, SystemExit)):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error  # noqa: TRY004

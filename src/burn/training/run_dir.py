@@ -170,7 +170,10 @@ def open_folder(
         if not (out / RUN_FILE).is_file():
             raise UserError(f"--out {out} is not empty and holds no run: give another folder")
         if not overwrite:
-            raise UserError(f"--out {out} already holds a run: give --resume or --overwrite")
+            raise UserError(
+                f"--out {out} already holds a run: give --resume or --overwrite (in Python "
+                "resume=True or overwrite=True)"
+            )
         _remove_run(out)
     try:
         named = {**described, "run": secrets.token_hex(8)}

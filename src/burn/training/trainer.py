@@ -47,7 +47,7 @@ def build_trainer(
         trainer = L.Trainer(
             accelerator=processes.device.type,
             devices=processes.local_count,
-            plugins=[writer, LightningEnvironment()],
+            plugins=[writer, _Environment()],
             precision="bf16-mixed" if uses_bfloat16(recipe.compute, device) else "32-true",
             max_steps=num_steps,
             max_epochs=-1,
@@ -104,3 +104,10 @@ class quiet_lightning:
         self._caught.__exit__(None, None, None)
         for name, level in self._levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+class _Environment(LightningEnvironment):
+    """Leaves the environment as it is when training ends: burn reads its rank after it, too."""
+
+    def teardown(self) -> None:
+        pass

@@ -56,7 +56,7 @@ def run(arguments: list[str], console: Console) -> None:
         print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
         print(f"outputs: {', '.join(done.outputs)}")
         for name in done.left_out:
-            print(f"left out: {name}, which is neither backbone nor linear classifier")
+            print(f"left out: {name}, which is part of pretraining and gives no classes of yours")
         print(f"-> {options.out}")
         return
     if options.image_size is not None:

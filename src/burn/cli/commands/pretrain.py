@@ -108,7 +108,14 @@ def run(arguments: list[str], console: Console) -> None:
         chosen.check()
         return chosen
 
-    options = parser.read(expanded, recipe_of)
+    def check(options: Any) -> None:
+        recipe_of(options)
+        machine_of(options).check()
+        require_within(0, 2**32 - 1, seed=options.seed)
+        require_within(1, 2**62, max_steps=options.max_steps)
+        _check_counts(options.devices, options.num_nodes)
+
+    options = parser.read(expanded, check)
     machine = machine_of(options)
     if not options.recipe:
         raise UserError("give --recipe, for example burn_small: see burn pretrain --help")
@@ -193,8 +200,7 @@ def _resume_command(options: Any, machine: Any) -> str:
 
 def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None) -> None:
     """With --devices, run the command in that many processes and exit with their status."""
-    require_processes(1, devices=devices)
-    require_within(1, 10_000, num_nodes=num_nodes)
+    _check_counts(devices, num_nodes)
     place = ranks()
     if place.count > 1:
         count, local = place.count, place.local_count
@@ -207,6 +213,12 @@ def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None
     if (devices or 1) * (num_nodes or 1) > 1:
         given = [f"--import={name}" for name in imports()]
         raise SystemExit(launch(["pretrain", *given, *arguments], devices or 1, num_nodes or 1))
+
+
+def _check_counts(devices: int | None, num_nodes: int | None) -> None:
+    """Raise UserError for numbers of processes and nodes that are out of range."""
+    require_processes(1, devices=devices)
+    require_within(1, 10_000, num_nodes=num_nodes)
 
 
 def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 
+from burn.core.errors import printable
 from burn.core.results import Result, largest_class
 from burn.core.seeds import OverSeeds
 
@@ -74,7 +75,7 @@ class ComparedRow:
     @property
     def seeds(self) -> int:
         """The number of runs."""
-        return max(len(values) for values in self.numbers.values())
+        return max((len(values) for values in self.numbers.values()), default=0)
 
 
 def compared_rows(results: Sequence[Result]) -> list[ComparedRow]:
@@ -160,17 +161,23 @@ def comparison_markdown(results: Sequence[Result]) -> str:
     """Return the same table in Markdown, with a description of the data below it."""
     header, *cells = _compared_cells(results)
     rows = [header, ("---", *("---:",) * (len(header) - 1)), *cells]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
     linear = next(r.settings for r in results if r.protocol == "linear")
     several = any(row.seeds > 1 for row in compared_rows(results))
     spread = ", ± the standard deviation over seeds" if several else ""
     about = (
-        f"In %, top-1 unless the column says otherwise{spread}. Learned on {results[0].train}, "
-        f"evaluated on {results[0].test}. Linear: {rate_text(linear)}, {linear['epochs']} epochs, "
+        f"In %, top-1 unless the column says otherwise{spread}. Learned on "
+        f"{_escaped(results[0].train)}, evaluated on {_escaped(results[0].test)}. Linear: "
+        f"{rate_text(linear)}, {linear['epochs']} epochs, "
         f"augmentation {linear['augment']}. Epochs are of all stages together."
         + taught_text(results)
     )
     return "\n".join([*lines, "", about, ""])
+
+
+def _escaped(text: str) -> str:
+    """Return a name as it can stand in a cell of Markdown."""
+    return printable(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def rate_text(linear: Mapping[str, Any]) -> str:
