@@ -197,7 +197,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo --out= --data digits", "--out is empty"),
         ("pretrain --recipe demo --compile=1 --out {tmp}/x", "--compile is a switch"),
         ("pretrain --recipe demo --epochs 0 --print-config", "--epochs 0 is not in 1"),
-        ("pretrain --recipe demo --seed -1 --print-config", "--seed -1 is not in 0"),
+        ("pretrain --recipe demo --seed -1 --print-config", "seed -1 is not in 0 … 2³² - 1"),
         ("pretrain --recipe demo --max-bad 7 --print-config", "--max-bad 7"),
         ("pretrain --recipe demo --devices 0 --print-config", "--devices 0"),
         ("evaluate nearest x", "--import FILE adds your own"),

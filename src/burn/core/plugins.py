@@ -134,8 +134,7 @@ def fault_in_plugin(error: BaseException) -> str | None:
     Args:
         error: An exception that is not a UserError.
     """
-    files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
-    files |= {file: name for name, file in _installed.items() if file}
+    files = _files()
     found: BaseException | None = error
     while found is not None:
         for frame in reversed(traceback.extract_tb(found.__traceback__)):
@@ -148,7 +147,13 @@ def fault_in_plugin(error: BaseException) -> str | None:
 
 def all_plugins() -> list[str]:
     """Return the names of all plugins that are loaded, for the message of an unforeseen error."""
-    return [*_loaded, *_installed]
+    return list(_files().values())
+
+
+def _files() -> dict[str, str]:
+    """Map the file of each plugin that is loaded to its name."""
+    files = {loaded.file: name for name, loaded in _loaded.items() if loaded.file}
+    return files | {file: name for name, file in _installed.items() if file}
 
 
 def require_plugins(needed: Any, kind: str, known: Mapping[str, Any], what: str) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from burn.core.errors import UserError, listed, shortened
+from burn.core.errors import UserError, shortened
 from burn.core.plugins import Plugin, check_config, check_name, registering, resolve
 from burn.methods.configs import (
     BurnConfig,
@@ -237,75 +237,11 @@ def build_method(
         given["num_classes"] = num_classes
     method = cast("Method", entry.load()(backbone, **given))
     if entry.plugin is not None:
-        _check_method(entry, method)
-        method.register_forward_hook(partial(_check_output, name))
+        from burn.methods.checks import check_method, check_output
+
+        check_method(name, method, taught=entry.needs_teacher)
+        method.register_forward_hook(partial(check_output, name))
     return method
 
 
-def _check_output(name: str, method: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Raise UserError where a plugin's method returns something else than it must for a batch."""
-    from torch import Tensor
-
-    from burn.methods.base import StepOutput
-
-    if not isinstance(output, StepOutput):
-        raise UserError(
-            f"method {name}: forward must return a burn.StepOutput, got a {type(output).__name__}"
-        )
-    if not isinstance(output.terms, Mapping):
-        raise UserError(f"method {name}: terms of the StepOutput must be a dict of tensors")
-    for what, value in {"loss": output.loss, **output.terms}.items():
-        if not isinstance(value, Tensor) or value.ndim:
-            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-            raise UserError(f"method {name}: {what} must be a scalar tensor, got {shortened(got)}")
-    expected = (len(inputs[0].indices), method.backbone.num_features)
-    found = tuple(output.features.shape) if isinstance(output.features, Tensor) else None
-    if found != expected:
-        got = type(output.features).__name__ if found is None else f"shape {found}"
-        raise UserError(
-            f"method {name}: features must be the backbone's, of shape {expected}, got {got}"
-        )
-    if output.features.requires_grad or not output.features.is_floating_point():
-        raise UserError(f"method {name}: features must be detached and of a floating-point type")
-
-
-_MOST_VIEWS = 64
 _PARTS = {"head": "projection head", "classifier": "classifier"}
-
-
-def _check_method(entry: MethodEntry, method: Method) -> None:
-    """Raise UserError where a plugin's class does not behave as a `Method` must."""
-    from burn.core.types import Part
-    from burn.methods.shared.frozen import FrozenTarget
-
-    name, views = entry.name, getattr(method, "num_views", None)
-    if isinstance(views, bool) or not isinstance(views, int) or not 1 <= views <= _MOST_VIEWS:
-        raise UserError(
-            f"method {name}: set num_views, its number of views of an image, 1 to {_MOST_VIEWS}"
-        )
-    if not 0 <= method.num_taught <= views:
-        raise UserError(f"method {name}: num_taught must be in 0 … {views}, its num_views")
-    if entry.needs_teacher:
-        held = sum(isinstance(module, FrozenTarget) for module in method.modules())
-        if held != 1 or not method.num_taught:
-            raise UserError(
-                f"method {name}: hold the teacher as one burn.FrozenTarget, and set num_taught, "
-                "the number of views that the teacher sees"
-            )
-    parts = method.parts()
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Part) for part in parts):
-        raise UserError(f"method {name}: parts() must return a list of burn.Part")
-    if not any(part.module is method.backbone for part in parts):
-        raise UserError(
-            f"method {name}: parts() lacks the backbone; it has {listed([p.name for p in parts])}"
-        )
-    if not any(part.trained for part in parts):
-        raise UserError(f"method {name}: parts() trains nothing: give a part with trained=True")
-    covered = {id(p) for part in parts for p in part.module.parameters()}
-    free = [label for label, p in method.named_parameters() if id(p) not in covered]
-    if free:
-        raise UserError(f"method {name}: parameter {free[0]} is in no part that parts() returns")
-    kept = method.weights()
-    lost = [key for key in method.backbone.state_dict() if f"backbone.{key}" not in kept]
-    if lost:
-        raise UserError(f"method {name}: weights() lacks backbone.{lost[0]}, which would be lost")

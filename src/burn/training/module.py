@@ -79,7 +79,7 @@ class PretrainModule(L.LightningModule):
             # Gradients are zero, not None: DistributedDataParallel waits for all of them.
             trained = (p for p in self.parameters() if p.requires_grad)
             return 0 * torch.stack([p.sum() for p in trained]).sum()
-        with _EndsNoLoop():
+        with _StopsAreErrors():
             output: StepOutput = self.method(batch, self.progress)
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
@@ -115,7 +115,7 @@ class PretrainModule(L.LightningModule):
     def optimizer_step(self, *arguments: Any, **named: Any) -> None:
         progress = self.progress
         super().optimizer_step(*arguments, **named)
-        with _EndsNoLoop():
+        with _StopsAreErrors():
             self.method.after_step(progress)
         self.learned = self.learned or self.learned_in_step
         self.learned_in_step = False
@@ -137,11 +137,12 @@ class PretrainModule(L.LightningModule):
         self.learned = checkpoint.get("learned", True)
 
 
-class _EndsNoLoop:
-    """Context that turns what Lightning takes for the end of an epoch or of the run into an error.
+class _StopsAreErrors:
+    """Context that turns StopIteration and SystemExit into RuntimeError.
 
-    A plugin's method may raise it by mistake, with `next` on an iterator that is at its end or with
-    `sys.exit`. It is a class because `contextlib.contextmanager` passes StopIteration on.
+    Lightning takes the first for the end of an epoch and the second for Ctrl-C, but a plugin's
+    method raises them by mistake: by `next` on an iterator that has ended, or by `sys.exit`. It is
+    a class because a function under `contextlib.contextmanager` cannot replace StopIteration.
     """
 
     def __enter__(self) -> None:

@@ -32,6 +32,18 @@ class RunPlan:
     seed: int = 0
     max_steps: int | None = None
 
+    def check(self) -> None:
+        """Check the recipe and all numbers.
+
+        Raises:
+            UserError: A value is out of range, or settings contradict each other.
+        """
+        self.recipe.check()
+        if self.max_steps is not None and self.max_steps < 1:
+            raise UserError(f"max_steps {self.max_steps} is not at least 1")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed {self.seed} is not in 0 … 2³² - 1")
+
 
 @dataclass(frozen=True)
 class Machine:

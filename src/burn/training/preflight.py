@@ -17,12 +17,11 @@ from burn.runtime.distributed import Processes
 from burn.training.plan import RunPlan
 
 
-def check_plan(plan: RunPlan) -> None:
-    """Check a plan's teacher, steps and random seed.
+def check_teacher(plan: RunPlan) -> None:
+    """Check that a plan has a teacher if its method needs one.
 
     Raises:
-        UserError: The method needs a teacher that is not given or the reverse, or a value is out of
-            range.
+        UserError: The teacher is missing, or given to a method that learns without one.
     """
     method = plan.recipe.method
     needs_teacher = find_method(method).needs_teacher
@@ -34,10 +33,6 @@ def check_plan(plan: RunPlan) -> None:
         )
     if not needs_teacher and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
-    if plan.max_steps is not None and plan.max_steps < 1:
-        raise UserError(f"max_steps {plan.max_steps} is not at least 1")
-    if not 0 <= plan.seed < 2**32:
-        raise UserError(f"seed {plan.seed} is not in 0 … 2³² - 1")
 
 
 def check_shares(recipe: Recipe, processes: Processes) -> None:

@@ -25,7 +25,7 @@ from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
 from burn.training.callbacks.resume import ResumeFiles
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_plan, check_shares, lies_in
+from burn.training.preflight import check_shares, check_teacher, lies_in
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
@@ -86,8 +86,8 @@ def train_plan(
         GradientFlowError: The loss does not train what it should.
         Interrupted: A signal stopped the run.
     """
-    plan.recipe.check()
-    check_plan(plan)
+    plan.check()
+    check_teacher(plan)
     machine.check()
     if overwrite and plan.teacher and lies_in(Path(plan.teacher), out):
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")

@@ -18,7 +18,7 @@ its settings, whose defaults are the paper's:
 
   knn        weighted k nearest neighbours, no training
   linear     a linear layer on the frozen backbone
-  semi       fine-tuning on 1 % or 10 % of the labels, the best of nine learning rates
+  semi       fine-tuning on 1 % or 10 % of the labels, the best of nine pairs of learning rates
   svm        one linear SVM for each class on frozen features, full and few-shot
   transfer   linear evaluation with the settings of one of the paper's five data sets
   detection  Faster R-CNN fine-tuned on images with boxes, VOC layout"""

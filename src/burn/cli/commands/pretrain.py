@@ -103,20 +103,18 @@ def run(arguments: list[str], console: Console) -> None:
     if resize is not None:
         parser.set_defaults({"views.resize": resize})
 
-    def recipe_of(options: Any) -> Recipe:
+    def checked(options: Any) -> tuple[RunPlan, Machine]:
+        """Return the plan, whose data may still be missing, and the machine."""
         chosen = from_plain(Recipe, parser.fields_of(options)).without_foreign_strides(recipe)
-        chosen.check()
-        return chosen
-
-    def check(options: Any) -> None:
-        recipe_of(options)
-        machine_of(options).check()
-        require_within(0, 2**32 - 1, seed=options.seed)
-        require_within(1, 2**62, max_steps=options.max_steps)
+        named = {key: getattr(options, key) for key in ("teacher", "seed", "max_steps")}
+        named |= {"recipe_name": options.recipe or "", "data": options.data or ""}
+        plan, machine = from_plain(RunPlan, {**named, "recipe": chosen}), machine_of(options)
+        plan.check()
+        machine.check()
         _check_counts(options.devices, options.num_nodes)
+        return plan, machine
 
-    options = parser.read(expanded, check)
-    machine = machine_of(options)
+    options = parser.read(expanded, checked)
     if not options.recipe:
         raise UserError("give --recipe, for example burn_small: see burn pretrain --help")
     for required in ("data", "out"):
@@ -124,16 +122,14 @@ def run(arguments: list[str], console: Console) -> None:
             raise UserError(f"give --{required}: see burn pretrain --help")
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one")
-    given = {key: getattr(options, key) for key in ("data", "teacher", "seed", "max_steps")}
-    chosen = recipe_of(options)
-    plan = from_plain(RunPlan, {**given, "recipe_name": options.recipe, "recipe": chosen})
-    machine.check()
+    plan, machine = checked(options)
     _launch(arguments, options.devices, options.num_nodes)
     from burn.training.run import train_plan
 
-    if ranks().rank == 0 and resize is not None and chosen.views.resize == resize:
+    views = plan.recipe.views
+    if ranks().rank == 0 and resize is not None and views.resize == resize:
         console.print(
-            f"--views.resize is {resize} with --views.size {chosen.views.size}, as in the recipe's "
+            f"--views.resize is {resize} with --views.size {views.size}, as in the recipe's "
             f"{recipe.views.resize} with {recipe.views.size}"
         )
     summaries = train_plan(
@@ -200,7 +196,6 @@ def _resume_command(options: Any, machine: Any) -> str:
 
 def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None) -> None:
     """With --devices, run the command in that many processes and exit with their status."""
-    _check_counts(devices, num_nodes)
     place = ranks()
     if place.count > 1:
         count, local = place.count, place.local_count
