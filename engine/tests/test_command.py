@@ -74,7 +74,8 @@ def test_run_prints_the_best_classes(run, write, photo):
 
 
 def test_run_prints_json(run, write, photo):
-    found = json.loads(run("run", write(num_classes=6), photo, photo, "--json", "--top", 6))
+    lines = run("run", write(num_classes=6), photo, photo, "--json", "--top", 6).splitlines()
+    found = [json.loads(line) for line in lines]
     assert [one["image"] for one in found] == [str(photo)] * 2
     probabilities = [one["probability"] for one in found[0]["classes"]]
     assert sum(probabilities) == pytest.approx(1)
@@ -92,8 +93,8 @@ def test_run_writes_features(run, write, photo, tmp_path):
     pixels = packed.random_images(shape=(20, 24, 3))[2:18, 4:20]
     np.testing.assert_array_equal(features[0], load(model)(pixels))
     found = json.loads(run("run", model, photo, "--json"))
-    assert found[0]["features"] == 16
-    assert found[0]["norm"] == pytest.approx(np.linalg.norm(features[0]), rel=1e-5)
+    assert found["features"] == 16
+    assert found["norm"] == pytest.approx(np.linalg.norm(features[0]), rel=1e-5)
     both = run("run", write(num_classes=3), photo, "--features", out)
     assert "class 0" in both
     assert np.load(out).shape == (1, 16)
@@ -231,11 +232,11 @@ def test_features_are_written_whole_or_not_at_all(fails, write, photo, monkeypat
     old = photo.parent / "features.npy"
     old.write_bytes(b"old")
 
-    def full(file, array):
+    def full(file, header):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", full)
     words = fails("run", write(), photo, "--features", old)
     assert "features.npy cannot be written: No space left on device" in words
     assert old.read_bytes() == b"old"

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 import burn_engine
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
-from burn_engine.format import Floats, parse_program, read_bytes
-from burn_engine.images import check_size, read_input
+from burn_engine.features_file import FeaturesFile
+from burn_engine.format import parse_program, read_bytes
+from burn_engine.images import check_size
+from burn_engine.many import Progress, paths_in, read_ahead
 from burn_engine.model import Model, isas, load, load_bytes
 
 
@@ -83,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Run packed binary networks, written by `burn pack`.",
         epilog="examples:\n"
         "  burn-engine run model.bnn photo.jpg\n"
-        "  burn-engine run model.bnn *.jpg --features features.npy\n"
+        "  burn-engine run model.bnn photos/ --json --readers 2 > results.jsonl\n"
+        "  find . -name '*.jpg' | burn-engine run model.bnn - --features features.npy\n"
         "  burn-engine info model.bnn\n"
         "  burn-engine bench model.bnn --threads 2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,16 +101,28 @@ def _parser() -> argparse.ArgumentParser:
         help="print the classes of images, or write their features",
         description="Print each image's most probable classes, or write features. Photographs are "
         "resized and cropped as the model says; an array (.npy, height × width × 3) is used "
-        "unchanged.",
+        "unchanged. Images that cannot be read are named and left out; the exit status is then 2.",
     )
     run.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
-    run.add_argument("images", metavar="IMAGE", nargs="+", help="image file")
+    run.add_argument(
+        "images",
+        metavar="IMAGE",
+        nargs="+",
+        help="image file, folder of images at any depth, or - for a list on standard input with "
+        "one path a line",
+    )
     run.add_argument("--top", type=_at_least_1, default=5, help="classes to print (default: 5)")
     run.add_argument("--threads", type=int, default=1, help="1 to 256 (default: 1)")
     run.add_argument(
+        "--readers",
+        type=_readers,
+        default=1,
+        help="1 to 256 threads that read images while the network runs (default: 1)",
+    )
+    run.add_argument(
         "--features", metavar="FILE", help="write the features, images × features, to this .npy"
     )
-    run.add_argument("--json", action="store_true", help="print JSON")
+    run.add_argument("--json", action="store_true", help="print a line of JSON for each image")
     run.set_defaults(run=_run)
 
     info = commands.add_parser(
@@ -152,6 +167,12 @@ def _at_least_1(text: str) -> int:
     return value
 
 
+def _readers(text: str) -> int:
+    if (value := _at_least_1(text)) > 256:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 256")
+    return value
+
+
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 <= (value := float(text)) <= 86_400:
@@ -170,30 +191,72 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def _run(options: argparse.Namespace) -> None:
+    named = options.images
     if options.features is not None:
-        _check_output(options.features, [options.model, *options.images])
+        _check_output(options.features, [options.model, *named])
+    paths: Iterable[str] = paths_in(named)
+    total = None
+    if "-" not in named:
+        paths = list(paths)
+        total = len(paths)
     with _warnings_as_lines():
         model = load(options.model, options.threads)
-    results: list[dict[str, Any]] = []
-    features: list[Floats] = []
-    for path in options.images:
-        image = read_input(path, model.image)
-        result: dict[str, Any] = {"image": path}
-        if options.features or not model.classes:
-            vector = model.features(image)
-            result["features"] = len(vector)
-            result["norm"] = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)
-            if options.features:
-                features.append(vector)
+    progress = Progress(sys.stderr, total)
+    failed: list[str] = []
+    done = 0
+    with contextlib.ExitStack() as stack:
+        stack.callback(progress.clear)
+        file = None
+        if options.features is not None:
+            file = stack.enter_context(FeaturesFile(Path(options.features)))
+        images = stack.enter_context(
+            contextlib.closing(read_ahead(paths, model.image, options.readers))
+        )
+        for path, image in images:
+            result, error = _result(model, path, image, options.top, file)
+            progress.clear()
+            if error is None or options.json:
+                _print_result(result, options)
+            if error is not None:
+                failed.append(error)
+                if total != 1:
+                    print("burn-engine: " + printable(error), file=sys.stderr)
+            done += 1
+            progress.show(done)
+    if failed and done == 1:
+        raise ValueError(failed[0])
+    if failed:
+        raise ValueError(f"{len(failed):,} of {done:,} images were left out; see above")
+    if not done:
+        raise ValueError("standard input names no images")
+
+
+def _result(
+    model: Model, path: str, image: NDArray[Any] | Exception, top: int, file: FeaturesFile | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return what is printed of an image, and the error if there is one."""
+    result: dict[str, Any] = {"image": path}
+    try:
+        if isinstance(image, Exception):
+            raise image
         if model.classes:
-            result["classes"] = _top_classes(model, image, options.top, path)
-        results.append(result)
-        if not options.json:
-            _print_result(result, has_file=bool(options.features))
-    if options.features:
-        _save(Path(options.features), np.stack(features))
-    if options.json:
-        print(json.dumps(results, indent=2))
+            result["classes"] = _top_classes(model, image, top, path)
+        if file is not None or not model.classes:
+            vector = model.features(image)
+            norm = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)
+            result |= {"features": len(vector), "norm": norm}
+    except OSError as error:
+        message = f"{path}: {error.strerror or error}"
+        return {"image": path, "error": message}, message
+    except MemoryError:
+        message = f"{path}: not enough memory"
+        return {"image": path, "error": message}, message
+    except ValueError as error:
+        return {"image": path, "error": str(error)}, str(error)
+    if file is not None:  # outside: if it cannot be written, the run ends
+        result["row"] = file.num_rows
+        file.add(vector)
+    return result, None
 
 
 def _check_output(file: str, inputs: Sequence[str]) -> None:
@@ -208,19 +271,6 @@ def _check_output(file: str, inputs: Sequence[str]) -> None:
     for other in inputs:
         if path.exists() and Path(other).exists() and path.samefile(other):
             raise ValueError(f"--features {file} is an input as well: give another name")
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    """Write an array completely or not at all."""
-    beside = path.with_name(f".writing.{path.name}")
-    try:
-        with open(beside, "wb") as file:
-            np.save(file, array)
-        beside.replace(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _top_classes(
@@ -243,10 +293,13 @@ def _finite(value: float, path: str) -> float:
     return value
 
 
-def _print_result(result: dict[str, Any], has_file: bool) -> None:
+def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps(result), flush=True)
+        return
     name = printable(result["image"])
     if "classes" not in result:
-        hint = "" if has_file else "; --features FILE.npy writes them"
+        hint = "" if options.features else "; --features FILE.npy writes them"
         print(f"{name}: {result['features']} features, norm {result['norm']:.4g}{hint}")
         return
     print(f"{name}:")

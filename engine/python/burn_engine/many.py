@@ -1,0 +1,165 @@
+"""Many images: which ones a command line names, read ahead of the network, and their progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Event, Thread
+from typing import Any, TextIO
+
+from numpy.typing import NDArray
+
+from burn_engine.format import ImageSize
+from burn_engine.images import read_input
+
+_NAMES = ("bmp", "gif", "jpeg", "jpg", "npy", "pgm", "png", "ppm", "tif", "tiff", "webp")
+# The suffixes of files in folders that are taken to be images. Others can be named themselves.
+SUFFIXES = tuple(f".{name}" for name in _NAMES)
+_AHEAD = 4  # images that each reader may be ahead of the network
+_LONGEST_LINE = 2**16  # of a list of paths, in bytes
+_BETWEEN = 0.2  # seconds between two updates of the progress line
+
+
+def paths_in(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the paths that a command line names, in order.
+
+    Args:
+        arguments: Files; folders, whose images at any depth are taken in alphabetical order; and
+            "-", for a list on standard input with one path a line.
+
+    Raises:
+        ValueError: A folder has no images, or standard input is no list of paths.
+    """
+    for argument in arguments:
+        if argument == "-":
+            yield from _listed(sys.stdin)
+        elif Path(argument).is_dir():
+            found = False
+            for path in _in_folder(argument):
+                found = True
+                yield path
+            if not found:
+                raise ValueError(
+                    f"{argument}: no images in this folder: none of its files ends in "
+                    f"{', '.join(SUFFIXES)}"
+                )
+        else:
+            yield argument
+
+
+def _in_folder(folder: str) -> Iterator[str]:
+    def fails(error: OSError) -> None:
+        raise error
+
+    for parent, folders, files in os.walk(folder, onerror=fails):
+        folders.sort()  # in place, which sets the order of the walk
+        for name in sorted(files):
+            if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
+                yield str(Path(parent, name))
+
+
+def _listed(stream: TextIO | None) -> Iterator[str]:
+    if stream is None:
+        raise ValueError("-: standard input is closed")
+    while line := stream.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise ValueError("-: standard input has a line that is too long to be a path")
+        if "\0" in line:
+            raise ValueError("-: standard input is no list of paths, one in each line")
+        if path := line.rstrip("\r\n"):
+            yield path
+
+
+def read_ahead(
+    paths: Iterable[str], size: ImageSize | None, readers: int
+) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
+    """Read images in threads, while the caller works on those before them.
+
+    Args:
+        paths: Paths of images; a thread iterates over them.
+        size: How photographs are resized and cropped; see `images.read_input`.
+        readers: Number of threads that read.
+
+    Yields:
+        Each path in order, with its input, uint8 or float32 (height, width, 3), or with the error
+        that reading it raised.
+
+    Raises:
+        Exception: What iterating over `paths` raised, after the images before it.
+    """
+    waiting: Queue[tuple[str, Future[NDArray[Any]]] | Exception | None] = Queue(_AHEAD * readers)
+    pool = ThreadPoolExecutor(readers, "reader")
+    left = Event()
+
+    def submit() -> None:
+        end = None
+        try:
+            for path in paths:
+                waiting.put((path, pool.submit(read_input, path, size)))
+                if left.is_set():
+                    return
+        except Exception as error:
+            end = error
+        waiting.put(end)
+
+    # A daemon, because nothing ends its wait for a line of standard input.
+    Thread(target=submit, daemon=True).start()
+    try:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            path, read = item
+            try:
+                yield path, read.result()
+            except (OSError, ValueError, MemoryError) as error:
+                yield path, error
+    finally:
+        left.set()
+        with contextlib.suppress(Empty):
+            while True:
+                waiting.get_nowait()  # so that the thread is not kept in `put`
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Progress:
+    """One line on a terminal that says how many images are done; silent elsewhere.
+
+    Args:
+        stream: Where the line is shown.
+        total: Number of images; None if it is not known.
+    """
+
+    def __init__(self, stream: TextIO, total: int | None) -> None:
+        self._stream, self._total = stream, total
+        self._shown = stream.isatty() and total != 1
+        self._start = self._last = time.perf_counter()
+        self._width = 0
+
+    def show(self, done: int) -> None:
+        """Show that `done` images are done, if enough time has passed since the last time."""
+        now = time.perf_counter()
+        if not self._shown or now - self._last < _BETWEEN:
+            return
+        self._last = now
+        rate = done / (now - self._start)
+        line = f"{done:,} images"
+        if self._total is not None:
+            line = f"{done:,} of {self._total:,} images"
+        line += f" · {rate:,.0f} images/s"
+        if self._total is not None and done:
+            line += f" · {(self._total - done) / rate:,.0f} s left"
+        self.clear()
+        self._width = len(line)
+        print(line, end="", file=self._stream, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line, so that other output can follow."""
+        if self._width:
+            print("\r" + " " * self._width + "\r", end="", file=self._stream, flush=True)
+            self._width = 0

@@ -1,0 +1,245 @@
+"""Tests of `burn-engine run` on many images: folders, lists, errors among them, and progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import burn_engine
+import packed
+from burn_engine import cli, load
+from burn_engine.features_file import FeaturesFile
+from burn_engine.many import Progress, paths_in, read_ahead
+
+
+@pytest.fixture(autouse=True)
+def _reference(monkeypatch):
+    monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Five images, of which two are below subfolders, and files that are not images."""
+    root = tmp_path / "photos"
+    for i, name in enumerate(("b.ppm", "a/2.PPM", "a/1.npy", "c/d/e.pgm", "a/10.ppm")):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = packed.random_images(shape=(16, 16, 3), seed=i)
+        if path.suffix == ".npy":
+            np.save(path, pixels)
+        elif path.suffix == ".pgm":
+            path.write_bytes(b"P5 16 16 255\n" + pixels[..., 0].tobytes())
+        else:
+            path.write_bytes(b"P6 16 16 255\n" + pixels.tobytes())
+    (root / "notes.txt").write_text("not an image")
+    (root / ".hidden.ppm").write_bytes(b"not an image")
+    return root
+
+
+EXPECTED = ["a/1.npy", "a/10.ppm", "a/2.PPM", "b.ppm", "c/d/e.pgm"]
+
+
+def in_order(root: Path) -> list[str]:
+    # A folder's own files come before those of its subfolders.
+    return [str(root / name) for name in ["b.ppm", *EXPECTED[:3], EXPECTED[4]]]
+
+
+def lines_of(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_folder_is_read_in_alphabetical_order_at_any_depth(folder):
+    assert list(paths_in([str(folder)])) == in_order(folder)
+    both = list(paths_in([str(folder / "c"), str(folder / "notes.txt")]))
+    assert both == [str(folder / "c/d/e.pgm"), str(folder / "notes.txt")]
+
+
+def test_a_list_on_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a b.jpg\r\n\nc.jpg\n d "))
+    assert list(paths_in(["first", "-"])) == ["first", "a b.jpg", "c.jpg", " d "]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a" * 70_000, "too long to be a path"), ("a\0b\n", "no list of paths"), ("", "names no")],
+)
+def test_standard_input_that_is_no_list(monkeypatch, capsys, write, text, message):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert cli.main(["run", str(write()), "-"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_images(capsys, write, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["run", str(write()), str(tmp_path / "empty")]) == 2
+    error = capsys.readouterr().err
+    assert "empty: no images in this folder" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_each_image_gives_what_it_gives_alone(capsys, write, folder, tmp_path, readers):
+    path = write(num_classes=4)
+    out = tmp_path / "features.npy"
+    arguments = ["run", path, folder, "--json", "--features", out, "--readers", readers]
+    assert cli.main([str(one) for one in arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    found = lines_of(captured.out)
+    assert [one["image"] for one in found] == in_order(folder)
+    assert [one["row"] for one in found] == list(range(5))
+    features = np.load(out)
+    model = load(path)
+    for one, row in zip(found, features, strict=True):
+        np.testing.assert_array_equal(row, model.features(one["image"]))
+        scores = model(one["image"])
+        assert one["classes"][0]["class"] == model.classes[int(scores.argmax())]
+
+
+def test_images_that_cannot_be_read_are_named_and_the_others_are_done(
+    capsys, write, folder, tmp_path
+):
+    (folder / "a/10.ppm").write_bytes(b"P6 16 16 255\nshort")
+    out = tmp_path / "features.npy"
+    arguments = ["run", write(num_classes=0), folder, tmp_path / "none.ppm", "--features", out]
+    assert cli.main([*map(str, arguments), "--json"]) == 2
+    captured = capsys.readouterr()
+    found = lines_of(captured.out)
+    assert [one.get("row") for one in found] == [0, 1, None, 2, 3, None]
+    assert "cut off" in found[2]["error"]
+    errors = captured.err.splitlines()
+    assert len(errors) == 3
+    assert "a/10.ppm: cut off" in errors[0]
+    assert "none.ppm: No such file or directory" in errors[1]
+    assert errors[2] == "burn-engine: 2 of 6 images were left out; see above"
+    assert np.load(out).shape == (4, 16)
+
+
+def test_features_of_no_image_are_not_written(capsys, write, tmp_path):
+    out = tmp_path / "features.npy"
+    out.write_bytes(b"old")
+    (tmp_path / "bad.ppm").write_bytes(b"P6")
+    arguments = ["run", write(num_classes=0), tmp_path / "bad.ppm", tmp_path / "no.ppm"]
+    assert cli.main([*map(str, arguments), "--features", str(out)]) == 2
+    assert "2 of 2 images were left out" in capsys.readouterr().err
+    assert out.read_bytes() == b"old"
+
+
+def test_a_features_file_is_what_numpy_writes(tmp_path):
+    rows = packed.random_images(shape=(1_000, 7)).astype(np.float32)
+    with FeaturesFile(tmp_path / "rows.npy") as file:
+        for row in rows:
+            file.add(row)
+    np.testing.assert_array_equal(np.load(tmp_path / "rows.npy"), rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.npy"]
+
+
+def test_an_error_leaves_no_features_file(tmp_path):
+    def interrupted() -> None:
+        with FeaturesFile(tmp_path / "rows.npy") as file:
+            file.add(np.zeros(3, np.float32))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_few_images_are_read_ahead(tmp_path):
+    named: list[int] = []
+
+    def paths():
+        for i in range(100):
+            named.append(i)
+            yield str(tmp_path / f"{i}.ppm")
+
+    images = read_ahead(paths(), None, readers=2)
+    next(images)
+    time.sleep(0.2)
+    assert len(named) < 20
+    images.close()
+
+
+def test_an_image_does_not_wait_for_the_next_path(tmp_path):
+    path = tmp_path / "image.npy"
+    np.save(path, packed.random_images(shape=(4, 4, 3)))
+    more = threading.Event()
+
+    def paths():
+        yield str(path)
+        assert more.wait(30)
+
+    images = read_ahead(paths(), None, readers=1)
+    assert next(images)[0] == str(path)
+    more.set()
+    assert list(images) == []
+
+
+def test_an_error_of_the_list_arrives_after_the_images_before_it(tmp_path):
+    path = tmp_path / "image.npy"
+    np.save(path, packed.random_images(shape=(4, 4, 3)))
+
+    def paths():
+        yield str(path)
+        raise ValueError("no list")
+
+    images = read_ahead(paths(), None, readers=1)
+    assert next(images)[0] == str(path)
+    with pytest.raises(ValueError, match="no list"):
+        next(images)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_one_line_on_a_terminal_and_nothing_elsewhere(monkeypatch):
+    now = iter([0.0, 0.1, 2.0])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    terminal = Terminal()
+    progress = Progress(terminal, 40)
+    progress.show(1)  # too soon
+    progress.show(10)
+    assert terminal.getvalue() == "10 of 40 images · 5 images/s · 6 s left"
+    progress.clear()
+    assert terminal.getvalue().endswith("\r" + " " * 39 + "\r")
+    monkeypatch.undo()
+    file = io.StringIO()
+    Progress(file, 40).show(10)
+    assert file.getvalue() == ""
+
+
+def test_ctrl_c_stops_at_once_and_leaves_no_half_file(write, folder, tmp_path):
+    # Standard input stays open, so the command waits for more paths.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heed}; import sys; from burn_engine.cli import main; sys.exit(main())"
+    out = tmp_path / "features.npy"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "run", write(), "-", "--json", "--features", out],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(burn_engine.__file__).parents[1])},
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{folder / 'b.ppm'}\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["row"] == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 2
+        assert process.stderr is not None
+        assert process.stderr.read() == "burn-engine: interrupted\n"
+    assert [path.name for path in tmp_path.iterdir() if "features" in path.name] == []
