@@ -31,13 +31,14 @@ using json::Type;
 using json::Value;
 using Shape = std::vector<uint64_t>;
 
-constexpr uint64_t format_version = 1;
+constexpr uint64_t last_format = 2;
 constexpr uint64_t max_file_size = uint64_t{1} << 30;
 constexpr uint64_t max_header_size = 10'000'000;
 constexpr uint64_t length_size = 8;
 constexpr size_t max_layers = 1000;
 constexpr uint64_t max_image_size = 4096;
 constexpr uint64_t max_channels = 4096;
+constexpr uint64_t max_experts = 64;
 constexpr uint64_t max_linear_outputs = 1'000'000;
 
 [[noreturn]] void fail(const std::string &where, const std::string &what) {
@@ -117,13 +118,24 @@ class Fields {
 
 // ---- The shell: header and tensors, which every safetensors file has
 
+enum class Dtype { f32, u8, i8 };
+
+const char *dtype_name(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::f32: return "F32";
+        case Dtype::u8: return "U8";
+        case Dtype::i8: return "I8";
+    }
+    return "";
+}
+
 struct Tensor {
-    bool is_float = false;
+    Dtype dtype{};
     Shape shape;
     uint64_t begin = 0;  // counted from the first byte of data
     uint64_t end = 0;
 
-    const char *dtype() const { return is_float ? "F32" : "U8"; }
+    bool is_float() const { return dtype == Dtype::f32; }
 };
 
 using Tensors = std::map<std::string, Tensor>;
@@ -159,7 +171,7 @@ Shell open_shell(const uint8_t *bytes, size_t size) {
 
 // Returns the number of bytes of a tensor, or nothing if 64 bits cannot hold it. No size is 0.
 std::optional<uint64_t> byte_count(const Tensor &tensor) {
-    uint64_t count = tensor.is_float ? sizeof(float) : 1;
+    uint64_t count = tensor.is_float() ? sizeof(float) : 1;
     for (const uint64_t length : tensor.shape) {
         if (count > std::numeric_limits<uint64_t>::max() / length) return std::nullopt;
         count *= length;
@@ -182,15 +194,21 @@ Shape read_integers(const Fields &fields, const char *key, size_t most) {
     return integers;
 }
 
-Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_size) {
+Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_size,
+                   uint64_t format) {
     const Fields fields(entry, tensor_text(name));
     fields.only({"dtype", "shape", "data_offsets"});
     Tensor tensor;
     const std::string dtype = fields.string("dtype");
-    if (dtype != "F32" && dtype != "U8") {
-        fields.fail("dtype", fields.need("dtype", Type::string), "\"F32\" or \"U8\"");
+    const auto is_named = [&](Dtype one) { return dtype == dtype_name(one); };
+    if (is_named(Dtype::u8)) {
+        tensor.dtype = Dtype::u8;
+    } else if (is_named(Dtype::i8) && format > 1) {
+        tensor.dtype = Dtype::i8;
+    } else if (!is_named(Dtype::f32)) {
+        fields.fail("dtype", fields.need("dtype", Type::string),
+                    format > 1 ? "\"F32\", \"U8\" or \"I8\"" : "\"F32\" or \"U8\"");
     }
-    tensor.is_float = dtype == "F32";
     tensor.shape = read_integers(fields, "shape", 4);
     if (tensor.shape.empty() || std::count(tensor.shape.begin(), tensor.shape.end(), 0u) != 0) {
         fields.fail("'shape' is " + shape_text(tensor.shape) +
@@ -206,7 +224,7 @@ Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_si
         fields.fail(range + " reach beyond the " + number_text(data_size) + " bytes of data");
     }
     const std::optional<uint64_t> bytes = byte_count(tensor);
-    const std::string shape = tensor.dtype() + (" of shape " + shape_text(tensor.shape));
+    const std::string shape = dtype_name(tensor.dtype) + (" of shape " + shape_text(tensor.shape));
     if (!bytes) fields.fail(shape + " has more bytes than 64 bits can count");
     if (*bytes != tensor.end - tensor.begin) {
         fields.fail(range + " hold " + number_text(tensor.end - tensor.begin) + " bytes, " + shape +
@@ -233,7 +251,7 @@ void check_layout(const Tensors &tensors, uint64_t data_size, uint64_t data_posi
                                         ": the one before it ends at " + number_text(end));
         }
         const uint64_t position = data_position + tensor.begin;
-        if (tensor.is_float && position % sizeof(float) != 0) {
+        if (tensor.is_float() && position % sizeof(float) != 0) {
             fail(tensor_text(name),
                  "F32 at byte " + number_text(position) + " of the file, needs a multiple of 4");
         }
@@ -247,30 +265,39 @@ void check_layout(const Tensors &tensors, uint64_t data_size, uint64_t data_posi
 // The tensors of the file. Each must be taken exactly once, by the layer that it belongs to.
 class Data {
   public:
-    Data(const Shell &shell, const Value &header) : bytes_(shell.data) {
+    Data(const Shell &shell, const Value &header, uint64_t format) : bytes_(shell.data) {
         for (const json::Member &member : header.members()) {
             if (member.key == "__metadata__") continue;
-            tensors_.emplace(member.key, read_tensor(member.value, member.key, shell.data_size));
+            tensors_.emplace(member.key,
+                             read_tensor(member.value, member.key, shell.data_size, format));
         }
         check_layout(tensors_, shell.data_size, length_size + shell.header.size());
     }
 
     // Returns the shape of a tensor from which the layer takes its sizes.
-    const Shape &shape(const Layer &layer, const char *field) const {
+    const Shape &shape(const Layer &layer, const std::string &field) const {
         return find(layer, field)->second.shape;
     }
 
-    std::vector<float> floats(const Layer &layer, const char *field, const Shape &shape) {
-        const Tensor tensor = take(layer, field, true, shape);
+    std::vector<float> floats(const Layer &layer, const std::string &field, const Shape &shape) {
+        const Tensor tensor = take(layer, field, Dtype::f32, shape);
         std::vector<float> values((tensor.end - tensor.begin) / sizeof(float));
         std::memcpy(values.data(), bytes_ + tensor.begin, tensor.end - tensor.begin);
         check_finite(values, layer, field);
         return values;
     }
 
-    std::vector<uint8_t> bytes(const Layer &layer, const char *field, const Shape &shape) {
-        const Tensor tensor = take(layer, field, false, shape);
+    std::vector<uint8_t> bytes(const Layer &layer, const std::string &field, const Shape &shape) {
+        const Tensor tensor = take(layer, field, Dtype::u8, shape);
         return {bytes_ + tensor.begin, bytes_ + tensor.end};
+    }
+
+    std::vector<int8_t> signed_bytes(const Layer &layer, const std::string &field,
+                                     const Shape &shape) {
+        const Tensor tensor = take(layer, field, Dtype::i8, shape);
+        std::vector<int8_t> values(tensor.end - tensor.begin);
+        std::memcpy(values.data(), bytes_ + tensor.begin, values.size());
+        return values;
     }
 
     void check_all_taken() const {
@@ -278,29 +305,29 @@ class Data {
         fail(tensor_text(tensors_.begin()->first), "belongs to no layer of the program");
     }
 
-    [[noreturn]] static void refuse(const Layer &layer, const char *field,
+    [[noreturn]] static void refuse(const Layer &layer, const std::string &field,
                                     const std::string &what) {
         fail("layer " + quoted(layer.name), "tensor " + printable(layer.name + "." + field) + what);
     }
 
-    [[noreturn]] static void refuse_shape(const Layer &layer, const char *field, const Shape &shape,
-                                          const std::string &needed) {
+    [[noreturn]] static void refuse_shape(const Layer &layer, const std::string &field,
+                                          const Shape &shape, const std::string &needed) {
         refuse(layer, field, " has shape " + shape_text(shape) + ", needs " + needed);
     }
 
   private:
-    Tensors::const_iterator find(const Layer &layer, const char *field) const {
+    Tensors::const_iterator find(const Layer &layer, const std::string &field) const {
         const auto found = tensors_.find(layer.name + "." + field);
         if (found == tensors_.end()) refuse(layer, field, " is missing");
         return found;
     }
 
-    Tensor take(const Layer &layer, const char *field, bool is_float, const Shape &shape) {
+    Tensor take(const Layer &layer, const std::string &field, Dtype dtype, const Shape &shape) {
         const auto found = find(layer, field);
         Tensor tensor = found->second;
-        if (tensor.is_float != is_float) {
-            const std::string needed = is_float ? "F32" : "U8";
-            refuse(layer, field, std::string(" is ") + tensor.dtype() + ", needs " + needed);
+        if (tensor.dtype != dtype) {
+            refuse(layer, field,
+                   std::string(" is ") + dtype_name(tensor.dtype) + ", needs " + dtype_name(dtype));
         }
         if (tensor.shape != shape) refuse_shape(layer, field, tensor.shape, shape_text(shape));
         tensors_.erase(found);
@@ -309,7 +336,7 @@ class Data {
 
     // Checks the bits, because std::isfinite is compiled away under -ffast-math.
     static void check_finite(const std::vector<float> &values, const Layer &layer,
-                             const char *field) {
+                             const std::string &field) {
         constexpr uint32_t exponent = 0x7F800000;
         for (size_t i = 0; i < values.size(); ++i) {
             uint32_t bits = 0;
@@ -338,22 +365,28 @@ std::string read_metadata(const Value &header) {
 // ---- The layers
 
 std::optional<Kind> kind_of(const std::string &name) {
-    for (const Kind kind :
-         {Kind::convolution, Kind::binary_convolution, Kind::global_mean, Kind::linear}) {
+    for (const Kind kind : {Kind::convolution, Kind::binary_convolution, Kind::global_mean,
+                            Kind::linear, Kind::gated_convolution, Kind::branched_convolution}) {
         if (name == kind_name(kind)) return kind;
     }
     return std::nullopt;
 }
 
+uint64_t first_format_of(Kind kind) {
+    return kind == Kind::gated_convolution || kind == Kind::branched_convolution ? 2 : 1;
+}
+
+bool is_first(Kind kind) { return kind == Kind::convolution || kind == Kind::branched_convolution; }
+
+bool is_binary(Kind kind) {
+    return kind == Kind::binary_convolution || kind == Kind::gated_convolution;
+}
+
 bool may_follow(Kind before, Kind kind) {
-    switch (kind) {
-        case Kind::convolution: return false;
-        case Kind::binary_convolution:
-            return before == Kind::convolution || before == Kind::binary_convolution;
-        case Kind::global_mean: return before == Kind::binary_convolution;
-        case Kind::linear: return before == Kind::global_mean || before == Kind::linear;
-    }
-    return false;
+    if (is_first(kind)) return false;
+    if (is_binary(kind)) return is_first(before) || is_binary(before);
+    if (kind == Kind::global_mean) return is_binary(before);
+    return before == Kind::global_mean || before == Kind::linear;
 }
 
 bool is_name(const std::string &name) {
@@ -365,21 +398,30 @@ bool is_name(const std::string &name) {
 
 uint64_t unsigned_of(int number) { return static_cast<uint64_t>(number); }
 
-// Sets the output channels and the kernel from a weight of shape [out, k, k, depth].
-void read_kernel(Layer &layer, const Data &data, std::initializer_list<uint64_t> kernels,
-                 uint64_t depth) {
-    const Shape &shape = data.shape(layer, "weight");
-    const bool fits = shape.size() == 4 && shape[0] >= 1 && shape[0] <= max_channels &&
+// Returns the shape of a weight, which needs to be [times · out, k, k, depth].
+Shape kernel_shape(const Layer &layer, const Data &data, const std::string &field,
+                   std::initializer_list<uint64_t> kernels, uint64_t depth, uint64_t times = 1) {
+    const Shape &shape = data.shape(layer, field);
+    const bool fits = shape.size() == 4 && shape[0] >= 1 && shape[0] <= times * max_channels &&
+                      shape[0] % times == 0 &&
                       std::find(kernels.begin(), kernels.end(), shape[1]) != kernels.end() &&
                       shape[1] == shape[2] && shape[3] == depth;
     if (!fits) {
         std::string list;
         for (const uint64_t k : kernels) list += (list.empty() ? "" : ", ") + number_text(k);
-        Data::refuse_shape(layer, "weight", shape,
-                           "[out, k, k, " + number_text(depth) + "] with out in 1 to " +
+        const std::string out = times > 1 ? number_text(times) + " · out" : "out";
+        Data::refuse_shape(layer, field, shape,
+                           "[" + out + ", k, k, " + number_text(depth) + "] with out in 1 to " +
                                number_text(max_channels) + " and k in " + list);
     }
-    layer.out_channels = static_cast<int>(shape[0]);
+    return shape;
+}
+
+// Sets the output channels and the kernel from the weight.
+void read_kernel(Layer &layer, const Data &data, std::initializer_list<uint64_t> kernels,
+                 uint64_t depth, uint64_t times = 1) {
+    const Shape shape = kernel_shape(layer, data, "weight", kernels, depth, times);
+    layer.out_channels = static_cast<int>(shape[0] / times);
     layer.kernel = static_cast<int>(shape[1]);
 }
 
@@ -400,7 +442,7 @@ void read_convolution(Layer &layer, const Fields &fields, Data &data) {
 
 // A compute kernel sums whole bytes, so bits after the last channel would be counted.
 void check_spare_bits(const Layer &layer, uint64_t row_bytes) {
-    const unsigned used = static_cast<unsigned>(layer.in_channels) % 8;
+    const unsigned used = static_cast<unsigned>(layer.in_channels / layer.gated.groups) % 8;
     if (used == 0) return;
     for (uint64_t last = row_bytes - 1; last < layer.weight_bits.size(); last += row_bytes) {
         if (layer.weight_bits[last] >> used == 0) continue;
@@ -409,9 +451,9 @@ void check_spare_bits(const Layer &layer, uint64_t row_bytes) {
     }
 }
 
-void check_shortcut(const Layer &layer, const Fields &fields) {
-    if (!layer.shortcut || layer.out_channels % layer.in_channels == 0) return;
-    fields.fail("has a shortcut, but its " + std::to_string(layer.out_channels) +
+void check_multiple(const Layer &layer, const Fields &fields, const std::string &what) {
+    if (layer.out_channels % layer.in_channels == 0) return;
+    fields.fail("has " + what + ", but its " + std::to_string(layer.out_channels) +
                 " outputs are not a multiple of its " + std::to_string(layer.in_channels) +
                 " inputs");
 }
@@ -423,7 +465,7 @@ void read_binary_convolution(Layer &layer, const Fields &fields, Data &data) {
     const uint64_t in = unsigned_of(layer.in_channels);
     const uint64_t row_bytes = (in + 7) / 8;
     read_kernel(layer, data, {1, 3}, row_bytes);
-    check_shortcut(layer, fields);
+    if (layer.shortcut) check_multiple(layer, fields, "a shortcut");
     layer.weight_bits = data.bytes(layer, "weight", weight_shape(layer, row_bytes));
     check_spare_bits(layer, row_bytes);
     const uint64_t out = unsigned_of(layer.out_channels);
@@ -431,6 +473,140 @@ void read_binary_convolution(Layer &layer, const Fields &fields, Data &data) {
     layer.multiplier = data.floats(layer, "multiplier", {out});
     layer.bias = data.floats(layer, "bias", {out});
     layer.slope = data.floats(layer, "slope", {out});
+}
+
+// Reads a matrix [out, in]; out is 0 if the layer does not determine it.
+Matrix read_matrix(const Layer &layer, Data &data, const std::string &part, int out, int in) {
+    const Shape &shape = data.shape(layer, part + ".weight");
+    const bool fits = shape.size() == 2 && shape[1] == unsigned_of(in) &&
+                      (out ? shape[0] == unsigned_of(out) : shape[0] <= max_channels);
+    if (!fits) {
+        const std::string needed = out ? std::to_string(out) : "1 to " + number_text(max_channels);
+        Data::refuse_shape(layer, part + ".weight", shape,
+                           "[" + needed + ", " + std::to_string(in) + "]");
+    }
+    Matrix matrix;
+    matrix.in = in;
+    matrix.out = static_cast<int>(shape[0]);
+    const uint64_t rows = shape[0];
+    matrix.weight = data.floats(layer, part + ".weight", {rows, unsigned_of(in)});
+    matrix.bias = data.floats(layer, part + ".bias", {rows});
+    return matrix;
+}
+
+std::vector<Side> read_sides(const Layer &layer, Data &data, uint64_t count) {
+    std::vector<Side> sides;
+    for (uint64_t i = 0; i < count; ++i) {
+        const std::string part = "side." + number_text(i);
+        Side side;
+        side.in = sides.empty() ? layer.in_channels : sides.back().out;
+        const Shape shape = data.shape(layer, part + ".weight");
+        const bool last = i + 1 == count;
+        const bool fits =
+            shape.size() == 2 && shape[1] == unsigned_of(side.in) &&
+            (last ? shape[0] == unsigned_of(layer.out_channels) : shape[0] <= max_channels);
+        if (!fits) {
+            const std::string needed =
+                last ? std::to_string(layer.out_channels) : "1 to " + number_text(max_channels);
+            Data::refuse_shape(layer, part + ".weight", shape,
+                               "[" + needed + ", " + std::to_string(side.in) + "]");
+        }
+        side.out = static_cast<int>(shape[0]);
+        side.weight = data.signed_bytes(layer, part + ".weight", shape);
+        side.scale = data.floats(layer, part + ".scale", {shape[0]});
+        side.bias = data.floats(layer, part + ".bias", {shape[0]});
+        side.slope = data.floats(layer, part + ".slope", {shape[0]});
+        sides.push_back(std::move(side));
+    }
+    return sides;
+}
+
+Gate gate_of(const Fields &fields) {
+    const std::string gate = fields.string("gate");
+    if (gate == "none") return Gate::none;
+    if (gate == "input") return Gate::input;
+    if (gate == "mixed") return Gate::mixed;
+    fields.fail("gate", fields.need("gate", Type::string), "\"none\", \"input\" or \"mixed\"");
+}
+
+void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
+    fields.only({"kind", "name", "input", "stride", "groups", "experts", "gate", "product",
+                 "shortcut", "side"});
+    Gated &gated = layer.gated;
+    layer.stride = static_cast<int>(fields.integer("stride", 1, 2));
+    gated.groups = static_cast<int>(fields.integer("groups", 1, max_channels));
+    gated.experts = static_cast<int>(fields.integer("experts", 1, max_experts));
+    gated.gate = gate_of(fields);
+    gated.product = fields.boolean("product");
+    layer.shortcut = fields.boolean("shortcut");
+    const uint64_t sides = fields.integer("side", 0, 2);
+    if (!layer.shortcut && (gated.product || sides)) {
+        fields.fail(std::string("has ") + (gated.product ? "a product" : "sides") +
+                    " without a shortcut");
+    }
+    if (layer.in_channels % gated.groups != 0) {
+        fields.fail("has " + std::to_string(gated.groups) + " groups of " +
+                    std::to_string(layer.in_channels) + " inputs, which is not a multiple");
+    }
+    const uint64_t used = unsigned_of(layer.in_channels / gated.groups);
+    const uint64_t row_bytes = (used + 7) / 8, experts = unsigned_of(gated.experts);
+    read_kernel(layer, data, {1, 3}, row_bytes, experts);
+    if (layer.out_channels % gated.groups != 0) {
+        fields.fail("has " + std::to_string(gated.groups) + " groups of " +
+                    std::to_string(layer.out_channels) + " outputs, which is not a multiple");
+    }
+    if (layer.shortcut && !sides) check_multiple(layer, fields, "a shortcut");
+    if (gated.gate == Gate::mixed) check_multiple(layer, fields, "a mixed gate");
+    const uint64_t in = unsigned_of(layer.in_channels), out = unsigned_of(layer.out_channels);
+    const uint64_t k = unsigned_of(layer.kernel);
+    layer.weight_bits = data.bytes(layer, "weight", {experts * out, k, k, row_bytes});
+    check_spare_bits(layer, row_bytes);
+    layer.threshold = data.floats(layer, "threshold", {in});
+    layer.multiplier = data.floats(layer, "multiplier", {out});
+    layer.bias = data.floats(layer, "bias", {out});
+    gated.inner_slope = data.floats(layer, "inner_slope", {out});
+    gated.scale = data.floats(layer, "scale", {out});
+    gated.shift = data.floats(layer, "shift", {out});
+    if (gated.experts > 1) {
+        gated.choice = read_matrix(layer, data, "choice", gated.experts, layer.in_channels);
+    }
+    if (gated.gate != Gate::none) {
+        const int taken = gated.gate == Gate::input ? layer.in_channels : layer.out_channels;
+        gated.down = read_matrix(layer, data, "gate.down", 0, taken);
+        gated.up = read_matrix(layer, data, "gate.up", layer.out_channels, gated.down.out);
+    }
+    if (gated.gate == Gate::mixed) gated.mix = data.floats(layer, "mix", {out});
+    if (layer.shortcut && !sides) {
+        gated.shortcut_slope = data.floats(layer, "shortcut_slope", {in});
+    }
+    gated.sides = read_sides(layer, data, sides);
+}
+
+Matrix read_float_kernel(const Layer &layer, Data &data, const std::string &part,
+                         std::initializer_list<uint64_t> kernels, int in, int &kernel) {
+    const Shape shape = kernel_shape(layer, data, part + ".weight", kernels, unsigned_of(in));
+    kernel = static_cast<int>(shape[1]);
+    Matrix matrix;
+    matrix.in = kernel * kernel * in;
+    matrix.out = static_cast<int>(shape[0]);
+    matrix.weight = data.floats(layer, part + ".weight", shape);
+    matrix.bias = data.floats(layer, part + ".bias", {shape[0]});
+    return matrix;
+}
+
+void read_branched_convolution(Layer &layer, const Fields &fields, Data &data) {
+    fields.only({"kind", "name", "input", "stride", "second_stride"});
+    constexpr int colours = 3;
+    Branched &b = layer.branched;
+    layer.stride = static_cast<int>(fields.integer("stride", 1, 2));
+    b.second_stride = static_cast<int>(fields.integer("second_stride", 1, 2));
+    b.first = read_float_kernel(layer, data, "first", {1, 3, 5, 7}, colours, b.first_kernel);
+    layer.padding = data.floats(layer, "padding", {unsigned_of(colours)});
+    b.narrow = read_matrix(layer, data, "narrow", 0, b.first.out);
+    b.widen = read_float_kernel(layer, data, "widen", {1, 3}, b.narrow.out, b.widen_kernel);
+    b.last = read_matrix(layer, data, "last", 0, b.widen.out + b.first.out);
+    layer.kernel = b.first_kernel;
+    layer.out_channels = b.last.out;
 }
 
 void read_global_mean(Layer &layer, const Fields &fields, Data &data) {
@@ -467,14 +643,13 @@ void check_place(const Layer &layer, const std::vector<Layer> &layers, const Fie
         fields.fail("'input' is " + quoted(input) + ", needs '" + needed +
                     "': a program is a chain");
     }
-    const bool fits =
-        before ? may_follow(before->kind, layer.kind) : layer.kind == Kind::convolution;
-    if (fits) return;
+    if (before ? may_follow(before->kind, layer.kind) : is_first(layer.kind)) return;
     fields.fail(std::string("a ") + kind_name(layer.kind) + " cannot " +
                 (before ? std::string("follow a ") + kind_name(before->kind) : "be the first"));
 }
 
-Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &data) {
+Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &data,
+                 uint64_t format) {
     const Fields unnamed(value, "layers[" + number_text(layers.size()) + "]");
     Layer layer;
     layer.name = unnamed.string("name");
@@ -485,7 +660,7 @@ Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &dat
     const Fields fields(value, "layer " + quoted(layer.name));
     const std::string kind = fields.string("kind");
     const std::optional<Kind> known = kind_of(kind);
-    if (!known) fields.fail("unknown kind " + quoted(kind));
+    if (!known || first_format_of(*known) > format) fields.fail("unknown kind " + quoted(kind));
     layer.kind = *known;
     check_place(layer, layers, fields);
     layer.in_channels = layers.empty() ? 3 : layers.back().out_channels;
@@ -494,20 +669,24 @@ Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &dat
         case Kind::binary_convolution: read_binary_convolution(layer, fields, data); break;
         case Kind::global_mean: read_global_mean(layer, fields, data); break;
         case Kind::linear: read_linear(layer, fields, data); break;
+        case Kind::gated_convolution: read_gated_convolution(layer, fields, data); break;
+        case Kind::branched_convolution: read_branched_convolution(layer, fields, data); break;
     }
     return layer;
 }
 
 // ---- The program
 
-void check_format(const Fields &program) {
+uint64_t read_format(const Fields &program) {
     const Value found = program.need("format", Type::number);
-    if (found.unsigned_integer() == format_version) return;
-    fail("program", "format is " + printable(found.source()) + ", this reader knows format " +
-                        number_text(format_version));
+    const std::optional<uint64_t> format = found.unsigned_integer();
+    if (format && *format >= 1 && *format <= last_format) return *format;
+    const bool newer = format && *format > last_format;
+    fail("program", "format is " + printable(found.source()) + ", this reader knows 1 and 2" +
+                        (newer ? ": update burn-engine" : ""));
 }
 
-std::vector<Layer> read_layers(const Fields &program, Data &data) {
+std::vector<Layer> read_layers(const Fields &program, Data &data, uint64_t format) {
     const Value array = program.need("layers", Type::array);
     const size_t count = array.count();
     if (count < 3 || count > max_layers) {
@@ -515,7 +694,7 @@ std::vector<Layer> read_layers(const Fields &program, Data &data) {
     }
     std::vector<Layer> layers;
     for (const Value &value : array.elements()) {
-        layers.push_back(read_layer(value, layers, data));
+        layers.push_back(read_layer(value, layers, data, format));
     }
     const Kind last = layers.back().kind;
     if (last != Kind::global_mean && last != Kind::linear) {
@@ -579,12 +758,12 @@ void read_image(const Fields &fields, Program &program) {
     program.image_size = static_cast<int>(sizes.integer("size", 1, resize));
 }
 
-Program read_program(const Fields &fields, Data &data) {
+Program read_program(const Fields &fields, Data &data, uint64_t format) {
     fields.only({"format", "layers", "features", "classes", "image", "origin"});
     if (fields.find("origin")) fields.need("origin", Type::object);
     Program program;
     read_image(fields, program);
-    program.layers = read_layers(fields, data);
+    program.layers = read_layers(fields, data, format);
     program.classes = read_classes(fields, program.layers.back());
     program.features = read_features(fields, program.layers, !program.classes.empty());
     return program;
@@ -628,6 +807,8 @@ const char *kind_name(Kind kind) {
         case Kind::binary_convolution: return "binary_convolution";
         case Kind::global_mean: return "global_mean";
         case Kind::linear: return "linear";
+        case Kind::gated_convolution: return "gated_convolution";
+        case Kind::branched_convolution: return "branched_convolution";
     }
     return "";
 }
@@ -639,9 +820,10 @@ Program parse_program(const void *bytes, size_t size) {
     const std::string text = read_metadata(header.root());
     const json::Document document(text, "program");
     const Fields fields(document.root(), "program");
-    check_format(fields);  // first, because another format may have other keys and tensors
-    Data data(shell, header.root());
-    Program program = read_program(fields, data);
+    // First, because another format may have other keys and tensors.
+    const uint64_t format = read_format(fields);
+    Data data(shell, header.root(), format);
+    Program program = read_program(fields, data, format);
     data.check_all_taken();
     return program;
 }

@@ -14,10 +14,54 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-enum class Kind { convolution, binary_convolution, global_mean, linear };
+enum class Kind {
+    convolution,
+    binary_convolution,
+    global_mean,
+    linear,
+    gated_convolution,
+    branched_convolution
+};
 
 // Returns the name of a kind as the format spells it.
 const char *kind_name(Kind kind);
+
+// What the means are of from which a gated_convolution computes its gate.
+enum class Gate { none, input, mixed };
+
+// A matrix [out][in] with what is added to its products.
+struct Matrix {
+    int in = 0, out = 0;
+    std::vector<float> weight, bias;
+};
+
+// A 1 × 1 convolution of a gated_convolution's shortcut.
+struct Side {
+    int in = 0, out = 0;
+    std::vector<int8_t> weight;  // [out][in]
+    std::vector<float> scale, bias, slope;
+};
+
+// What a gated_convolution has beyond a binary_convolution.
+struct Gated {
+    int groups = 1, experts = 1;
+    Gate gate = Gate::none;
+    bool product = false;
+    std::vector<float> inner_slope, scale, shift;  // [out]
+    std::vector<float> mix;                        // [out], of a mixed gate
+    std::vector<float> shortcut_slope;             // [in], of a shortcut without sides
+    Matrix choice;                                 // of several experts
+    Matrix down, up;                               // of a gate
+    std::vector<Side> sides;
+};
+
+// What a branched_convolution has beyond its padding.
+struct Branched {
+    int second_stride = 1;
+    int first_kernel = 1, widen_kernel = 1;
+    Matrix first, widen;  // [out][k · k · in]
+    Matrix narrow, last;
+};
 
 // A layer and its constants. Its kind determines which of them it has; the others are empty.
 struct Layer {
@@ -29,13 +73,16 @@ struct Layer {
     int stride = 1;
     bool shortcut = false;
     bool relu = false;
-    std::vector<float> weight;         // convolution: [out][k][k][3]; linear: [out][in]
-    std::vector<uint8_t> weight_bits;  // binary_convolution: [out][k][k][⌈in / 8⌉]
-    std::vector<float> bias;           // [out]
-    std::vector<float> padding;        // convolution: [3]
-    std::vector<float> threshold;      // binary_convolution: [in]
-    std::vector<float> multiplier;     // binary_convolution: [out]
-    std::vector<float> slope;          // binary_convolution: [out]
+    std::vector<float> weight;  // convolution: [out][k][k][3]; linear: [out][in]
+    // binary_convolution: [out][k][k][⌈in / 8⌉]; gated: [experts][out][k][k][⌈in / groups / 8⌉]
+    std::vector<uint8_t> weight_bits;
+    std::vector<float> bias;        // [out]
+    std::vector<float> padding;     // convolution, branched: [3]
+    std::vector<float> threshold;   // binary and gated: [in]
+    std::vector<float> multiplier;  // binary and gated: [out]
+    std::vector<float> slope;       // binary_convolution: [out]
+    Gated gated;
+    Branched branched;
 };
 
 // The content of a packed file.

@@ -121,33 +121,141 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
     return ready;
 }
 
-// Lays the weights [out][taps] out as [group][taps][kLanes].
+// Lays a matrix [out][in] out as [group][in][kLanes].
+Aligned in_groups(const std::vector<float> &weight, int out, int in, int out_pitch) {
+    Aligned groups(to_size(out_pitch) * to_size(in) * sizeof(float));
+    float *to = groups.as<float>();
+    for (int o = 0; o < out; ++o) {
+        for (int i = 0; i < in; ++i) {
+            to[(static_cast<ptrdiff_t>(o / kLanes) * in + i) * kLanes + o % kLanes] =
+                weight[to_size(o) * to_size(in) + to_size(i)];
+        }
+    }
+    return groups;
+}
+
 Model::Ready make_convolution(const Tier &tier, const Layer &layer) {
     Model::Ready ready;
     ready.out_pitch = pitch_of(tier, layer.out_channels);
     ready.bias = padded(layer.bias, ready.out_pitch);
     const int taps = 3 * layer.kernel * layer.kernel;
-    ready.weights = Aligned(static_cast<size_t>(ready.out_pitch * taps) * sizeof(float));
-    float *to = ready.weights.as<float>();
-    for (int o = 0; o < layer.out_channels; ++o) {
-        for (int tap = 0; tap < taps; ++tap) {
-            to[(o / kLanes * taps + tap) * kLanes + o % kLanes] =
-                layer.weight[static_cast<size_t>(o * taps + tap)];
-        }
-    }
+    ready.weights = in_groups(layer.weight, layer.out_channels, taps, ready.out_pitch);
     return ready;
 }
 
-Model::Ready make_linear(const Layer &layer) {
-    Model::Ready ready;
-    ready.in_pitch = round_up(layer.in_channels, kLanes);
-    ready.bias = padded(layer.bias, layer.out_channels);
-    const size_t in = static_cast<size_t>(layer.in_channels);
-    const size_t pitch = static_cast<size_t>(ready.in_pitch);
-    ready.weights = Aligned(static_cast<size_t>(layer.out_channels) * pitch * sizeof(float));
-    for (size_t o = 0; o < static_cast<size_t>(layer.out_channels); ++o) {
-        std::copy_n(&layer.weight[o * in], in, ready.weights.as<float>() + o * pitch);
+Model::Product make_product(const std::vector<float> &weight, const std::vector<float> &bias,
+                            int out, int in) {
+    Model::Product product;
+    product.in_pitch = round_up(in, kLanes);
+    product.out = out;
+    product.bias = padded(bias, out);
+    const size_t pitch = to_size(product.in_pitch);
+    product.weights = Aligned(to_size(out) * pitch * sizeof(float));
+    for (size_t o = 0; o < to_size(out); ++o) {
+        std::copy_n(&weight[o * to_size(in)], in, product.weights.as<float>() + o * pitch);
     }
+    return product;
+}
+
+Model::Product make_product(const Matrix &matrix) {
+    return matrix.out ? make_product(matrix.weight, matrix.bias, matrix.out, matrix.in)
+                      : Model::Product{};
+}
+
+Model::Ready make_linear(const Layer &layer) {
+    Model::Product product =
+        make_product(layer.weight, layer.bias, layer.out_channels, layer.in_channels);
+    Model::Ready ready;
+    ready.in_pitch = product.in_pitch;
+    ready.bias = std::move(product.bias);
+    ready.weights = std::move(product.weights);
+    return ready;
+}
+
+// The ReLU of a float layer is a slope of 0.
+Model::Dense make_dense(const Tier &tier, const Matrix &matrix) {
+    Model::Dense dense;
+    dense.in = matrix.in;
+    dense.out_pitch = pitch_of(tier, matrix.out);
+    dense.weights = in_groups(matrix.weight, matrix.out, matrix.in, dense.out_pitch);
+    dense.bias = padded(matrix.bias, dense.out_pitch);
+    dense.slope = padded({}, dense.out_pitch);
+    return dense;
+}
+
+Model::Dense make_side(const Tier &tier, const Side &side) {
+    Matrix matrix{side.in, side.out, std::vector<float>(side.weight.size()), side.bias};
+    for (size_t i = 0; i < side.weight.size(); ++i) {
+        matrix.weight[i] = side.scale[i / to_size(side.in)] * side.weight[i];
+    }
+    Model::Dense dense = make_dense(tier, matrix);
+    dense.slope = padded(side.slope, dense.out_pitch);
+    return dense;
+}
+
+// Returns the binary convolution of one group of one expert.
+Layer part_of(const Layer &layer, int expert, int group) {
+    const Gated &gated = layer.gated;
+    Layer part;
+    part.kind = Kind::binary_convolution;
+    part.kernel = layer.kernel;
+    part.stride = layer.stride;
+    part.in_channels = layer.in_channels / gated.groups;
+    part.out_channels = layer.out_channels / gated.groups;
+    auto slice = [&](const auto &values, int begin, size_t times, size_t count) {
+        const auto first = values.begin() + static_cast<ptrdiff_t>(to_size(begin) * times);
+        return std::decay_t<decltype(values)>(first, first + static_cast<ptrdiff_t>(count * times));
+    };
+    const size_t out = to_size(part.out_channels);
+    const size_t row = layer.weight_bits.size() / to_size(gated.experts * layer.out_channels);
+    const int begin = group * part.out_channels;
+    part.weight_bits = slice(layer.weight_bits, expert * layer.out_channels + begin, row, out);
+    part.multiplier = slice(layer.multiplier, begin, 1, out);
+    part.bias = slice(layer.bias, begin, 1, out);
+    part.slope = slice(gated.inner_slope, begin, 1, out);
+    return part;
+}
+
+Model::Ready make_gated(const Tier &tier, const Layer &layer) {
+    const Gated &gated = layer.gated;
+    Model::Ready ready;
+    ready.in_pitch = pitch_of(tier, layer.in_channels);
+    ready.out_pitch = pitch_of(tier, layer.out_channels);
+    for (int expert = 0; expert < gated.experts; ++expert) {
+        for (int group = 0; group < gated.groups; ++group) {
+            Layer part = part_of(layer, expert, group);
+            ready.parts.push_back(make_binary(tier, part));
+        }
+    }
+    ready.threshold =
+        padded(layer.threshold, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
+    ready.scale = padded(gated.scale, ready.out_pitch);
+    ready.shift = padded(gated.shift, ready.out_pitch);
+    ready.mix = padded(gated.mix, ready.out_pitch);
+    ready.shortcut_slope = padded(gated.shortcut_slope, ready.in_pitch);
+    ready.choice = make_product(gated.choice);
+    ready.down = make_product(gated.down);
+    ready.up = make_product(gated.up);
+    for (const Side &side : gated.sides) ready.sides.push_back(make_side(tier, side));
+    return ready;
+}
+
+Model::Ready make_branched(const Tier &tier, const Layer &layer) {
+    const Branched &b = layer.branched;
+    Layer first;
+    first.kernel = b.first_kernel;
+    first.out_channels = b.first.out;
+    first.weight = b.first.weight;
+    first.bias = b.first.bias;
+    Model::Ready ready = make_convolution(tier, first);
+    ready.slope = padded({}, ready.out_pitch);
+    // A gate that changes nothing, because the kernel of a gate is what compares with thresholds.
+    const int out_pitch = pitch_of(tier, b.last.out);
+    ready.scale = padded({}, out_pitch, 1.0f);
+    ready.shift = padded({}, out_pitch);
+    ready.narrow = make_dense(tier, b.narrow);
+    ready.widen = make_dense(tier, b.widen);
+    ready.last = make_dense(tier, b.last);
     return ready;
 }
 
@@ -161,6 +269,8 @@ Model::Model(Program program, const std::string &isa)
             case Kind::binary_convolution: ready_.push_back(make_binary(*tier_, layer)); break;
             case Kind::global_mean: ready_.emplace_back(); break;
             case Kind::linear: ready_.push_back(make_linear(layer)); break;
+            case Kind::gated_convolution: ready_.push_back(make_gated(*tier_, layer)); break;
+            case Kind::branched_convolution: ready_.push_back(make_branched(*tier_, layer)); break;
         }
         forget(layer.weight);
         forget(layer.weight_bits);
@@ -185,8 +295,10 @@ Shape Model::output_shape(int height, int width, int layer) const {
         if (at.kind == Kind::global_mean || at.kind == Kind::linear) {
             shape.height = shape.width = 1;
         } else {
-            shape.height = (shape.height + at.stride - 1) / at.stride;
-            shape.width = (shape.width + at.stride - 1) / at.stride;
+            for (const int stride : {at.stride, at.branched.second_stride}) {
+                shape.height = (shape.height + stride - 1) / stride;
+                shape.width = (shape.width + stride - 1) / stride;
+            }
         }
     }
     return shape;

@@ -44,11 +44,28 @@ class Model {
     // if the size is not allowed or there is no such layer.
     Shape output_shape(int height, int width, int layer) const;
 
+    // A float 1 × 1 convolution as Tier::dense_row reads it.
+    struct Dense {
+        int in = 0, out_pitch = 0;
+        Aligned weights, bias, slope;
+    };
+    // A matrix as Tier::linear reads it.
+    struct Product {
+        int in_pitch = 0, out = 0;
+        Aligned weights, bias;
+    };
     // The constants of a layer in the tier's layout, with padded channels.
     struct Ready {
         int in_pitch = 0, out_pitch = 0;  // padded channels
         Aligned weights, multiplier, bias, slope, threshold;
         BinaryLayer binary;
+        // Of a gated_convolution: [experts][groups] binary convolutions, and the rest.
+        std::vector<Ready> parts;
+        Aligned scale, shift, mix, shortcut_slope;
+        Product choice, down, up;
+        std::vector<Dense> sides;
+        // Of a branched_convolution. The first has the layout of a convolution.
+        Dense narrow, widen, last;
     };
     const Ready &ready(int layer) const { return ready_[static_cast<size_t>(layer)]; }
 

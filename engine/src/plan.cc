@@ -4,68 +4,9 @@
 #include <cstring>
 #include <string>
 
+#include "plan_parts.h"
+
 namespace burn {
-
-// The output of one step, which the next one reads: values, and operands of the binary convolution
-// that reads them. A map inside a phase exists once per thread and keeps only the last few rows of
-// its values.
-struct Plan::Map {
-    int height = 0, width = 0, pitch = 0;
-    int kept_rows = 0;  // row y is stored at y mod kept_rows
-    int kernel = 0;     // of the binary convolution that reads it; 0 if there is none
-    int words = 0;
-    const float *threshold = nullptr;  // of that convolution
-    ptrdiff_t operand_pixel = 0, operand_row = 0;
-    struct Memory {
-        std::shared_ptr<Aligned> values;  // [kept_rows][width][pitch]
-        Aligned operands;                 // with a border of kernel / 2 rows and pixels
-    };
-    std::vector<Memory> memory;  // one, or one for each thread
-
-    const Memory &of(int thread) const {
-        return memory.size() == 1 ? memory[0] : memory[to_size(thread)];
-    }
-    float *row(int thread, int y) const {
-        return of(thread).values->as<float>() +
-               static_cast<ptrdiff_t>(y % kept_rows) * width * pitch;
-    }
-    uint8_t *operands_at(int thread, int padded_row) const {
-        return of(thread).operands.as<uint8_t>() + padded_row * operand_row;
-    }
-};
-
-// Layers that run together, block of rows by block of rows: the first convolution, or a binary one
-// with the 1 × 1 ones after it, which need no neighbours. Step i writes map i and reads map i - 1.
-struct Plan::Step {
-    int first = 0, last = 0;     // layers
-    int kernel = 1, stride = 1;  // of the first layer
-    int rows_at_once = 1;
-    std::vector<uint8_t> row_class, column_class;  // of the first layer's pixels
-
-    // The input rows that the kernel and the shortcut need for the output rows [begin, end).
-    int first_needed(int begin) const { return std::max(0, begin * stride - kernel / 2); }
-    int end_needed(int end, int height) const {
-        return std::min(height, (end - 1) * stride + std::max(kernel / 2, stride - 1) + 1);
-    }
-};
-
-// Steps between two barriers. A thread computes a band of the last step's rows. The steps before it
-// compute the rows that this needs, a few at a time, so that they are still in the thread's cache
-// when they are read. Rows at the edge of two bands are computed twice.
-struct Plan::Phase {
-    size_t first = 0, last = 0;  // steps
-};
-
-// The memory that one thread needs inside a step, for a block of rows.
-struct Plan::Scratch {
-    Aligned values[2];  // outputs of all layers but the last, alternating
-    Aligned operands;   // of the layer that reads them
-    Aligned signs;
-    Aligned shortcut;
-    Aligned image;              // rows of the image as floats
-    int next_image_row = 0;     // the first row that is not in `image` yet
-    std::vector<int> next_row;  // of each step
-};
 
 namespace {
 
@@ -85,6 +26,12 @@ std::vector<uint8_t> classes(int size, int input_size, int kernel, int stride, O
     return all;
 }
 
+Shape strided(Shape shape, int stride) {
+    shape.height = (shape.height + stride - 1) / stride;
+    shape.width = (shape.width + stride - 1) / stride;
+    return shape;
+}
+
 // Returns whether the shortcut can be read from the layer's input, channel o mod in, without being
 // prepared.
 bool shortcut_in_place(const Layer &layer) {
@@ -97,14 +44,6 @@ int in_place_channels(const Layer &layer, const Model::Ready &ready) {
     return layer.in_channels == layer.out_channels ? ready.in_pitch : layer.in_channels;
 }
 
-// Clears the signs where the kernels, which write whole groups of channels, may leave half of a
-// last word unwritten.
-void clear_padding(uint32_t *signs, int words, int pitch, int pixels) {
-    if (signs && pitch % 32 != 0) {
-        std::fill_n(signs, static_cast<ptrdiff_t>(pixels) * words, 0u);
-    }
-}
-
 int checked_threads(int threads) {
     if (threads < 1 || threads > kMaxThreads) {
         throw Error("threads: " + std::to_string(threads) + " is not in 1 to " +
@@ -114,6 +53,24 @@ int checked_threads(int threads) {
 }
 
 void grow(size_t &size, size_t to) { size = std::max(size, to); }
+
+// Copies channels [first, first + count) of each pixel's signs. words, to_words: of a pixel.
+void copy_channels(const uint32_t *signs, int pixels, int words, int first, int count, int to_words,
+                   uint32_t *to) {
+    for (int x = 0; x < pixels; ++x, signs += words, to += to_words) {
+        for (int word = 0; word < to_words; ++word) {
+            const int left = count - 32 * word;  // channels that are still to be copied
+            uint32_t bits = 0;
+            if (left > 0) {
+                const int at = first + 32 * word, shift = at % 32;
+                bits = signs[at / 32] >> shift;
+                if (shift && at / 32 + 1 < words) bits |= signs[at / 32 + 1] << (32 - shift);
+                if (left < 32) bits &= (1u << left) - 1;
+            }
+            to[word] = bits;
+        }
+    }
+}
 
 }  // namespace
 
@@ -141,11 +98,14 @@ void Plan::make_steps() {
         step.first = step.last = i;
         step.kernel = first.kernel;
         step.stride = first.stride;
+        step.alone =
+            first.kind == Kind::gated_convolution || first.kind == Kind::branched_convolution;
         const Shape before = shape;
-        shape.height = (shape.height + first.stride - 1) / first.stride;
-        shape.width = (shape.width + first.stride - 1) / first.stride;
-        if (first.kind == Kind::binary_convolution) {
-            while (step.last < last_layer_) {
+        shape = strided(shape, first.stride);
+        if (i == 0) first_ = shape;
+        shape = strided(shape, first.branched.second_stride);
+        if (i > 0) {
+            while (!step.alone && step.last < last_layer_) {
                 const Layer &next = layers[to_size(step.last + 1)];
                 if (next.kind != Kind::binary_convolution || next.kernel != 1 || next.stride != 1) {
                     break;
@@ -180,7 +140,8 @@ void Plan::make_phases() {
         // A shortcut that is read in place over several rows needs them contiguous in memory.
         const bool rows_apart = reader.rows_at_once == 1 || !shortcut_in_place(layer);
         // Every further 3 × 3 convolution adds rows that are computed twice, at the edges of bands.
-        if (bytes > kLargeMap && rows_apart && i - phase.first < 3) {
+        const bool together = !reader.alone && !steps_[i - 1].alone;
+        if (together && bytes > kLargeMap && rows_apart && i - phase.first < 3) {
             phase.last = i;
         } else {
             phases_.push_back(phase);
@@ -211,16 +172,20 @@ void Plan::make_maps() {
             const size_t values = to_size(map.kept_rows) * to_size(map.width) * to_size(map.pitch);
             if (!inside) grow(whole[p % 2], values);
             size_t operands = 0;
-            if (step.last < last_layer_ &&
-                layers[to_size(step.last + 1)].kind == Kind::binary_convolution) {
+            if (step.last < last_layer_ && i + 1 < steps_.size()) {
                 const Layer &reader = layers[to_size(step.last + 1)];
                 map.kernel = reader.kernel;
                 map.words = words_of(tier, reader.in_channels);
                 map.threshold = model_.ready(step.last + 1).threshold.as<float>();
-                const size_t row = tier.operand_row(map.width, map.kernel, map.words);
-                map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(map.words));
+                map.groups = reader.gated.groups;
+                map.group_channels = reader.in_channels / map.groups;
+                map.group_words = words_of(tier, map.group_channels);
+                const size_t row = tier.operand_row(map.width, map.kernel, map.group_words);
+                map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words));
                 map.operand_row = static_cast<ptrdiff_t>(row);
-                operands = to_size(map.height + map.kernel / 2 * 2) * row;
+                const size_t group = to_size(map.height + map.kernel / 2 * 2) * row;
+                map.operand_group = static_cast<ptrdiff_t>(group);
+                operands = to_size(map.groups) * group;
             }
             for (int thread = 0; thread < (inside ? threads : 1); ++thread) {
                 Map::Memory memory;
@@ -241,8 +206,41 @@ void Plan::make_scratch() {
     const auto &layers = model_.program().layers;
     const Tier &tier = model_.tier();
     size_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
+    size_t row = 0, group_values = 0, group_signs = 0;
+    size_t gated = 0, input_sums = 0, pooled_sums = 0, output_sums = 0;  // whole maps
     for (size_t i = 0; i < steps_.size(); ++i) {
         const Step &step = steps_[i];
+        const Map &out = maps_[i];
+        grow(group_signs, to_size(out.width) * to_size(out.group_words));
+        if (step.alone && i > 0) {
+            const Map &in = maps_[i - 1];
+            const Layer &layer = layers[to_size(step.first)];
+            const auto &ready = model_.ready(step.first);
+            const size_t in_pitch = to_size(ready.in_pitch), out_pitch = to_size(ready.out_pitch);
+            const size_t height = to_size(out.height), width = to_size(out.width);
+            grow(gated, height * width * out_pitch);
+            grow(input_sums, to_size(in.height) * in_pitch);
+            grow(pooled_sums, height * in_pitch);
+            grow(output_sums, height * out_pitch);
+            grow(row, std::max(to_size(in.width), width) * std::max(in_pitch, out_pitch));
+            for (const auto &side : ready.sides) grow(row, width * to_size(side.out_pitch));
+            const size_t part = to_size(ready.parts[0].out_pitch);
+            grow(group_values, to_size(step.rows_at_once) * width * part);
+            for (const int size : {layer.in_channels, layer.out_channels, layer.gated.experts,
+                                   layer.gated.down.out}) {
+                grow(vector, to_size(round_up(size, std::max(kLanes, tier.group))));
+            }
+        } else if (step.alone) {
+            const auto &ready = model_.ready(0);
+            const Branched &b = layers[0].branched;
+            const size_t first = to_size(first_.height) * to_size(first_.width);
+            first_values_ = Aligned(first * to_size(ready.out_pitch) * sizeof(float));
+            narrow_values_ = Aligned(first * to_size(ready.narrow.out_pitch) * sizeof(float));
+            const size_t width = to_size(out.width);
+            for (const int size : {b.widen.in, ready.widen.out_pitch, b.last.in}) {
+                grow(row, width * to_size(size));
+            }
+        }
         const size_t pixels = to_size(step.rows_at_once) * to_size(maps_[i].width);
         grow(most_pixels, pixels);
         for (int at = step.first; at <= step.last; ++at) {
@@ -268,7 +266,7 @@ void Plan::make_scratch() {
         grow(vector, to_size(round_up(layer.out_channels, kLanes)));
     }
     const Layer &stem = layers[0];
-    const int image_width = std::max(input_.width, (maps_[0].width - 1) * stem.stride + 1);
+    const int image_width = std::max(input_.width, (first_.width - 1) * stem.stride + 1);
     const size_t image = to_size(stem.kernel) * to_size(3 * (image_width + stem.kernel));
     no_class_.resize(most_pixels);
     for (int thread = 0; thread < workers_.size(); ++thread) {
@@ -277,15 +275,27 @@ void Plan::make_scratch() {
         scratch.operands = Aligned(operands);
         scratch.signs = Aligned(signs * sizeof(uint32_t));
         scratch.shortcut = Aligned(shortcut * sizeof(float));
+        for (auto &one : scratch.rows) one = Aligned(row * sizeof(float));
+        for (auto &one : scratch.vectors) one = Aligned(row ? vector * sizeof(float) : 0);
+        scratch.group_values = Aligned(group_values * sizeof(float));
+        scratch.group_signs = Aligned(group_signs * sizeof(uint32_t));
         scratch.image = Aligned(image * sizeof(float));
         scratch.next_row.resize(steps_.size());
         scratch_.push_back(std::move(scratch));
     }
     for (auto &one : vectors_) one = Aligned(vector * sizeof(float));
+    gated_values_ = Aligned(gated * sizeof(float));
+    input_sums_ = Aligned(input_sums * sizeof(float));
+    pooled_sums_ = Aligned(pooled_sums * sizeof(float));
+    output_sums_ = Aligned(output_sums * sizeof(float));
 }
 
 size_t Plan::num_bytes() const {
-    size_t total = vectors_[0].bytes() + vectors_[1].bytes();
+    size_t total = 0;
+    for (const Aligned *one : {&vectors_[0], &vectors_[1], &first_values_, &narrow_values_,
+                               &gated_values_, &input_sums_, &pooled_sums_, &output_sums_}) {
+        total += one->bytes();
+    }
     std::vector<const Aligned *> seen;
     for (const Map &map : maps_) {
         for (const Map::Memory &memory : map.memory) {
@@ -298,7 +308,9 @@ size_t Plan::num_bytes() const {
     }
     for (const auto &s : scratch_) {
         total += s.values[0].bytes() + s.values[1].bytes() + s.operands.bytes() + s.signs.bytes() +
-                 s.shortcut.bytes() + s.image.bytes();
+                 s.shortcut.bytes() + s.image.bytes() + s.group_values.bytes() +
+                 s.group_signs.bytes();
+        for (int i = 0; i < 4; ++i) total += s.rows[i].bytes() + s.vectors[i].bytes();
     }
     return total;
 }
@@ -311,7 +323,13 @@ void Plan::run(const void *images, Pixels type, size_t count, float *outputs) {
         for (size_t i = 0; i < count; ++i) {
             const Input image{static_cast<const uint8_t *>(images) + i * bytes, type};
             for (const Phase &phase : phases_) {
-                run_phase(phase, image, thread);
+                if (!steps_[phase.first].alone) {
+                    run_phase(phase, image, thread);
+                } else if (phase.first == 0) {
+                    run_branched(image, thread);
+                } else {
+                    run_gated(phase.first, thread);
+                }
                 workers_.barrier();
             }
             if (thread == 0) finish(outputs + i * floats);
@@ -358,12 +376,11 @@ void Plan::make_rows(const Phase &phase, size_t step, int end, const Input &imag
     }
 }
 
-// Computes one row of the first convolution.
-void Plan::run_stem(const Input &image, int y, int thread) {
+// Returns the rows of the image, as floats with a border, from which the first convolution computes
+// row y of its output. The rows of a thread are asked for in order.
+const float *const *Plan::image_rows(const Input &image, int y, int thread) {
     const Layer &layer = model_.program().layers[0];
-    const Model::Ready &ready = model_.ready(0);
     const Tier &tier = model_.tier();
-    const Map &out = maps_[0];
     Scratch &scratch = scratch_[to_size(thread)];
     const int border = layer.kernel / 2;
     const ptrdiff_t pitch =
@@ -396,8 +413,16 @@ void Plan::run_stem(const Input &image, int y, int thread) {
     const int first = y * layer.stride - border;
     int &next = scratch.next_image_row;
     for (next = std::max(next, first); next < first + layer.kernel; ++next) prepare(next);
-    const float *rows[7];
-    for (int k = 0; k < layer.kernel; ++k) rows[k] = place(first + k);
+    for (int k = 0; k < layer.kernel; ++k) scratch.image_rows[k] = place(first + k);
+    return scratch.image_rows;
+}
+
+// Computes one row of the first convolution.
+void Plan::run_stem(const Input &image, int y, int thread) {
+    const Layer &layer = model_.program().layers[0];
+    const Model::Ready &ready = model_.ready(0);
+    const Map &out = maps_[0];
+    Scratch &scratch = scratch_[to_size(thread)];
     StemRows r;
     r.kernel = layer.kernel;
     r.stride = layer.stride;
@@ -405,7 +430,7 @@ void Plan::run_stem(const Input &image, int y, int thread) {
     r.num_groups = ready.out_pitch / kLanes;
     r.weights = ready.weights.as<float>();
     r.bias = ready.bias.as<float>();
-    r.input = rows;
+    r.input = image_rows(image, y, thread);
     r.out = out.row(thread, y);
     r.out_pixel = out.pitch;
     if (out.kernel) {
@@ -414,10 +439,24 @@ void Plan::run_stem(const Input &image, int y, int thread) {
         r.sign_words = out.words;
     }
     clear_padding(r.signs, r.sign_words, ready.out_pitch, out.width);
-    tier.stem_row(r);
-    if (out.kernel) {
-        tier.expand(r.signs, out.width, out.kernel, out.words,
-                    out.operands_at(thread, y + out.kernel / 2));
+    model_.tier().stem_row(r);
+    if (out.kernel) write_operands(out, thread, y, r.signs);
+}
+
+// Writes the operands of row y of a map, for the binary convolution that reads it.
+void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *signs) {
+    const Tier &tier = model_.tier();
+    const int row = y + map.kernel / 2;
+    if (map.groups == 1) {
+        tier.expand(signs, map.width, map.kernel, map.words, map.operands_at(thread, row));
+        return;
+    }
+    uint32_t *part = scratch_[to_size(thread)].group_signs.as<uint32_t>();
+    for (int group = 0; group < map.groups; ++group) {
+        copy_channels(signs, map.width, map.words, group * map.group_channels, map.group_channels,
+                      map.group_words, part);
+        tier.expand(part, map.width, map.kernel, map.group_words,
+                    map.operands_at(thread, row, group));
     }
 }
 
@@ -513,10 +552,13 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
         for (int row = 0; row < rows; ++row) {
             const uint32_t *signs =
                 r.signs + static_cast<ptrdiff_t>(row) * out.width * r.sign_words;
-            uint8_t *to = last ? out.operands_at(thread, y + row + kernel / 2)
-                               : scratch.operands.as<uint8_t>() +
-                                     to_size(row) * tier.operand_row(out.width, 1, r.sign_words);
-            tier.expand(signs, out.width, kernel, r.sign_words, to);
+            if (last) {
+                write_operands(out, thread, y + row, signs);
+                continue;
+            }
+            tier.expand(signs, out.width, 1, r.sign_words,
+                        scratch.operands.as<uint8_t>() +
+                            to_size(row) * tier.operand_row(out.width, 1, r.sign_words));
         }
     }
 }

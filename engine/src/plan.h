@@ -46,8 +46,17 @@ class Plan {
     void make_scratch();
     void run_phase(const Phase &phase, const Input &image, int thread);
     void make_rows(const Phase &phase, size_t step, int end, const Input &image, int thread);
+    const float *const *image_rows(const Input &image, int y, int thread);
     void run_stem(const Input &image, int y, int thread);
+    void run_branched(const Input &image, int thread);
     void run_binary(size_t step, int y, int rows, int thread);
+    void write_operands(const Map &map, int thread, int y, const uint32_t *signs);
+    void run_gated(size_t step, int thread);
+    int choose_expert(size_t step, int thread);
+    void convolve_gated(size_t step, int expert, int y, int rows, int thread);
+    void sum_gated(size_t step, int y, int thread);
+    const float *gate_factors(size_t step, int thread);
+    void apply_gate(size_t step, const float *factors, int y, int thread);
     template <class Row>
     void prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in, int begin,
                           int width, const Row &row, BinaryRows &r, Scratch &scratch) const;
@@ -60,6 +69,10 @@ class Plan {
     std::vector<Map> maps_;  // the output of each step
     std::vector<Phase> phases_;
     std::vector<Scratch> scratch_;
+    Shape first_;                                     // of the first convolution's output
+    Aligned first_values_, narrow_values_;            // of a branched_convolution
+    Aligned gated_values_;                            // of a gated_convolution before its gate
+    Aligned input_sums_, pooled_sums_, output_sums_;  // [row][channels], of a gated_convolution
     std::vector<uint8_t> no_class_;  // position classes of 1 × 1 kernels, which have no border
     Aligned vectors_[2];
     Workers workers_;

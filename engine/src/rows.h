@@ -203,6 +203,113 @@ void mean_row(const float *top, const float *bottom, int width, int channels, fl
     }
 }
 
+template <class Kernel>
+void sum_row(const float *row, int width, int channels, float *sum) {
+    for (int c = 0; c < channels; c += kLanes) {
+        auto total = Kernel::all(0.0f);
+        const float *at = row + c;
+        for (int x = 0; x < width; ++x, at += channels) {
+            total = Kernel::add(total, Kernel::load(at));
+        }
+        Kernel::store(sum + c, total);
+    }
+}
+
+template <class Kernel>
+void leaky_row(const float *row, const float *slope, int width, int channels, float *out) {
+    for (int x = 0; x < width; ++x, row += channels, out += channels) {
+        for (int c = 0; c < channels; c += kLanes) {
+            Kernel::store(out + c, Kernel::leaky(Kernel::load(row + c), Kernel::load(slope + c)));
+        }
+    }
+}
+
+template <class Kernel, bool has_shortcut, bool has_slope, bool product, bool has_signs>
+void gated_pixels(const GatedRow &r) {
+    const auto zero = Kernel::all(0.0f);
+    const ptrdiff_t sign_pixel = 2 * r.sign_words;
+    for (int c = 0; c < r.channels; c += kLanes) {
+        const auto factor = Kernel::load(r.factor + c), shift = Kernel::load(r.shift + c);
+        const int from = has_shortcut ? c % r.shortcut_channels : 0;
+        const auto slope = has_slope ? Kernel::load(r.shortcut_slope + from) : zero;
+        const auto threshold = has_signs ? Kernel::load(r.next_threshold + c) : zero;
+        const float *values = r.values + c;
+        const float *shortcut = has_shortcut ? r.shortcut + from : nullptr;
+        float *out = r.out + c;
+        uint16_t *signs = nullptr;
+        if (has_signs) signs = reinterpret_cast<uint16_t *>(r.signs) + c / kLanes;
+        for (int x = 0; x < r.width; ++x) {
+            auto y = Kernel::load(values);
+            if (has_shortcut) {
+                auto p = Kernel::load(shortcut);
+                if (has_slope) p = Kernel::leaky(p, slope);
+                if (product) y = Kernel::multiply_add(y, p, zero);
+                y = Kernel::multiply_add(y, factor, Kernel::add(p, shift));
+                shortcut += r.shortcut_pixel;
+            } else {
+                y = Kernel::multiply_add(y, factor, shift);
+            }
+            Kernel::store(out, y);
+            if (has_signs) {
+                *signs = Kernel::at_least(y, threshold);
+                signs += sign_pixel;
+            }
+            values += r.channels;
+            out += r.channels;
+        }
+    }
+}
+
+template <class Kernel, bool has_signs>
+void gated_row_with(const GatedRow &r) {
+    if (!r.shortcut) {
+        gated_pixels<Kernel, false, false, false, has_signs>(r);
+    } else if (r.shortcut_slope) {
+        r.product ? gated_pixels<Kernel, true, true, true, has_signs>(r)
+                  : gated_pixels<Kernel, true, true, false, has_signs>(r);
+    } else {
+        r.product ? gated_pixels<Kernel, true, false, true, has_signs>(r)
+                  : gated_pixels<Kernel, true, false, false, has_signs>(r);
+    }
+}
+
+template <class Kernel>
+void gated_row(const GatedRow &r) {
+    r.signs ? gated_row_with<Kernel, true>(r) : gated_row_with<Kernel, false>(r);
+}
+
+template <class Kernel, int P>
+inline void dense_tile(const DenseRow &r, int group, int x) {
+    const float *weights = r.weights + static_cast<ptrdiff_t>(group) * r.in * kLanes;
+    const float *input = r.input + x * r.in_pixel;
+    const ptrdiff_t in_pixel = r.in_pixel;
+    typename Kernel::Floats sum[P];
+#pragma GCC unroll 32
+    for (int p = 0; p < P; ++p) sum[p] = Kernel::load(r.bias + group * kLanes);
+    for (int i = 0; i < r.in; ++i) {
+        const auto weight = Kernel::load(weights);
+        weights += kLanes;
+#pragma GCC unroll 32
+        for (int p = 0; p < P; ++p) {
+            sum[p] = Kernel::multiply_add(weight, Kernel::all(input[p * in_pixel + i]), sum[p]);
+        }
+    }
+    const auto slope = Kernel::load(r.slope + group * kLanes);
+    float *out = r.out + x * r.out_pixel + group * kLanes;
+#pragma GCC unroll 32
+    for (int p = 0; p < P; ++p) Kernel::store(out + p * r.out_pixel, Kernel::leaky(sum[p], slope));
+}
+
+template <class Kernel>
+void dense_row(const DenseRow &r) {
+    constexpr int P = Kernel::stem_tile;
+    for (int group = 0; group < r.num_groups; ++group) {
+        int x = 0;
+        for (; x + P <= r.width; x += P) dense_tile<Kernel, P>(r, group, x);
+        for (; x < r.width; ++x) dense_tile<Kernel, 1>(r, group, x);
+    }
+}
+
 void to_unit(const uint8_t *bytes, size_t count, float *out) {
     for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(bytes[i]) * (1.0f / 255.0f);
 }

@@ -69,6 +69,40 @@ struct StemRows {
     int sign_words = 0;
 };
 
+// Pixels of a gated_convolution's output: factor · u · (p) + shift + p.
+struct GatedRow {
+    int width = 0;
+    int channels = 0;               // padded
+    const float *values = nullptr;  // u, [x][channels]
+    const float *factor = nullptr;  // [channels]
+    const float *shift = nullptr;   // [channels]
+    // p before its slope; null if there is no shortcut. Output channel o takes channel o mod
+    // shortcut_channels.
+    const float *shortcut = nullptr;
+    const float *shortcut_slope = nullptr;  // [shortcut_channels]; null if it is applied already
+    int shortcut_channels = 0;              // a multiple of kLanes
+    ptrdiff_t shortcut_pixel = 0;           // floats from one pixel to the next
+    bool product = false;
+    float *out = nullptr;                   // [x][channels]; may be `values`
+    const float *next_threshold = nullptr;  // as in BinaryRows
+    uint32_t *signs = nullptr;              // [x][sign_words]
+    int sign_words = 0;
+};
+
+// Pixels of a float 1 × 1 convolution: y where it is at least 0, else slope · y.
+struct DenseRow {
+    int width = 0;
+    int in = 0;
+    int num_groups = 0;              // of kLanes output channels
+    const float *weights = nullptr;  // [group][in][kLanes]
+    const float *bias = nullptr;     // [group][kLanes]
+    const float *slope = nullptr;    // [group][kLanes]
+    const float *input = nullptr;    // [x][in_pixel]
+    ptrdiff_t in_pixel = 0;
+    float *out = nullptr;  // [x][out_pixel]
+    ptrdiff_t out_pixel = 0;
+};
+
 // The kernels of one instruction set.
 struct Tier {
     const char *name;
@@ -92,6 +126,15 @@ struct Tier {
     // Computes the mean of each 2 × 2 block of two rows [pixel][channels]. bottom is null if there
     // is no second row. The last block of an odd width has one column.
     void (*mean_row)(const float *top, const float *bottom, int width, int channels, float *out);
+
+    // Computes the sum [channels] of pixels [width][channels].
+    void (*sum_row)(const float *row, int width, int channels, float *sum);
+
+    // Computes y where it is at least 0, else slope · y, of pixels [width][channels].
+    void (*leaky_row)(const float *row, const float *slope, int width, int channels, float *out);
+
+    void (*gated_row)(const GatedRow &);
+    void (*dense_row)(const DenseRow &);
 
     // Converts `count` bytes to floats from 0 to 1.
     void (*to_unit)(const uint8_t *bytes, size_t count, float *out);

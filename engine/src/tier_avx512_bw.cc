@@ -59,6 +59,10 @@ const Tier tier_avx512_bw = {
     binary_rows<Kernel>,
     stem_row<Kernel>,
     mean_row<Kernel>,
+    sum_row<Kernel>,
+    leaky_row<Kernel>,
+    gated_row<Kernel>,
+    dense_row<Kernel>,
     to_unit,
     linear<Kernel>,
 };

@@ -172,6 +172,10 @@ const Tier tier_avx512_vpopcnt = {
     binary_rows<Vpopcnt>,
     stem_row<Vpopcnt>,
     mean_row<Vpopcnt>,
+    sum_row<Vpopcnt>,
+    leaky_row<Vpopcnt>,
+    gated_row<Vpopcnt>,
+    dense_row<Vpopcnt>,
     to_unit,
     linear<Vpopcnt>,
 };

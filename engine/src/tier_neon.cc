@@ -125,6 +125,10 @@ const Tier tier_neon = {
     binary_rows<Neon>,
     stem_row<Neon>,
     mean_row<Neon>,
+    sum_row<Neon>,
+    leaky_row<Neon>,
+    gated_row<Neon>,
+    dense_row<Neon>,
     to_unit,
     linear<Neon>,
 };

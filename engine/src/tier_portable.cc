@@ -101,6 +101,10 @@ const Tier tier_portable = {
     binary_rows<Portable>,
     stem_row<Portable>,
     mean_row<Portable>,
+    sum_row<Portable>,
+    leaky_row<Portable>,
+    gated_row<Portable>,
+    dense_row<Portable>,
     to_unit,
     linear<Portable>,
 };

@@ -24,7 +24,7 @@ class Packed:
             begin = len(data)
             data += array.tobytes()
             header[name] = {
-                "dtype": "F32" if array.dtype == np.float32 else "U8",
+                "dtype": {"f": "F32", "u": "U8", "i": "I8"}[array.dtype.kind],
                 "shape": list(array.shape),
                 "data_offsets": [begin, len(data)],
             }
@@ -66,8 +66,9 @@ def random_network(
 
     Args:
         seed: Random seed.
-        first: Channels, kernel and stride of the convolution.
-        blocks: Channels, kernel, stride and shortcut of each binary_convolution.
+        first: Channels, kernel and stride of the convolution; or the keywords of `branched`.
+        blocks: Channels, kernel, stride and shortcut of each binary_convolution; or the keywords of
+            `gated`.
         linears: Outputs of the linear layers, with ReLU, of which the last gives the features.
         num_classes: Outputs of the classifier; 0 for none.
         image: (resize, size) in pixels; None for none.
@@ -79,15 +80,25 @@ def random_network(
         before = layers[-1]["name"] if layers else "image"
         layers.append({"kind": kind, "name": name, "input": before, **fields})
         for key, array in arrays.items():
-            dtype = np.uint8 if array.dtype == np.uint8 else np.float32
+            dtype = np.float32 if array.dtype.kind == "f" else array.dtype
             tensors[f"{name}.{key}"] = array.astype(dtype)
 
-    width, kernel, stride = first
-    weight = random.normal(size=(width, kernel, kernel, 3)) / kernel
-    bias, padding = random.normal(size=width), random.random(3)
-    arrays = {"weight": weight, "bias": bias, "padding": padding}
-    add("convolution", "stem", {"stride": stride}, arrays)
-    for index, (out, kernel, stride, shortcut) in enumerate(blocks):
+    if isinstance(first, dict):
+        width, fields, arrays = branched(random, **first)
+        add("branched_convolution", "stem", fields, arrays)
+    else:
+        width, kernel, stride = first
+        weight = random.normal(size=(width, kernel, kernel, 3)) / kernel
+        bias, padding = random.normal(size=width), random.random(3)
+        arrays = {"weight": weight, "bias": bias, "padding": padding}
+        add("convolution", "stem", {"stride": stride}, arrays)
+    for index, block in enumerate(blocks):
+        if isinstance(block, dict):
+            out, fields, arrays = gated(random, width, **block)
+            add("gated_convolution", f"block{index}", fields, arrays)
+            width = out
+            continue
+        out, kernel, stride, shortcut = block
         bits = random.integers(0, 2, (out, kernel, kernel, width))
         arrays = {
             "weight": np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"),
@@ -100,7 +111,8 @@ def random_network(
         add("binary_convolution", f"block{index}", fields, arrays)
         width = out
     add("global_mean", "pool", {}, {"bias": random.normal(size=width)})
-    program = {"format": 1, "layers": layers}
+    new = {"gated_convolution", "branched_convolution"} & {layer["kind"] for layer in layers}
+    program = {"format": 2 if new else 1, "layers": layers}
     outputs = [*linears, num_classes] if num_classes else list(linears)
     for index, out in enumerate(outputs):
         is_classifier = bool(num_classes) and index == len(outputs) - 1
@@ -116,6 +128,101 @@ def random_network(
         program["image"] = {"resize": image[0], "size": image[1]}
     program["origin"] = {"recipe": "test"}
     return Packed(program, tensors)
+
+
+def branched(random, out, kernel=3, stride=2, second_stride=2, widths=(6, 5, 7), widen=3):
+    """Return channels, fields and tensors of a random branched_convolution.
+
+    Args:
+        random: Generator of random numbers.
+        out: Channels of the output.
+        kernel: Kernel of the first convolution.
+        stride: Its stride.
+        second_stride: Stride of both branches.
+        widths: Outputs of `first`, `narrow` and `widen`.
+        widen: Kernel of `widen`.
+    """
+    a, b, c = widths
+    shapes = {
+        "first": (a, kernel, kernel, 3),
+        "narrow": (b, a),
+        "widen": (c, widen, widen, b),
+        "last": (out, c + a),
+    }
+    arrays = {"padding": random.random(3)}
+    for name, shape in shapes.items():
+        arrays[f"{name}.weight"] = random.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+        arrays[f"{name}.bias"] = random.normal(size=shape[0]) / 2
+    return out, {"stride": stride, "second_stride": second_stride}, arrays
+
+
+def gated(
+    random,
+    width,
+    out,
+    kernel=3,
+    stride=1,
+    groups=1,
+    experts=1,
+    gate="mixed",
+    product=False,
+    shortcut=True,
+    side=(),
+    hidden=3,
+):
+    """Return channels, fields and tensors of a random gated_convolution.
+
+    Args:
+        random: Generator of random numbers.
+        width: Number of inputs.
+        out: Number of outputs.
+        kernel: 1 or 3.
+        stride: 1 or 2.
+        groups: Groups of channels.
+        experts: Number of weights.
+        gate: none, input or mixed.
+        product: Whether the output is multiplied by the shortcut.
+        shortcut: Whether there is one.
+        side: Outputs of the shortcut's convolutions.
+        hidden: Values inside the gate.
+    """
+    used = width // groups
+    bits = random.integers(0, 2, (experts * out, kernel, kernel, used))
+    arrays = {
+        "weight": np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"),
+        "threshold": random.normal(size=width) / 2,
+        "multiplier": random.normal(size=out) / np.sqrt(kernel * kernel * used),
+        "scale": random.normal(size=out),
+    }
+    for name in ("bias", "inner_slope", "shift"):
+        arrays[name] = random.normal(size=out) / 2
+
+    def matrix(name, outputs, inputs):
+        arrays[f"{name}.weight"] = random.normal(size=(outputs, inputs)) / np.sqrt(inputs)
+        arrays[f"{name}.bias"] = random.normal(size=outputs) / 2
+
+    if experts > 1:
+        matrix("choice", experts, width)
+    if gate != "none":
+        matrix("gate.down", hidden, width if gate == "input" else out)
+        matrix("gate.up", out, hidden)
+    if gate == "mixed":
+        arrays["mix"] = random.random(out)
+    if shortcut and not side:
+        arrays["shortcut_slope"] = random.normal(size=width) / 2
+    before = width
+    for index, after in enumerate(side):
+        part = f"side.{index}"
+        arrays[f"{part}.weight"] = random.integers(-127, 128, (after, before)).astype(np.int8)
+        arrays[f"{part}.scale"] = random.random(after) / 64 / np.sqrt(before)
+        for name in ("bias", "slope"):
+            arrays[f"{part}.{name}"] = random.normal(size=after) / 2
+        before = after
+    fields = {
+        **{"stride": stride, "groups": groups, "experts": experts, "gate": gate},
+        **{"product": product, "shortcut": shortcut, "side": len(side)},
+    }
+    return out, fields, arrays
 
 
 # Odd widths, every kernel, both strides, with and without shortcut and head.
@@ -138,6 +245,40 @@ NETWORKS = {
         "image": None,
     },
     "one": {"first": (1, 1, 1), "blocks": ((1, 1, 1, True),)},
+    # As in BNext: gates of a mix, the product with the shortcut, twice the channels.
+    "gated": {
+        "first": (16, 3, 2),
+        "blocks": (
+            {"out": 16, "product": True},
+            {"out": 32, "kernel": 1},
+            {"out": 32, "stride": 2, "product": True},
+            {"out": 32, "kernel": 1},
+        ),
+        "num_classes": 3,
+    },
+    # As in expert networks: a stem of branches, groups, experts, shortcuts with convolutions.
+    "experts": {
+        "first": {"out": 32},
+        "blocks": (
+            {"out": 64, "groups": 2, "experts": 3, "gate": "input", "side": (5, 64)},
+            {"out": 64, "groups": 4, "experts": 2, "gate": "input"},
+            {"out": 64, "kernel": 1, "experts": 4, "gate": "input"},
+            {"out": 96, "stride": 2, "groups": 2, "experts": 2, "gate": "none", "side": (96,)},
+        ),
+    },
+    # Odd widths in everything, gated and plain layers by turns.
+    "mixture": {
+        "first": {"out": 5, "kernel": 5, "stride": 1, "second_stride": 1, "widen": 1},
+        "blocks": (
+            {"out": 15, "gate": "mixed", "hidden": 1},
+            (15, 3, 2, True),
+            {"out": 9, "groups": 3, "experts": 2, "shortcut": False, "gate": "none"},
+            (9, 1, 1, True),
+            {"out": 27, "stride": 2, "product": True, "side": (4, 27), "gate": "input"},
+            {"out": 27, "kernel": 1, "shortcut": False, "gate": "input"},
+        ),
+        "linears": (6,),
+    },
 }
 
 

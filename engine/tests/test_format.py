@@ -118,10 +118,11 @@ def test_numbers_up_to_the_largest_are_read():
 
 def test_another_format_is_refused_before_all_other_rules():
     network = packed.random_network()
-    network.program = {"format": 2, "new": None}
+    network.program = {"format": 3, "new": None}
     header, data = network.header()
     header["stem.bias"]["dtype"] = "I64"
-    refuses(packed.raw(header, data), "program: format 2; this reader knows format 1")
+    words = "program: format 3; this reader knows 1 and 2: update burn-engine"
+    refuses(packed.raw(header, data), words)
 
 
 def test_other_metadata_and_the_order_of_the_header_do_not_matter():
@@ -169,9 +170,9 @@ def shift(by, names=None):
         (entry(shape=None), "shape is missing"),
         (entry(data_offsets=None), "data_offsets is missing"),
         (entry(more=1), "unknown key 'more'"),
-        (entry(dtype="F64"), "dtype 'F64' is neither"),
-        (entry(dtype=["F32"]), "dtype ['F32'] is neither"),
-        (entry(dtype="I8"), "dtype 'I8' is neither"),
+        (entry(dtype="F64"), "dtype 'F64' is none of F32, U8"),
+        (entry(dtype=["F32"]), "dtype ['F32'] is none of"),
+        (entry(dtype="I8"), "dtype 'I8' is none of F32, U8"),
         (entry(shape=81), "shape 81 is not"),
         (entry(shape=[]), "shape [] is not"),
         (entry(shape=[0, 3, 3, 3]), "shape [0, 3, 3, 3] is not"),
@@ -281,11 +282,12 @@ def rename(network):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (without("format"), "format None; this reader knows format 1"),
-        (top("format", 2), "format 2; this reader knows format 1"),
-        (top("format", True), "format True; this reader knows format 1"),
-        (top("format", 1.0), "format 1.0; this reader knows format 1"),
-        (top("format", "1"), "format '1'; this reader knows format 1"),
+        (without("format"), "format None; this reader knows 1 and 2"),
+        (top("format", 3), "format 3; this reader knows 1 and 2: update burn-engine"),
+        (top("format", 0), "format 0; this reader knows 1 and 2"),
+        (top("format", True), "format True; this reader knows 1 and 2"),
+        (top("format", 1.0), "format 1.0; this reader knows 1 and 2"),
+        (top("format", "1"), "format '1'; this reader knows 1 and 2"),
         (top("more", 1), "program: unknown key 'more'"),
         (without("layers"), "program: layers is missing"),
         (without("features"), "program: features is missing"),
@@ -417,7 +419,7 @@ KINDS = {"convolution": "c", "binary_convolution": "b", "global_mean": "g", "lin
         ("cblg", "layer 2 (l2): linear cannot follow binary_convolution"),
         ("cbgg", "layer 3 (l3): global_mean cannot follow global_mean"),
         ("cbglb", "layer 4 (l4): binary_convolution cannot follow linear"),
-        ("cbb", "no global_mean after the last binary_convolution"),
+        ("cbb", "no global_mean after"),
     ],
 )
 def test_refuses_another_order_of_kinds(order, message):
@@ -509,3 +511,53 @@ def test_refuses_the_attacks():
     for path in ATTACKS:
         with pytest.raises(ModelError, match=f"{path.name}: "):
             read_program(path)
+
+
+# Layers of "experts": stem (32), block0 (64, 2 groups, 3 experts, side 5, 64), block1 (64, 4
+# groups, 2 experts), block2 (64, k 1, 4 experts), block3 (96, 2 groups, 2 experts, side 96), pool.
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (top("format", 1), "dtype 'I8' is none of F32, U8"),
+        (field("block0", "groups", 0), "groups 0 is not an integer in 1 … 4096"),
+        (field("block0", "groups", True), "groups True is not"),
+        (field("block0", "groups", 3), "3 groups of 32 inputs, which is not a multiple"),
+        (field("block0", "experts", 0), "experts 0 is not an integer in 1 … 64"),
+        (field("block0", "experts", 65), "experts 65 is not"),
+        (field("block0", "experts", 5), "192 weights are not a multiple of 5 experts"),
+        (field("block0", "experts", 2), "tensor 'block0.multiplier' has shape [64]"),
+        (field("block0", "gate", "both"), "gate 'both' is none of none, input, mixed"),
+        (field("block0", "gate", ["input"]), "gate ['input'] is none of"),
+        (field("block0", "gate", "none"), "tensor 'block0.gate.down.weight' belongs to no"),
+        (field("block3", "gate", "input"), "tensor 'block3.gate.down.weight' is missing"),
+        (field("block3", "gate", "mixed"), "a mixed gate from 64 to 96 channels"),
+        (field("block0", "product", 1), "product 1 is neither true nor false"),
+        (field("block0", "side", 3), "side 3 is none of 0, 1, 2"),
+        (field("block0", "side", False), "side False is none of"),
+        (field("block0", "side", 1), "tensor 'block0.side.0.weight' has shape [5, 32]"),
+        (field("block0", "side", 0), "tensor 'block0.shortcut_slope' is missing"),
+        (field("block3", "side", 0), "a shortcut from 64 to 96 channels"),
+        (field("block0", "shortcut", False), "side without a shortcut"),
+        (field("block0", "side", None), "side is missing"),
+        (field("block0", "more", 1), "unknown key 'more'"),
+        (field("stem", "second_stride", 3), "second_stride 3 is neither 1 nor 2"),
+        (tensor("block0.choice.weight", None), "tensor 'block0.choice.weight' is missing"),
+        (tensor("block0.gate.down.bias", np.zeros(4, "f4")), "has shape [4], expected [3]"),
+        (tensor("block0.gate.up.weight", np.zeros((64, 4), "f4")), "expected [64, 3]"),
+        (tensor("block0.scale", np.full(64, np.nan, "f4")), "is not finite"),
+        (tensor("block0.side.0.weight", np.zeros((5, 32), "u1")), "has dtype U8, expected I8"),
+        (tensor("stem.narrow.weight", np.zeros((5, 7), "f4")), "expected [1 … 4096, 6]"),
+        (tensor("stem.widen.weight", np.zeros((7, 5, 5, 5), "f4")), "k in 1, 3"),
+        (tensor("stem.last.bias", None), "tensor 'stem.last.bias' is missing"),
+    ],
+)
+def test_refuses_gates_and_branches(edit, message):
+    network = packed.random_network(**packed.NETWORKS["experts"])
+    edit(network)
+    refuses(network.to_bytes(), message)
+
+
+def test_refuses_bytes_with_signs_in_format_1():
+    network = packed.random_network()
+    network.tensors["more"] = np.zeros(4, np.int8)
+    refuses(network.to_bytes(), "tensor 'more': dtype 'I8' is none of F32, U8")

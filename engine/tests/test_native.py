@@ -11,7 +11,13 @@ import pytest
 
 import packed
 from burn_engine import load, reference
-from burn_engine.format import BinaryConvolution, GlobalMean, parse_program
+from burn_engine.format import (
+    BinaryConvolution,
+    BranchedConvolution,
+    GatedConvolution,
+    GlobalMean,
+    parse_program,
+)
 
 _core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
 
@@ -25,8 +31,18 @@ def magnitude(layer, x):
         product = np.abs(layer.multiplier) * k * k * x.shape[-1]  # d itself is exact
         largest = np.abs(x).max() if layer.shortcut else 0
         return (product + np.abs(layer.bias) + largest) * np.maximum(1, np.abs(layer.slope)), 8
+    if isinstance(layer, GatedConvolution):
+        return magnitude_of_gated(layer, x)
     if x.dtype == np.uint8:
         x = x.astype(np.float32) / np.float32(255)
+    if isinstance(layer, BranchedConvolution):
+        parts = {
+            name: type(part)(weight=np.abs(part.weight), bias=np.abs(part.bias))
+            for name in ("first", "narrow", "widen", "last")
+            for part in [getattr(layer, name)]
+        }
+        summands = sum(part.weight[0].size + 2 for part in parts.values())
+        return reference.run_layer(dataclasses.replace(layer, **parts), np.abs(x)), summands
     arrays = {key: np.abs(array) for key, array in layer.tensors().items()}
     largest = reference.run_layer(dataclasses.replace(layer, **arrays), np.abs(x))
     if isinstance(layer, GlobalMean):
@@ -34,13 +50,40 @@ def magnitude(layer, x):
     return largest, layer.weight[0].size + 2
 
 
+def magnitude_of_gated(layer, x):
+    """`magnitude` of a gated_convolution, where summands of the gate count as they change it."""
+    k, used = layer.weight.shape[1], x.shape[-1] // layer.groups
+    u = np.abs(layer.multiplier) * k * k * used + np.abs(layer.bias)
+    u = u * np.maximum(1, np.abs(layer.inner_slope))
+    p = np.zeros(layer.channels) + np.abs(x).max() * layer.shortcut
+    if layer.shortcut_slope is not None:
+        p = p * np.maximum(1, np.abs(layer.shortcut_slope).max())
+    additions = 16
+    for side in layer.side:
+        width = side.weight.shape[1]
+        p = np.abs(side.scale) * (np.abs(side.weight.astype(float)) @ np.full(width, p.max()))
+        p = (p + np.abs(side.bias)) * np.maximum(1, np.abs(side.slope))
+        additions += width + 4
+    if layer.gate is not None:
+        # The sigmoid changes by at most a quarter of what its argument does.
+        value = np.full(layer.gate.down.weight.shape[1], max(np.abs(x).max(), u.max()))
+        for matrix in (layer.gate.down, layer.gate.up):
+            value = np.abs(matrix.weight) @ value + np.abs(matrix.bias)
+        summands = x.shape[1] * x.shape[2] + layer.gate.down.weight.size
+        additions += summands * value.max() / 4
+    y = np.abs(layer.scale) * u * (p if layer.product else 1)
+    return y + np.abs(layer.shift) + p, additions
+
+
 def uncertain(layer, x):
     """Return a mask of the pixels with a sign in their sum that rounding of x could turn."""
-    if not isinstance(layer, BinaryConvolution):
+    if not isinstance(layer, BinaryConvolution | GatedConvolution):
         return np.zeros(1, bool)
     scale = np.maximum(np.abs(x), np.abs(layer.threshold))
     near = (np.abs(x - layer.threshold) <= 8 * ROUNDING * scale).any(-1, keepdims=True)
     k = layer.weight.shape[1]
+    if isinstance(layer, GatedConvolution):  # such a sign changes the gate, and so all pixels
+        return near.any((1, 2, 3), keepdims=True)
     padded = reference._pad(near.astype(np.float32), k // 2, np.zeros(1, np.float32))
     return sum(under for _, _, under in reference._taps(padded, k, layer.stride)) > 0
 
@@ -69,9 +112,20 @@ def test_every_layer(write, isa, network, size, dtype):
         x = found  # the core's own output, so that errors do not accumulate
 
 
+@pytest.mark.parametrize("network", ["odd", "gated", "experts", "mixture"])
 @pytest.mark.parametrize("isa", _core.supported_isas())
-def test_a_batch_is_its_images(write, isa):
-    model = load(write("odd"), isa=isa, threads=3)
+def test_threads_do_not_change_the_result(write, isa, network):
+    path = write(network)
+    images = packed.random_images(shape=(2, 35, 38, 3))
+    expected = load(path, isa=isa)(images)
+    for threads in (2, 5):
+        np.testing.assert_array_equal(load(path, threads, isa)(images), expected)
+
+
+@pytest.mark.parametrize("network", ["odd", "gated", "experts"])
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_a_batch_is_its_images(write, isa, network):
+    model = load(write(network), isa=isa, threads=3)
     images = packed.random_images(shape=(7, 19, 18, 3))
     alone = np.stack([model(image) for image in images])
     np.testing.assert_array_equal(model(images), alone)

@@ -9,7 +9,14 @@ import pytest
 
 import packed
 from burn_engine import reference
-from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, parse_program
+from burn_engine.format import (
+    BinaryConvolution,
+    BranchedConvolution,
+    Convolution,
+    GatedConvolution,
+    GlobalMean,
+    parse_program,
+)
 
 
 def naive_layer(layer, x):
@@ -18,6 +25,10 @@ def naive_layer(layer, x):
         return naive_convolution(layer, x)
     if isinstance(layer, BinaryConvolution):
         return naive_binary_convolution(layer, x)
+    if isinstance(layer, GatedConvolution):
+        return naive_gated_convolution(layer, x)
+    if isinstance(layer, BranchedConvolution):
+        return naive_branched_convolution(layer, x)
     if isinstance(layer, GlobalMean):
         return [layer.bias[c] + x[:, :, c].mean() for c in range(x.shape[2])]
     y = [layer.bias[o] + float(layer.weight[o].astype(float) @ x) for o in range(layer.channels)]
@@ -62,8 +73,107 @@ def naive_binary_convolution(layer, x):
     return z
 
 
+def naive_gated_convolution(layer, x):
+    stride, k, out = layer.stride, layer.weight.shape[1], layer.channels
+    height, width, channels = x.shape
+    x = x.astype(float)
+    means = [x[:, :, c].mean() for c in range(channels)]
+    expert = 0
+    if layer.choice is not None:
+        expert = int(np.argmax(matrix(layer.choice, means)))
+    u = np.zeros((-(-height // stride), -(-width // stride), out))
+    used = channels // layer.groups
+    for i, j, o in np.ndindex(u.shape):
+        d = 0
+        for a, b, c in np.ndindex(k, k, used):
+            row, column = i * stride + a - k // 2, j * stride + b - k // 2
+            if 0 <= row < height and 0 <= column < width:
+                bit = layer.weight[expert * out + o, a, b, c // 8] >> (c % 8) & 1
+                read = o // (out // layer.groups) * used + c
+                s = 1 if x[row, column, read] >= layer.threshold[read] else -1
+                d += s if bit else -s
+        u[i, j, o] = leaky(layer.multiplier[o] * float(d) + layer.bias[o], layer.inner_slope[o])
+
+    def pooled(i, j, c, slope):
+        if stride == 1:
+            return leaky(x[i, j, c], slope)
+        block = x[2 * i : 2 * i + 2, 2 * j : 2 * j + 2, c].reshape(-1)
+        return np.mean([leaky(value, slope) for value in block])
+
+    gate = np.ones(out)
+    if layer.gate is not None:
+        taken = means
+        if layer.gate_of == "mixed":
+            mixed = np.zeros(u.shape)
+            for i, j, o in np.ndindex(u.shape):
+                share = float(layer.mix[o])
+                mixed[i, j, o] = share * pooled(i, j, o % channels, 1) + (1 - share) * u[i, j, o]
+            taken = [mixed[:, :, o].mean() for o in range(out)]
+        inner = [max(0, value) for value in matrix(layer.gate.down, taken)]
+        gate = np.array([1 / (1 + np.exp(-value)) for value in matrix(layer.gate.up, inner)])
+    z = np.zeros(u.shape)
+    for i, j in np.ndindex(u.shape[:2]):
+        p = np.zeros(out)
+        if layer.side:
+            p = np.array([pooled(i, j, c, 1) for c in range(channels)])
+            for side in layer.side:
+                product = side.weight.astype(float) @ p
+                sums = product * side.scale + side.bias
+                p = np.array([leaky(y, s) for y, s in zip(sums, side.slope, strict=True)])
+        elif layer.shortcut:
+            slopes = layer.shortcut_slope
+            p = np.array([pooled(i, j, o % channels, slopes[o % channels]) for o in range(out)])
+        for o in range(out):
+            y = float(layer.scale[o]) * gate[o] * u[i, j, o] * (p[o] if layer.product else 1)
+            z[i, j, o] = y + layer.shift[o] + p[o]
+    return z
+
+
+def naive_branched_convolution(layer, x):
+    first = Convolution(
+        name="first",
+        stride=layer.stride,
+        weight=layer.first.weight,
+        bias=layer.first.bias,
+        padding=layer.padding,
+    )
+    f = np.maximum(naive_convolution(first, x), 0)
+    height, width, _ = f.shape
+    narrow = np.array(
+        [
+            [np.maximum(matrix(layer.narrow, f[i, j]), 0) for j in range(width)]
+            for i in range(height)
+        ]
+    )
+    stride, weight = layer.second_stride, layer.widen.weight.astype(float)
+    k = weight.shape[1]
+    z = np.zeros((-(-height // stride), -(-width // stride), layer.channels))
+    for i, j in np.ndindex(z.shape[:2]):
+        wide = layer.widen.bias.astype(float)
+        for a, b in np.ndindex(k, k):
+            row, column = i * stride + a - k // 2, j * stride + b - k // 2
+            if 0 <= row < height and 0 <= column < width:
+                wide = wide + weight[:, a, b] @ narrow[row, column]
+        near = f[
+            max(0, i * stride - 1) : i * stride + 2, max(0, j * stride - 1) : j * stride + 2
+        ].max(axis=(0, 1))
+        both = np.concatenate([np.maximum(wide, 0), near])
+        z[i, j] = np.maximum(matrix(layer.last, both), 0)
+    return z
+
+
+def matrix(layer, x):
+    return layer.bias + layer.weight.astype(float) @ np.asarray(x, float)
+
+
+def leaky(y, slope):
+    return y if y >= 0 else float(slope) * y
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (4, 3), (5, 6)])
-@pytest.mark.parametrize("network", ["small", "odd", "strides", "one"])
+@pytest.mark.parametrize(
+    "network", ["small", "odd", "strides", "one", "gated", "experts", "mixture"]
+)
 def test_each_layer_is_the_loop(network, size):
     program = parse_program(packed.random_network(**packed.NETWORKS[network]).to_bytes())
     x = packed.random_images(shape=(2, *size, 3))

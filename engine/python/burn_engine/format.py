@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Container
-from dataclasses import dataclass, fields
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 from burn_engine.errors import ModelError, in_file
 from burn_engine.strict_json import parse_json, short
 
-FORMAT = 1
+FORMATS = (1, 2)
 MAX_FILE_BYTES = 2**30
 MAX_HEADER_BYTES = 10_000_000
 MAX_LAYERS = 1_000
 MAX_CHANNELS = 4_096
+MAX_EXPERTS = 64
 MAX_OUTPUTS = 1_000_000
 MAX_IMAGE_SIDE = 4_096
 
 Floats = NDArray[np.float32]
+Gate = Literal["none", "input", "mixed"]
+GATES: tuple[Gate, ...] = ("none", "input", "mixed")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,8 +50,20 @@ class Layer:
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return the layer's constants by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        return dict(_arrays(self))
+
+
+def _arrays(part: Any, prefix: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays of a dataclass by their names in the file."""
+    for field in fields(part):
+        name, value = prefix + field.name, getattr(part, field.name)
+        if isinstance(value, np.ndarray):
+            yield name, value
+        elif isinstance(value, tuple):
+            for index, one in enumerate(value):
+                yield from _arrays(one, f"{name}.{index}.")
+        elif is_dataclass(value):
+            yield from _arrays(value, f"{name}.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,6 +103,138 @@ class BinaryConvolution(Layer):
     threshold: Floats
     multiplier: Floats
     slope: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Matrix:
+    """A matrix and what is added to its products.
+
+    Attributes:
+        weight: float32 (outputs, inputs).
+        bias: float32 (outputs,).
+    """
+
+    weight: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TwoMatrices:
+    """The matrices of a gate; between them, negative values become 0.
+
+    Attributes:
+        down: from the means to fewer values.
+        up: from these to the channels.
+    """
+
+    down: Matrix
+    up: Matrix
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Side:
+    """A 1×1 convolution of a shortcut.
+
+    Attributes:
+        weight: int8 (outputs, inputs).
+        scale: float32 (outputs,), by which a product is multiplied.
+        bias: float32 (outputs,).
+        slope: float32 (outputs,), by which negative outputs are multiplied.
+    """
+
+    weight: NDArray[np.int8]
+    scale: Floats
+    bias: Floats
+    slope: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GatedConvolution(Layer):
+    """Binary convolution of which means over the image choose the weights or scale the channels.
+
+    Attributes:
+        stride: 1 or 2.
+        groups: number of groups of channels.
+        experts: number of weights of which the means of the input choose one.
+        gate_of: what the gate's means are of: the input, or a mix of the input and the output; or
+            none, for no gate.
+        product: whether the output is multiplied by the shortcut before the shortcut is added.
+        shortcut: whether there is one.
+        weight: uint8 (experts · channels, k, k, ⌈inputs / groups / 8⌉), k in 1, 3, bits as in
+            `BinaryConvolution`.
+        threshold: float32 (inputs,); the sign of an input is +1 where it is at least this.
+        multiplier: float32 (channels,), by which the binary sum is multiplied.
+        inner_slope: float32 (channels,), by which negative values are multiplied before the gate.
+        scale: float32 (channels,), by which the gated values are multiplied.
+        shift: float32 (channels,), added after that.
+        choice: matrix from the means to the experts' values, of which the largest is chosen; None
+            for one expert.
+        gate: the gate's matrices, or None.
+        mix: float32 (channels,), the input's share in a mixed gate's means; otherwise None.
+        shortcut_slope: float32 (inputs,), by which the shortcut's negative values are multiplied;
+            None without a shortcut or with `side`.
+        side: 1×1 convolutions of the shortcut.
+    """
+
+    kind: ClassVar[str] = "gated_convolution"
+    stride: int
+    groups: int
+    experts: int
+    gate_of: Gate
+    product: bool
+    shortcut: bool
+    weight: NDArray[np.uint8]
+    threshold: Floats
+    multiplier: Floats
+    inner_slope: Floats
+    scale: Floats
+    shift: Floats
+    choice: Matrix | None
+    gate: TwoMatrices | None
+    mix: Floats | None
+    shortcut_slope: Floats | None
+    side: tuple[Side, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kernel:
+    """A float convolution's weights.
+
+    Attributes:
+        weight: float32 (outputs, k, k, inputs).
+        bias: float32 (outputs,).
+    """
+
+    weight: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BranchedConvolution(Layer):
+    """Float convolutions with two branches, the first layer of some networks.
+
+    Attributes:
+        stride: of `first`, 1 or 2.
+        second_stride: of both branches, 1 or 2.
+        padding: float32 (3,), the colour outside the image.
+        first: convolution of the image.
+        narrow: 1×1 convolution of its output.
+        widen: convolution of that.
+        last: 1×1 convolution of `widen`'s outputs and the largest values of `first`'s.
+    """
+
+    kind: ClassVar[str] = "branched_convolution"
+    stride: int
+    second_stride: int
+    padding: Floats
+    first: Kernel
+    narrow: Matrix
+    widen: Kernel
+    last: Matrix
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return the layer's constants by name; its bias is that of `last`."""
+        return {name: value for name, value in _arrays(self) if name != "bias"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -194,7 +341,7 @@ def parse_program(data: bytes) -> Program:
         raise ModelError("header: __metadata__ has no 'bnn', so this is not a packed network")
     program = parse_json(metadata["bnn"], "program")
     _check_format(program)  # first, because another format may have other keys and tensors
-    return _parse_program(program, _Tensors(data, start, header))
+    return _parse_program(program, _Tensors(data, start, header, program["format"]))
 
 
 def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
@@ -228,10 +375,11 @@ class _Entry(NamedTuple):
 class _Tensors:
     """The tensors that the header lists; each must be taken exactly once."""
 
-    def __init__(self, data: bytes, start: int, header: dict[str, Any]) -> None:
+    def __init__(self, data: bytes, start: int, header: dict[str, Any], format: int) -> None:
         self._data = data
         self._start = start
-        self._entries = {name: _parse_entry(name, value) for name, value in header.items()}
+        dtypes = ("F32", "U8") if format == 1 else ("F32", "U8", "I8")
+        self._entries = {name: _parse_entry(name, value, dtypes) for name, value in header.items()}
         position = 0
         in_order = sorted(self._entries.items(), key=lambda item: item[1].begin)
         for name, entry in in_order:
@@ -258,7 +406,7 @@ class _Tensors:
 
         Args:
             name: Name of the tensor.
-            dtype: "F32" or "U8".
+            dtype: "F32", "U8" or "I8".
             sizes: The sizes that each axis may have.
             expected: The same in words, for the error message.
 
@@ -275,7 +423,7 @@ class _Tensors:
             size in allowed for size, allowed in zip(entry.shape, sizes, strict=True)
         ):
             raise ModelError(f"tensor {name!r} has shape {list(entry.shape)}, expected {expected}")
-        stored = np.dtype("<f4") if dtype == "F32" else np.dtype(np.uint8)
+        stored = np.dtype({"F32": "<f4", "U8": "u1", "I8": "i1"}[dtype])
         count = (entry.end - entry.begin) // stored.itemsize
         array = np.frombuffer(self._data, stored, count, self._start + entry.begin)
         if dtype == "F32":
@@ -293,12 +441,12 @@ class _Tensors:
             raise ModelError(f"tensor {short(name)} belongs to no layer")
 
 
-def _parse_entry(name: str, value: Any) -> _Entry:
+def _parse_entry(name: str, value: Any, dtypes: tuple[str, ...]) -> _Entry:
     where = f"tensor {short(name)}"
     _check_keys(value, where, {"dtype", "shape", "data_offsets"})
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    if dtype not in ("F32", "U8"):
-        raise ModelError(f"{where}: dtype {short(dtype)} is neither 'F32' nor 'U8'")
+    if dtype not in dtypes:
+        raise ModelError(f"{where}: dtype {short(dtype)} is none of {', '.join(dtypes)}")
     # No axis can be longer than the file, so the product below stays small.
     if (
         not isinstance(shape, list)
@@ -328,8 +476,11 @@ def _check_format(program: Any) -> None:
     if not isinstance(program, dict):
         raise ModelError("program: not an object")
     found = program.get("format")
-    if not _is_int(found, FORMAT, FORMAT):
-        raise ModelError(f"program: format {short(found)}; this reader knows format {FORMAT}")
+    if not _is_int(found, FORMATS[0], FORMATS[-1]):
+        known = " and ".join(map(str, FORMATS))
+        newer = _is_int(found, FORMATS[-1] + 1, 10**6)
+        advice = ": update burn-engine" if newer else ""
+        raise ModelError(f"program: format {short(found)}; this reader knows {known}{advice}")
 
 
 def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
@@ -343,11 +494,12 @@ def _parse_program(program: dict[str, Any], tensors: _Tensors) -> Program:
     layers: list[Layer] = []
     names = {"image"}
     for index, value in enumerate(described):
-        layer = _parse_layer(value, index, layers[-1] if layers else None, names, tensors)
+        before = layers[-1] if layers else None
+        layer = _parse_layer(value, index, before, names, tensors, program["format"])
         names.add(layer.name)
         layers.append(layer)
     if not isinstance(layers[-1], GlobalMean | Linear):
-        raise ModelError("program: there is no global_mean after the last binary_convolution")
+        raise ModelError(f"program: there is no global_mean after {layers[-1].name!r}")
     tensors.check_all_taken()
 
     classes = _parse_classes(program["classes"], layers) if "classes" in program else ()
@@ -403,25 +555,39 @@ _FIELDS: dict[str, set[str]] = {
     "binary_convolution": {"stride", "shortcut"},
     "global_mean": set(),
     "linear": {"relu"},
+    "gated_convolution": {
+        *("stride", "groups", "experts", "gate", "product", "shortcut", "side"),
+    },
+    "branched_convolution": {"stride", "second_stride"},
 }
+_SINCE_FORMAT_2 = {"gated_convolution", "branched_convolution"}
+_BINARY = ("binary_convolution", "gated_convolution")
 _FOLLOWS = {
-    "image": ("convolution",),
-    "convolution": ("binary_convolution",),
-    "binary_convolution": ("binary_convolution", "global_mean"),
+    "image": ("convolution", "branched_convolution"),
+    "convolution": _BINARY,
+    "branched_convolution": _BINARY,
+    "binary_convolution": (*_BINARY, "global_mean"),
+    "gated_convolution": (*_BINARY, "global_mean"),
     "global_mean": ("linear",),
     "linear": ("linear",),
 }
 
 
 def _parse_layer(
-    value: Any, index: int, before: Layer | None, names: set[str], tensors: _Tensors
+    value: Any,
+    index: int,
+    before: Layer | None,
+    names: set[str],
+    tensors: _Tensors,
+    format: int,
 ) -> Layer:
     where = f"program: layer {index}"
     if not isinstance(value, dict):
         raise ModelError(f"{where}: {short(value)} is not an object")
     kind, name = value.get("kind"), value.get("name")
-    if not isinstance(kind, str) or kind not in _FIELDS:
-        raise ModelError(f"{where}: kind {short(kind)} is none of {', '.join(_FIELDS)}")
+    known = [one for one in _FIELDS if format > 1 or one not in _SINCE_FORMAT_2]
+    if not isinstance(kind, str) or kind not in known:
+        raise ModelError(f"{where}: kind {short(kind)} is none of {', '.join(known)}")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ModelError(f"{where}: name {short(name)} is not 1 to 100 of A-Z a-z 0-9 _ .")
     where += f" ({name})"
@@ -436,17 +602,22 @@ def _parse_layer(
     if kind not in _FOLLOWS[kind_before]:
         raise ModelError(
             f"{where}: {kind} cannot follow {kind_before}; expected "
-            f"{' or '.join(_FOLLOWS[kind_before])}"
+            f"{' or '.join(one for one in _FOLLOWS[kind_before] if one in known)}"
         )
-    if "stride" in value and not _is_int(value["stride"], 1, 2):
-        raise ModelError(f"{where}: stride {short(value['stride'])} is neither 1 nor 2")
-    for key in ("shortcut", "relu"):
+    for key in ("stride", "second_stride"):
+        if key in value and not _is_int(value[key], 1, 2):
+            raise ModelError(f"{where}: {key} {short(value[key])} is neither 1 nor 2")
+    for key in ("shortcut", "relu", "product"):
         if key in value and not isinstance(value[key], bool):
             raise ModelError(f"{where}: {key} {short(value[key])} is neither true nor false")
 
+    if kind == "branched_convolution":
+        return _branched_convolution(name, value["stride"], value["second_stride"], tensors)
     if before is None:
         return _convolution(name, value["stride"], tensors)
     inputs = before.channels
+    if kind == "gated_convolution":
+        return _gated_convolution(name, value, where, inputs, tensors)
     if kind == "binary_convolution":
         return _binary_convolution(name, value["stride"], value["shortcut"], inputs, tensors)
     if kind == "global_mean":
@@ -454,21 +625,61 @@ def _parse_layer(
     return _linear(name, value["relu"], inputs, tensors)
 
 
-def _convolution(name: str, stride: int, tensors: _Tensors) -> Convolution:
-    kernels = (1, 3, 5, 7)
+_CHANNELS = range(1, MAX_CHANNELS + 1)
+
+
+def _kernel(
+    name: str, kernels: tuple[int, ...], inputs: int, tensors: _Tensors
+) -> tuple[Floats, Floats]:
+    """Return weight and bias of a float convolution."""
     weight = tensors.take(
         f"{name}.weight",
         "F32",
-        (range(1, MAX_CHANNELS + 1), kernels, kernels, (3,)),
-        f"[out, k, k, 3], out in 1 … {MAX_CHANNELS}, k in 1, 3, 5, 7",
+        (_CHANNELS, kernels, kernels, (inputs,)),
+        f"[out, k, k, {inputs}], out in 1 … {MAX_CHANNELS}, k in {', '.join(map(str, kernels))}",
     )
     _check_square(f"{name}.weight", weight)
-    return Convolution(
+    return weight, tensors.floats(f"{name}.bias", len(weight))
+
+
+def _matrix(
+    name: str, outputs: Container[int], inputs: int, expected: str, tensors: _Tensors
+) -> Matrix:
+    """Return a matrix; `expected` says in words which numbers of outputs are allowed."""
+    weight = tensors.take(f"{name}.weight", "F32", (outputs, (inputs,)), f"[{expected}, {inputs}]")
+    return Matrix(weight=weight, bias=tensors.floats(f"{name}.bias", len(weight)))
+
+
+_ANY_WIDTH = f"1 … {MAX_CHANNELS}"
+
+
+def _convolution(name: str, stride: int, tensors: _Tensors) -> Convolution:
+    weight, bias = _kernel(name, (1, 3, 5, 7), 3, tensors)
+    padding = tensors.floats(f"{name}.padding", 3)
+    return Convolution(name=name, stride=stride, weight=weight, bias=bias, padding=padding)
+
+
+def _branched_convolution(
+    name: str, stride: int, second_stride: int, tensors: _Tensors
+) -> BranchedConvolution:
+    weight, bias = _kernel(f"{name}.first", (1, 3, 5, 7), 3, tensors)
+    first = Kernel(weight=weight, bias=bias)
+    padding = tensors.floats(f"{name}.padding", 3)
+    narrow = _matrix(f"{name}.narrow", _CHANNELS, len(bias), _ANY_WIDTH, tensors)
+    weight, bias = _kernel(f"{name}.widen", (1, 3), len(narrow.bias), tensors)
+    widen = Kernel(weight=weight, bias=bias)
+    both = len(widen.bias) + len(first.bias)
+    last = _matrix(f"{name}.last", _CHANNELS, both, _ANY_WIDTH, tensors)
+    return BranchedConvolution(
         name=name,
         stride=stride,
-        weight=weight,
-        bias=tensors.floats(f"{name}.bias", len(weight)),
-        padding=tensors.floats(f"{name}.padding", 3),
+        second_stride=second_stride,
+        padding=padding,
+        first=first,
+        narrow=narrow,
+        widen=widen,
+        last=last,
+        bias=last.bias,
     )
 
 
@@ -501,6 +712,97 @@ def _binary_convolution(
         bias=tensors.floats(f"{name}.bias", outputs),
         slope=tensors.floats(f"{name}.slope", outputs),
     )
+
+
+def _gated_convolution(
+    name: str, value: dict[str, Any], where: str, inputs: int, tensors: _Tensors
+) -> GatedConvolution:
+    for key, most in (("groups", MAX_CHANNELS), ("experts", MAX_EXPERTS)):
+        if not _is_int(value[key], 1, most):
+            raise ModelError(f"{where}: {key} {short(value[key])} is not an integer in 1 … {most}")
+    if not _is_int(value["side"], 0, 2):
+        raise ModelError(f"{where}: side {short(value['side'])} is none of 0, 1, 2")
+    gate_of = value["gate"]
+    if not isinstance(gate_of, str) or gate_of not in GATES:
+        raise ModelError(f"{where}: gate {short(gate_of)} is none of {', '.join(GATES)}")
+    shortcut, product, side = value["shortcut"], value["product"], value["side"]
+    if not shortcut and (product or side):
+        raise ModelError(f"{where}: {'product' if product else 'side'} without a shortcut")
+    groups, experts = value["groups"], value["experts"]
+    if inputs % groups:
+        raise ModelError(f"{where}: {groups} groups of {inputs} inputs, which is not a multiple")
+    used = inputs // groups
+    width = (used + 7) // 8
+    weight = tensors.take(
+        f"{name}.weight",
+        "U8",
+        (range(1, MAX_CHANNELS * experts + 1), (1, 3), (1, 3), (width,)),
+        f"[experts · out, k, k, {width}], out in 1 … {MAX_CHANNELS}, k in 1, 3",
+    )
+    _check_square(f"{name}.weight", weight)
+    if used % 8 and (weight[..., -1] >> (used % 8)).any():
+        raise ModelError(f"tensor '{name}.weight': bits after the last channel are not 0")
+    outputs = len(weight) // experts
+    if len(weight) % experts or outputs % groups:
+        raise ModelError(
+            f"{where}: {len(weight)} weights are not a multiple of {experts} experts of "
+            f"{groups} groups"
+        )
+    if (gate_of == "mixed" or (shortcut and not side)) and outputs % inputs:
+        what = "a shortcut" if shortcut and not side else "a mixed gate"
+        raise ModelError(
+            f"{where}: {what} from {inputs} to {outputs} channels, which is not a multiple"
+        )
+    vectors = {
+        key: tensors.floats(f"{name}.{key}", outputs)
+        for key in ("multiplier", "bias", "inner_slope", "scale", "shift")
+    }
+    choice = gate = None
+    if experts > 1:
+        choice = _matrix(f"{name}.choice", (experts,), inputs, str(experts), tensors)
+    if gate_of != "none":
+        taken = inputs if gate_of == "input" else outputs
+        down = _matrix(f"{name}.gate.down", _CHANNELS, taken, _ANY_WIDTH, tensors)
+        up = _matrix(f"{name}.gate.up", (outputs,), len(down.bias), str(outputs), tensors)
+        gate = TwoMatrices(down=down, up=up)
+    return GatedConvolution(
+        name=name,
+        stride=value["stride"],
+        groups=groups,
+        experts=experts,
+        gate_of=cast(Gate, gate_of),
+        product=product,
+        shortcut=shortcut,
+        weight=weight,
+        threshold=tensors.floats(f"{name}.threshold", inputs),
+        choice=choice,
+        gate=gate,
+        mix=tensors.floats(f"{name}.mix", outputs) if gate_of == "mixed" else None,
+        shortcut_slope=(
+            tensors.floats(f"{name}.shortcut_slope", inputs) if shortcut and not side else None
+        ),
+        side=_sides(name, side, inputs, outputs, tensors),
+        **vectors,
+    )
+
+
+def _sides(name: str, count: int, inputs: int, outputs: int, tensors: _Tensors) -> tuple[Side, ...]:
+    sides: list[Side] = []
+    for index in range(count):
+        before = len(sides[-1].bias) if sides else inputs
+        last = index == count - 1
+        part = f"{name}.side.{index}"
+        weight = tensors.take(
+            f"{part}.weight",
+            "I8",
+            ((outputs,) if last else _CHANNELS, (before,)),
+            f"[{outputs if last else _ANY_WIDTH}, {before}]",
+        )
+        scale, bias, slope = (
+            tensors.floats(f"{part}.{key}", len(weight)) for key in ("scale", "bias", "slope")
+        )
+        sides.append(Side(weight=weight, scale=scale, bias=bias, slope=slope))
+    return tuple(sides)
 
 
 def _linear(name: str, relu: bool, inputs: int, tensors: _Tensors) -> Linear:

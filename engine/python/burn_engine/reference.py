@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from burn_engine.format import (
     BinaryConvolution,
+    BranchedConvolution,
     Convolution,
     Floats,
+    GatedConvolution,
     GlobalMean,
     Layer,
     Linear,
+    Matrix,
     Program,
 )
 
@@ -49,7 +52,8 @@ def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
     Args:
         layer: The layer.
         x: Images (n, h, w, 3), uint8, or float32 from 0 to 1, for `Convolution`; vectors
-            (n, inputs) for `Linear`; otherwise maps (n, h, w, inputs).
+            (n, inputs) for `Linear`; otherwise maps (n, h, w, inputs). The same images for
+            `BranchedConvolution` as for `Convolution`.
 
     Returns:
         Maps (n, h', w', channels) for a convolution, otherwise vectors (n, channels).
@@ -60,6 +64,11 @@ def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
             return _convolution(layer, x)
         if isinstance(layer, BinaryConvolution):
             return _binary_convolution(layer, x)
+        if isinstance(layer, GatedConvolution):
+            # One by one, because each image has its own weights.
+            return np.concatenate([_gated_convolution(layer, one[None]) for one in x])
+        if isinstance(layer, BranchedConvolution):
+            return _branched_convolution(layer, x)
         if isinstance(layer, GlobalMean):
             return _global_mean(layer, x)
         assert isinstance(layer, Linear)
@@ -67,30 +76,109 @@ def run_layer(layer: Layer, x: NDArray[Any]) -> Floats:
 
 
 def _convolution(layer: Convolution, x: NDArray[Any]) -> Floats:
+    return layer.bias + _image_sums(x, layer.weight, layer.padding, layer.stride)
+
+
+def _image_sums(x: NDArray[Any], weight: Floats, padding: Floats, stride: int) -> Floats:
     if x.dtype == np.uint8:
         x = x.astype(np.float32) / np.float32(255)
-    kernel = layer.weight.shape[1]
-    padded = _pad(x, kernel // 2, layer.padding)
-    return layer.bias + _sum_over_taps(padded, layer.weight, layer.stride)
+    return _sum_over_taps(_pad(x, weight.shape[1] // 2, padding), weight, stride)
 
 
 def _binary_convolution(layer: BinaryConvolution, x: Floats) -> Floats:
     sign = np.where(x >= layer.threshold, np.float32(1), np.float32(-1))
-    bits = np.unpackbits(layer.weight, axis=-1, count=x.shape[-1], bitorder="little")
+    d = _binary_sums(layer.weight, sign, layer.stride)
+    y = layer.multiplier * d + layer.bias
+    if layer.shortcut:
+        y += np.tile(_pool(x, layer.stride), layer.channels // x.shape[-1])
+    return _leaky(y, layer.slope)
+
+
+def _binary_sums(bits: NDArray[np.uint8], sign: Floats, stride: int) -> Floats:
+    """Return d: the sums of signs times weights, exactly."""
+    bits = np.unpackbits(bits, axis=-1, count=sign.shape[-1], bitorder="little")
     weight = bits.astype(np.float32) * np.float32(2) - np.float32(1)
     padded = _pad(sign, weight.shape[1] // 2, np.zeros(1, np.float32))
     # Exact: |d| and every partial sum are ≤ 9 · 4,096; float32 represents integers up to 2²⁴.
-    d = _sum_over_taps(padded, weight, layer.stride)
-    y = layer.multiplier * d + layer.bias
-    if layer.shortcut:
-        p = x if layer.stride == 1 else _mean_of_2x2(x)
-        y += np.tile(p, layer.channels // x.shape[-1])
-    return np.where(y >= 0, y, layer.slope * y)
+    return _sum_over_taps(padded, weight, stride)
+
+
+def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
+    """Run the layer on a map of one image."""
+    means = _means(x)
+    expert = 0
+    if layer.choice is not None:
+        expert = int(np.argmax(_times(layer.choice, means)))
+    weight = layer.weight[expert * layer.channels : (expert + 1) * layer.channels]
+    sign = np.where(x >= layer.threshold, np.float32(1), np.float32(-1))
+    d = np.concatenate(
+        [
+            _binary_sums(part, signs, layer.stride)
+            for part, signs in zip(
+                np.split(weight, layer.groups), np.split(sign, layer.groups, -1), strict=True
+            )
+        ],
+        axis=-1,
+    )
+    u = _leaky(layer.multiplier * d + layer.bias, layer.inner_slope)
+    pooled = _pool(x, layer.stride)
+    repeat = layer.channels // x.shape[-1]
+    gate = np.float32(1)
+    if layer.gate is not None:
+        taken = means
+        if layer.mix is not None:
+            mix = layer.mix * np.tile(pooled, repeat) + (np.float32(1) - layer.mix) * u
+            taken = _means(mix)
+        inner = np.maximum(_times(layer.gate.down, taken), np.float32(0))
+        gate = 1 / (1 + np.exp(-_times(layer.gate.up, inner)))
+    y = layer.scale * gate * u
+    if not layer.shortcut:
+        return y + layer.shift
+    if layer.side:
+        p = pooled
+        for side in layer.side:
+            p = side.scale * (p @ side.weight.astype(np.float32).T) + side.bias
+            p = _leaky(p, side.slope)
+    else:
+        assert layer.shortcut_slope is not None
+        p = np.tile(_pool(_leaky(x, layer.shortcut_slope), layer.stride), repeat)
+    return (y * p if layer.product else y) + layer.shift + p
+
+
+def _branched_convolution(layer: BranchedConvolution, x: NDArray[Any]) -> Floats:
+    sums = _image_sums(x, layer.first.weight, layer.padding, layer.stride)
+    first = np.maximum(sums + layer.first.bias, np.float32(0))
+    narrow = np.maximum(_times(layer.narrow, first), np.float32(0))
+    stride, kernel = layer.second_stride, layer.widen.weight.shape[1]
+    padded = _pad(narrow, kernel // 2, np.zeros(1, np.float32))
+    wide = _sum_over_taps(padded, layer.widen.weight, stride) + layer.widen.bias
+    wide = np.maximum(wide, np.float32(0))
+    # 0 outside the map has no effect, because no value of `first` is below it.
+    taps = [tap for _, _, tap in _taps(_pad(first, 1, np.zeros(1, np.float32)), 3, stride)]
+    largest = np.max(taps, axis=0)
+    return np.maximum(_times(layer.last, np.concatenate([wide, largest], axis=-1)), np.float32(0))
+
+
+def _leaky(y: Floats, slope: Floats) -> Floats:
+    return np.where(y >= 0, y, slope * y)
+
+
+def _pool(x: Floats, stride: int) -> Floats:
+    return x if stride == 1 else _mean_of_2x2(x)
+
+
+def _means(x: Floats) -> Floats:
+    """Return the means over all pixels."""
+    # Summed in float64, because NumPy adds along these axes one by one and would lose precision.
+    return np.asarray(x.mean(axis=(1, 2), dtype=np.float64), np.float32)
+
+
+def _times(matrix: Matrix, x: Floats) -> Floats:
+    return np.add(matrix.bias, x @ matrix.weight.T, dtype=np.float32)
 
 
 def _global_mean(layer: GlobalMean, x: Floats) -> Floats:
-    # Summed in float64, because NumPy adds along these axes one by one and would lose precision.
-    return layer.bias + np.asarray(x.mean(axis=(1, 2), dtype=np.float64), np.float32)
+    return layer.bias + _means(x)
 
 
 def _linear(layer: Linear, x: Floats) -> Floats:

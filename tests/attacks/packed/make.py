@@ -31,7 +31,7 @@ class Packed:
         entries, begin = {}, 0
         for name, tensor in self.tensors.items():
             end = begin + tensor.nbytes
-            dtype = "F32" if tensor.dtype == np.float32 else "U8"
+            dtype = {"f": "F32", "u": "U8", "i": "I8"}[tensor.dtype.kind]
             entries[name] = {
                 "dtype": dtype,
                 "shape": list(tensor.shape),
@@ -110,6 +110,55 @@ class Builder:
         )  # fmt: skip
         self.channels = out
 
+    def gated(self, name: str, out: int, **fields: Any) -> None:
+        """A gated_convolution of kernel 3; fields that are not given are the simplest."""
+        fields = {
+            **{"stride": 1, "groups": 1, "experts": 1, "gate": "none", "product": False},
+            **{"shortcut": False, "side": 0, **fields},
+        }
+        experts, gate, width = fields["experts"], fields["gate"], self.channels
+        tensors = {"threshold": self.floats(width)}
+        for part in ("multiplier", "bias", "inner_slope", "scale", "shift"):
+            tensors[part] = self.floats(out)
+        if experts > 1:
+            tensors["choice.weight"] = self.floats(experts, width)
+            tensors["choice.bias"] = self.floats(experts)
+        if gate != "none":
+            tensors["gate.down.weight"] = self.floats(2, width if gate == "input" else out)
+            tensors["gate.down.bias"] = self.floats(2)
+            tensors["gate.up.weight"] = self.floats(out, 2)
+            tensors["gate.up.bias"] = self.floats(out)
+        if gate == "mixed":
+            tensors["mix"] = self.floats(out)
+        if fields["shortcut"] and not fields["side"]:
+            tensors["shortcut_slope"] = self.floats(width)
+        tensors["weight"] = bits(self.rng, experts * out, 3, width // fields["groups"])
+        before = width
+        for index in range(fields["side"]):
+            after = out if index == fields["side"] - 1 else 3
+            weight = self.rng.integers(-127, 128, (after, before)).astype(np.int8)
+            tensors[f"side.{index}.weight"] = weight
+            for part in ("scale", "bias", "slope"):
+                tensors[f"side.{index}.{part}"] = self.floats(after)
+            before = after
+        self._add("gated_convolution", name, fields, **tensors)
+        self.packed.program["format"] = 2
+        self.channels = out
+
+    def branched(self, name: str, out: int) -> None:
+        self._add(
+            "branched_convolution", name, {"stride": 2, "second_stride": 2},
+            **{
+                "padding": self.floats(3),
+                "first.weight": self.floats(4, 3, 3, 3), "first.bias": self.floats(4),
+                "narrow.weight": self.floats(2, 4), "narrow.bias": self.floats(2),
+                "widen.weight": self.floats(3, 3, 3, 2), "widen.bias": self.floats(3),
+                "last.weight": self.floats(out, 7), "last.bias": self.floats(out),
+            },
+        )  # fmt: skip
+        self.packed.program["format"] = 2
+        self.channels = out
+
     def mean(self, name: str) -> None:
         self._add("global_mean", name, {}, bias=self.floats(self.channels))
 
@@ -168,9 +217,29 @@ def many_channels() -> Packed:
     return builder.finish("e")
 
 
+def gated() -> Packed:
+    builder = Builder(5)
+    builder.convolution("stem", 4, 3, 2)
+    builder.gated("b.1", 4, gate="mixed", shortcut=True, product=True)
+    builder.gated("b.2", 8, gate="mixed", shortcut=True, stride=2)
+    builder.mean("mean")
+    return builder.finish("mean")
+
+
+def experts() -> Packed:
+    builder = Builder(6)
+    builder.branched("stem", 4)
+    builder.gated("b.1", 6, groups=2, experts=3, gate="input", shortcut=True, side=2)
+    builder.gated("b.2", 6, gate="input", shortcut=True)
+    builder.binary("b.3", 6, 3, 1, True)
+    builder.mean("mean")
+    builder.linear("top", 2, False)
+    return builder.finish("mean", classes=["a", "b"])
+
+
 def valid() -> dict[str, Packed]:
     """Small valid files, between them every kind and every optional key."""
-    makers = (classifier, features_only, projected, many_channels)
+    makers = (classifier, features_only, projected, many_channels, gated, experts)
     return {make.__name__: make() for make in makers}
 
 
@@ -384,7 +453,7 @@ def spare_bit_set() -> bytes:
 
 @attack
 def format_unknown() -> bytes:
-    return changed(lambda packed: packed.program.update(format=2))
+    return changed(lambda packed: packed.program.update(format=3))
 
 
 @attack
@@ -488,6 +557,111 @@ def shape_empty() -> bytes:
 @attack
 def shape_with_zero() -> bytes:
     return changed(lambda packed: packed.tensors.update(more=np.zeros((2, 0), np.uint8)))
+
+
+def changed_gate(change: Callable[[Packed], object], base: Callable[[], Packed] = gated) -> bytes:
+    packed = base()
+    change(packed)
+    return packed.write()
+
+
+@attack
+def gate_in_format_1() -> bytes:
+    return changed_gate(lambda packed: packed.program.update(format=1))
+
+
+@attack
+def bytes_with_signs_in_format_1() -> bytes:
+    return changed(lambda packed: packed.tensors.update(more=np.zeros(4, np.int8)))
+
+
+@attack
+def gate_of_wrong_size() -> bytes:
+    tensor = {"b.1.gate.up.weight": np.zeros((4, 3), np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor))
+
+
+@attack
+def gate_with_nan() -> bytes:
+    def change(packed: Packed) -> None:
+        packed.tensors["b.2.gate.down.weight"][1, 1] = np.nan
+
+    return changed_gate(change)
+
+
+@attack
+def gate_unknown() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(gate="output"))
+
+
+@attack
+def gate_of_itself() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(input="b.1"))
+
+
+@attack
+def gate_of_a_later_layer() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(input="b.2"))
+
+
+@attack
+def product_without_shortcut() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(shortcut=False))
+
+
+@attack
+def experts_more_than_weights() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(experts=4), experts)
+
+
+@attack
+def experts_zero() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(experts=0), experts)
+
+
+@attack
+def experts_65() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.2").update(experts=65), experts)
+
+
+@attack
+def choice_of_another_number() -> bytes:
+    tensor = {"b.1.choice.bias": np.zeros(2, np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), experts)
+
+
+@attack
+def groups_that_do_not_divide() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.1").update(groups=3), experts)
+
+
+@attack
+def side_of_another_width() -> bytes:
+    tensor = {"b.1.side.1.weight": np.zeros((6, 4), np.int8)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), experts)
+
+
+@attack
+def side_as_floats() -> bytes:
+    tensor = {"b.1.side.1.weight": np.zeros((6, 3), np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), experts)
+
+
+@attack
+def branches_in_the_middle() -> bytes:
+    def change(packed: Packed) -> None:
+        layers = packed.program["layers"]
+        layers[0], layers[1] = layers[1], layers[0]
+        layers[0]["input"], layers[1]["input"] = "image", "b.1"
+        layers[2]["input"] = "stem"
+
+    return changed_gate(change, experts)
+
+
+@attack
+def branch_narrower_than_its_reader() -> bytes:
+    tensor = {"stem.widen.weight": np.zeros((3, 3, 3, 4), np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), experts)
 
 
 def main() -> None:

@@ -1,0 +1,234 @@
+// How a plan runs a gated_convolution.
+#include <algorithm>
+#include <cmath>
+
+#include "plan_parts.h"
+
+namespace burn {
+
+namespace {
+
+// Adds `rows` sums [row][channels] up in order, whatever the threads that made them, and divides.
+void means_of(const float *sums, int rows, int channels, int pixels, float *means) {
+    std::fill_n(means, channels, 0.0f);
+    for (int y = 0; y < rows; ++y, sums += channels) {
+        for (int c = 0; c < channels; ++c) means[c] += sums[c];
+    }
+    for (int c = 0; c < channels; ++c) means[c] /= static_cast<float>(pixels);
+}
+
+}  // namespace
+
+// Computes a gated_convolution. Its gate may depend on the whole map, so all threads wait for each
+// other before it is applied.
+void Plan::run_gated(size_t index, int thread) {
+    const Step &step = steps_[index];
+    const Layer &layer = model_.program().layers[to_size(step.first)];
+    const Map &out = maps_[index];
+    const int threads = workers_.size();
+    const int begin = out.height * thread / threads, end = out.height * (thread + 1) / threads;
+    const int expert = choose_expert(index, thread);
+    const bool mixed = layer.gated.gate == Gate::mixed;
+    const float *factors = mixed ? nullptr : gate_factors(index, thread);
+    for (int y = begin; y < end;) {
+        const int rows = std::min(step.rows_at_once, end - y);
+        convolve_gated(index, expert, y, rows, thread);
+        for (const int last = y + rows; y < last; ++y) {
+            if (mixed) {
+                sum_gated(index, y, thread);
+            } else {
+                apply_gate(index, factors, y, thread);
+            }
+        }
+    }
+    if (!mixed) return;
+    workers_.barrier();
+    factors = gate_factors(index, thread);
+    for (int y = begin; y < end; ++y) apply_gate(index, factors, y, thread);
+}
+
+// Computes the means of the input, where they are needed, and returns the expert that they choose.
+int Plan::choose_expert(size_t index, int thread) {
+    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
+    const Model::Ready &ready = model_.ready(steps_[index].first);
+    const Gated &gated = layer.gated;
+    if (gated.gate != Gate::input && gated.experts == 1) return 0;
+    const Map &in = maps_[index - 1];
+    const Tier &tier = model_.tier();
+    const int threads = workers_.size(), pitch = ready.in_pitch;
+    for (int y = in.height * thread / threads; y < in.height * (thread + 1) / threads; ++y) {
+        tier.sum_row(in.row(0, y), in.width, pitch,
+                     input_sums_.as<float>() + static_cast<ptrdiff_t>(y) * pitch);
+    }
+    workers_.barrier();
+    Scratch &scratch = scratch_[to_size(thread)];
+    float *means = scratch.vectors[0].as<float>(), *values = scratch.vectors[1].as<float>();
+    means_of(input_sums_.as<float>(), in.height, pitch, in.height * in.width, means);
+    if (gated.experts == 1) return 0;
+    const Model::Product &choice = ready.choice;
+    tier.linear(choice.weights.as<float>(), choice.bias.as<float>(), means, choice.in_pitch,
+                choice.out, values);
+    return static_cast<int>(std::max_element(values, values + choice.out) - values);
+}
+
+// Computes a block of rows before the gate.
+void Plan::convolve_gated(size_t index, int expert, int y, int rows, int thread) {
+    const Step &step = steps_[index];
+    const Map &in = maps_[index - 1], &out = maps_[index];
+    const Layer &layer = model_.program().layers[to_size(step.first)];
+    const Model::Ready &ready = model_.ready(step.first);
+    const int groups = layer.gated.groups;
+    float *values = gated_values_.as<float>() + static_cast<ptrdiff_t>(y) * out.width * out.pitch;
+    for (int group = 0; group < groups; ++group) {
+        const Model::Ready &part = ready.parts[to_size(expert * groups + group)];
+        BinaryRows r;
+        r.layer = &part.binary;
+        r.num_rows = rows;
+        r.width = out.width;
+        r.operands = in.operands_at(0, y * layer.stride, group);
+        r.operand_pixel = in.operand_pixel;
+        r.operand_row = in.operand_row;
+        r.row_class = step.row_class.data() + y;
+        r.column_class = step.column_class.data();
+        r.out = groups == 1 ? values : scratch_[to_size(thread)].group_values.as<float>();
+        r.out_row = static_cast<ptrdiff_t>(out.width) * part.out_pitch;
+        model_.tier().binary_rows(r);
+        if (groups == 1) continue;
+        const int channels = layer.out_channels / groups;
+        for (ptrdiff_t pixel = 0; pixel < static_cast<ptrdiff_t>(rows) * out.width; ++pixel) {
+            std::copy_n(r.out + pixel * part.out_pitch, channels,
+                        values + pixel * out.pitch + static_cast<ptrdiff_t>(group) * channels);
+        }
+    }
+}
+
+// Sums row y of what a mixed gate's means are of.
+void Plan::sum_gated(size_t index, int y, int thread) {
+    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
+    const Map &in = maps_[index - 1], &out = maps_[index];
+    const Tier &tier = model_.tier();
+    const ptrdiff_t row = y;
+    tier.sum_row(gated_values_.as<float>() + row * out.width * out.pitch, out.width, out.pitch,
+                 output_sums_.as<float>() + row * out.pitch);
+    const float *pooled = in.row(0, y * layer.stride);
+    if (layer.stride == 2) {
+        float *to = scratch_[to_size(thread)].rows[0].as<float>();
+        const float *below = 2 * y + 1 < in.height ? in.row(0, 2 * y + 1) : nullptr;
+        tier.mean_row(pooled, below, in.width, in.pitch, to);
+        pooled = to;
+    }
+    tier.sum_row(pooled, out.width, in.pitch, pooled_sums_.as<float>() + row * in.pitch);
+}
+
+// Returns scale · gate for each channel, in the thread's memory.
+const float *Plan::gate_factors(size_t index, int thread) {
+    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
+    const Model::Ready &ready = model_.ready(steps_[index].first);
+    const Gated &gated = layer.gated;
+    if (gated.gate == Gate::none) return ready.scale.as<float>();
+    const Map &in = maps_[index - 1], &out = maps_[index];
+    const Tier &tier = model_.tier();
+    Scratch &scratch = scratch_[to_size(thread)];
+    float *taken = scratch.vectors[0].as<float>();  // the means of the input, if it is "input"
+    float *inner = scratch.vectors[1].as<float>();
+    float *factors = scratch.vectors[2].as<float>();
+    if (gated.gate == Gate::mixed) {
+        float *pooled = scratch.vectors[3].as<float>();
+        const int pixels = out.height * out.width;
+        means_of(output_sums_.as<float>(), out.height, out.pitch, pixels, taken);
+        means_of(pooled_sums_.as<float>(), out.height, in.pitch, pixels, pooled);
+        const float *mix = ready.mix.as<float>();
+        for (int o = 0; o < layer.out_channels; ++o) {
+            taken[o] = mix[o] * pooled[o % layer.in_channels] + (1 - mix[o]) * taken[o];
+        }
+    }
+    auto product = [&](const Model::Product &matrix, float *x, int size, float *y) {
+        std::fill(x + size, x + matrix.in_pitch, 0.0f);
+        tier.linear(matrix.weights.as<float>(), matrix.bias.as<float>(), x, matrix.in_pitch,
+                    matrix.out, y);
+    };
+    product(ready.down, taken, gated.down.in, inner);
+    for (int i = 0; i < gated.down.out; ++i) inner[i] = std::max(inner[i], 0.0f);
+    product(ready.up, inner, gated.down.out, factors);
+    const float *scale = ready.scale.as<float>();
+    for (int o = 0; o < layer.out_channels; ++o) {
+        factors[o] = scale[o] / (1 + std::exp(-factors[o]));
+    }
+    std::fill(factors + layer.out_channels, factors + ready.out_pitch, 0.0f);
+    return factors;
+}
+
+// Computes row y of the output from the values before the gate and the shortcut.
+void Plan::apply_gate(size_t index, const float *factors, int y, int thread) {
+    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
+    const Model::Ready &ready = model_.ready(steps_[index].first);
+    const Map &in = maps_[index - 1], &out = maps_[index];
+    const Tier &tier = model_.tier();
+    Scratch &scratch = scratch_[to_size(thread)];
+    GatedRow r;
+    r.width = out.width;
+    r.channels = out.pitch;
+    r.values = gated_values_.as<float>() + static_cast<ptrdiff_t>(y) * out.width * out.pitch;
+    r.factor = factors;
+    r.shift = ready.shift.as<float>();
+    r.product = layer.gated.product;
+    r.out = out.row(0, y);
+    if (out.kernel) {
+        r.next_threshold = out.threshold;
+        r.signs = scratch.signs.as<uint32_t>();
+        r.sign_words = out.words;
+    }
+    if (layer.shortcut) {
+        const bool sides = !ready.sides.empty();
+        const bool repeat = !sides && layer.in_channels != layer.out_channels;
+        const bool copied = repeat && layer.in_channels % kLanes != 0;
+        const float *slope = ready.shortcut_slope.as<float>();
+        r.shortcut = in.row(0, y * layer.stride);
+        r.shortcut_slope = sides ? nullptr : slope;
+        r.shortcut_pixel = in.pitch;
+        r.shortcut_channels = repeat ? layer.in_channels : in.pitch;
+        // The slope comes before the mean of pixels, and before channels are copied.
+        auto with_slope = [&](const float *row, float *to) {
+            tier.leaky_row(row, slope, in.width, in.pitch, to);
+            return to;
+        };
+        if (layer.stride == 2) {
+            const float *below = 2 * y + 1 < in.height ? in.row(0, 2 * y + 1) : nullptr;
+            if (!sides) {
+                r.shortcut = with_slope(r.shortcut, scratch.rows[0].as<float>());
+                if (below) below = with_slope(below, scratch.rows[1].as<float>());
+                r.shortcut_slope = nullptr;
+            }
+            float *means = scratch.rows[2].as<float>();
+            tier.mean_row(r.shortcut, below, in.width, in.pitch, means);
+            r.shortcut = means;
+        } else if (copied) {
+            r.shortcut = with_slope(r.shortcut, scratch.rows[0].as<float>());
+            r.shortcut_slope = nullptr;
+        }
+        if (copied) {
+            float *to = scratch.rows[3].as<float>();
+            for (ptrdiff_t x = 0; x < out.width; ++x) {
+                for (int o = 0; o < layer.out_channels; ++o) {
+                    to[x * out.pitch + o] = r.shortcut[x * in.pitch + o % layer.in_channels];
+                }
+                std::fill(to + x * out.pitch + layer.out_channels, to + (x + 1) * out.pitch, 0.0f);
+            }
+            r.shortcut = to;
+            r.shortcut_pixel = r.shortcut_channels = out.pitch;
+        }
+        float *turns[2] = {scratch.rows[0].as<float>(), scratch.rows[1].as<float>()};
+        for (const Model::Dense &side : ready.sides) {
+            tier.dense_row(
+                dense_row(side, out.width, r.shortcut, r.shortcut_pixel, turns[0], side.out_pitch));
+            r.shortcut = turns[0];
+            r.shortcut_pixel = r.shortcut_channels = side.out_pitch;
+            std::swap(turns[0], turns[1]);
+        }
+    }
+    clear_padding(r.signs, r.sign_words, out.pitch, out.width);
+    tier.gated_row(r);
+    if (out.kernel) write_operands(out, thread, y, r.signs);
+}
+
+}  // namespace burn
