@@ -2,11 +2,11 @@
 
 The baselines share burn_small's network, budget and optimizer, and the paper's strong augmentation,
 so that `burn compare` compares methods alone. Each has the learning rate that gave the best kNN on
-held-out training images of CIFAR-10, of 0.002, 0.004 and 0.008 and, where an end of these was best,
-of further ones (docs/project/log.md). The sizes of queues, prototypes and heads, SimCLR's
-temperature and BYOL's momentum are chosen for small data and short runs. MoCo's momentum must be
-large enough that keys change little while they are in the queue, 32 steps here: at 0.98 the network
-tells its own key from the queue's by age, and learns nothing else (docs/project/log.md).
+held-out training images of CIFAR-10, of 0.002, 0.004, 0.008 and, where that was best, 0.016
+(docs/project/log.md). The sizes of queues, prototypes and heads, SimCLR's temperature and BYOL's
+momentum are chosen for small data and short runs. MoCo's momentum must be large enough that keys
+change little while they are in the queue, 32 steps here: at 0.98 the network tells its own key from
+the queue's by age, and learns nothing else (docs/project/log.md).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def paper_small_lars() -> Recipe:
 
 
 def feature_only_small() -> Recipe:
-    """paper_small with the feature similarity alone: no classifiers and no KL.
+    """paper_small with the feature similarity alone, at its own learning rate: no classifiers, no KL.
 
     burn pretrain --recipe feature_only_small --data cifar10/train.parquet --teacher runs/teacher \
         --out runs/feature-only
