@@ -75,6 +75,7 @@ def baseline_recipe(method: str) -> Recipe:
         compute="float32",
         backbone=STUDENT,
         views=views,
+        optim=replace(recipe.optim, lr=2e-3),  # whatever is tuned for larger images
         byol=replace(recipe.byol, hidden=128, dimension=64),
         swav=replace(recipe.swav, hidden=128, dimension=64, prototypes=32, queue=128),
         mocov2=replace(recipe.mocov2, queue=256),

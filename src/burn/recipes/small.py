@@ -118,7 +118,7 @@ def paper_small_lars() -> Recipe:
 
 
 def feature_only_small() -> Recipe:
-    """paper_small with the feature similarity alone, at its own learning rate: no classifiers, no KL.
+    """paper_small with the feature similarity alone, at a learning rate of its own.
 
     burn pretrain --recipe feature_only_small --data cifar10/train.parquet --teacher runs/teacher \
         --out runs/feature-only
