@@ -1,4 +1,4 @@
-"""Write results.md, the pictures, and README's table of the demo from docs/results/.
+"""Write results.md, the pictures, and README's tables from docs/results/.
 
     make docs                                           # after a number or a word has changed
     python docs/generate.py --take runs/compared …      # first copy the numbers of these runs
@@ -127,6 +127,7 @@ def documents() -> dict[str, str]:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
     readme = _between("cifar", _table_over_seeds("default.jsonl"), readme)
+    readme = _between("clothes", _table_over_seeds("clothing.jsonl"), readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
 

@@ -6,6 +6,8 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,3 +186,28 @@ def test_the_time_left_is_that_of_all_stages():
     assert first._speed(5) == ["3.8 s/image", "3 h 15 min left in all stages"]
     assert alone._speed(100) == ["3.8 s/image"]
     assert first._speed(100) == ["3.8 s/image", "1 h 40 min left in all stages"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "view_epochs", "known", "share"),
+    [(30, 6, 0.0, 0.2), (30, 6, 0.5, 0.1), (30, None, 0.25, 0.75), (4, 8, 0.0, 1.0), (4, 8, 1, 0)],
+)
+def test_the_teacher_runs_for_views_that_are_new_and_not_cached(
+    epochs: int, view_epochs: int | None, known: float, share: float
+):
+    class Cache:
+        path = Path("cache")
+
+        def share_known(self, seed: int, views: int, epochs: int) -> float:
+            return known
+
+        def open(self, seed: int, views: int) -> Any:
+            return SimpleNamespace(num_bytes=lambda epochs: 1_000_000 * epochs)
+
+    recipe = replace(find_recipe("burn_small"), epochs=epochs, view_epochs=view_epochs, stages=1)
+    steps = stage_steps(recipe, 1_280)
+    method: Any = SimpleNamespace(num_taught=1)
+    cache: Any = Cache()
+    taught, line = start.cache_line(cache, 0, method, recipe, steps)
+    assert taught == pytest.approx(share)
+    assert f"{min(epochs, view_epochs or epochs)} MB when complete" in line

@@ -186,14 +186,14 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
     for line in filter(None, (caution, classifier_caution(recipe, run.named))):
         console.print(line, style="yellow", markup=False, highlight=False)
     method = run.make_method(recipe.precisions()[0])
-    known = 0.0
+    taught = 1.0
     if run.cache is not None:
         seed = stage_seed(run.plan.seed, 1)
-        known, line = cache_line(run.cache, seed, method, recipe, steps)
+        taught, line = cache_line(run.cache, seed, method, recipe, steps)
         console.print(line, markup=False, highlight=False)
     begun = any(out.glob("stage?"))  # the estimate would include the part that is already done
     if not begun and run.processes.device.type == "cpu" and run.processes.count == 1:
-        seconds = expected_time(method, recipe, steps, bfloat16=bfloat16, known=known > 0.5)
+        seconds = expected_time(method, recipe, steps, bfloat16=bfloat16, taught=taught)
         if seconds is not None:
             line = time_line(seconds, steps, recipe)
             console.print(line, markup=False, highlight=False)

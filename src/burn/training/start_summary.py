@@ -186,7 +186,9 @@ _OF_CLASSIFIERS = (
 def cache_line(
     cache: TeacherCache, seed: int, method: Method, recipe: Recipe, steps: StageSteps
 ) -> tuple[float, str]:
-    """Return the cached share of the first stage's features, and the summary's line about it.
+    """Return the share of a stage's views for which the teacher runs, and the summary's line.
+
+    Of views that repeat after some epochs it runs for the first ones alone.
 
     Args:
         cache: The cache of the teacher's features.
@@ -203,11 +205,12 @@ def cache_line(
     there = "all" if known == 1 else "none" if known == 0 else f"about {100 * known:.0f} %"
     stage = " for stage 1" if stages > 1 else ""
     text = f"teacher's features in {cache.path}: {there} cached{stage}; {size_text} when complete"
-    return known, summary_line("cache", text)
+    all_epochs = max(epochs, math.ceil(steps.total / steps.per_epoch))
+    return (1 - known) * epochs / all_epochs, summary_line("cache", text)
 
 
 def expected_time(
-    method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool, known: bool = False
+    method: Method, recipe: Recipe, steps: StageSteps, *, bfloat16: bool, taught: float = 1.0
 ) -> float | None:
     """Estimate the time of all stages on this CPU, very roughly, from passes over a few images.
 
@@ -217,24 +220,29 @@ def expected_time(
         recipe: The recipe of the run.
         steps: The steps of each stage.
         bfloat16: Whether the arithmetic is bfloat16.
-        known: Whether the teacher's features are cached.
+        taught: Share of the views whose teacher's features are not cached when they are needed.
 
     Returns:
         Seconds, or None for a run of minutes or a method that cannot take so few images.
     """
-    configs = recipe.view_configs(method.num_views)
-    teacher_configs = () if known else recipe.teacher_configs(method.num_taught)
     images = len(recipe.precisions()) * steps.total * steps.batch_size
-    pixels = sum(config.size**2 for config in (*configs, *teacher_configs))
-    if images * pixels < _WORTH_A_TRIAL:
-        return None
-    count = max(4, min(steps.images, _TRIAL_PIXELS // pixels))
-    try:
-        batch = _trial_batch(method, configs, teacher_configs, count, known=known)
-        seconds = min(_trial(method, batch, bfloat16=bfloat16) for _ in range(2))
-    except (RuntimeError, ValueError):  # memory runs out; BN gets a single value per channel
-        return None
-    return images * seconds / count
+    total = 0.0
+    for share, known in ((taught, False), (1 - taught, True)):
+        if share == 0:
+            continue
+        configs = recipe.view_configs(method.num_views)
+        teacher_configs = () if known else recipe.teacher_configs(method.num_taught)
+        pixels = sum(config.size**2 for config in (*configs, *teacher_configs))
+        if images * pixels < _WORTH_A_TRIAL:
+            return None
+        count = max(4, min(steps.images, _TRIAL_PIXELS // pixels))
+        try:
+            batch = _trial_batch(method, configs, teacher_configs, count, known=known)
+            seconds = min(_trial(method, batch, bfloat16=bfloat16) for _ in range(2))
+        except (RuntimeError, ValueError):  # memory runs out; BN gets a single value per channel
+            return None
+        total += share * images * seconds / count
+    return total
 
 
 def _trial_batch(

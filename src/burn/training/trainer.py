@@ -87,7 +87,7 @@ class quiet_lightning:
     """A context manager that suppresses Lightning's tips and warnings, which do not help a user."""
 
     _LOGGERS = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero",
-                "lightning.pytorch.accelerators.cuda")  # fmt: skip
+                "lightning.pytorch.accelerators.cuda", "torch.utils.cpp_extension")  # fmt: skip
 
     def __enter__(self) -> None:
         self._levels = {name: logging.getLogger(name).level for name in self._LOGGERS}
