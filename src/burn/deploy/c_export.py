@@ -198,14 +198,14 @@ def _write(out: Path, texts: dict[Path, str]) -> None:
         for file, text in texts.items():
             _write_text(file, text)
             written.append(file)
-    except (OSError, UserError) as error:
+    except BaseException as error:  # Ctrl-C, too, must not leave one file without the other
         for file in written:
             file.unlink(missing_ok=True)
         if is_new and out.is_dir() and not any(out.iterdir()):
             out.rmdir()
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+        if isinstance(error, OSError):
+            raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+        raise
 
 
 def _write_text(file: Path, text: str) -> None:

@@ -148,8 +148,9 @@ def _export_c(options: Any) -> None:
         )
     print(f"-> {done.header}")
     print(f"-> {done.source}")
+    unit = "" if tested else "-mfpu=fpv4-sp-d16 -mfloat-abi=hard "
     source = shlex.quote(str(done.source))
-    print(f"next: arm-none-eabi-gcc -std=c99 -Os -mthumb -mcpu=cortex-m4 -c {source}")
+    print(f"next: arm-none-eabi-gcc -std=c99 -Os -mthumb -mcpu=cortex-m4 {unit}-c {source}")
 
 
 def _bytes(name: str, text: str | None) -> int | None:
