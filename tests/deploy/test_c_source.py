@@ -27,7 +27,8 @@ from burn.deploy import c_export, fixed_point
 from burn.deploy.arena import Geometry, plan_arena
 from burn.deploy.c_export import export_c
 from burn.deploy.c_source import geometry_of
-from burn.deploy.fixed_point import run_integers, to_integers
+from burn.deploy.fixed_point import to_integers
+from burn.deploy.fixed_point_run import run_integers
 from burn.deploy.layers import Array, BinaryConvolution, Convolution
 from burn.deploy.pack import pack
 from burn_engine import reference

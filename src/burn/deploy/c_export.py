@@ -12,7 +12,8 @@ import numpy as np
 from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
 from burn.deploy.c_source import CSource
-from burn.deploy.fixed_point import IntegerNetwork, real, run_integers
+from burn.deploy.fixed_point import IntegerNetwork
+from burn.deploy.fixed_point_run import real, run_integers
 from burn.deploy.shared import cosines, sample_images
 from burn_engine import ModelError, reference
 from burn_engine.errors import in_file
