@@ -35,7 +35,7 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --style=file:engine/.clang-format --dry-run --Werror \
-		benchmarks/ceiling.cc $$(git ls-files 'engine/*.c' 'engine/*.cc' 'engine/*.h')
+		$$(git ls-files '*.c' '*.cc' '*.h')
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 

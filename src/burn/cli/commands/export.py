@@ -2,68 +2,172 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from typing import Any
+
 from rich.console import Console
 
 from burn.cli.parser import Parser
 from burn.core.errors import UserError
+
+_FORMATS = "onnx, c or reactnet"
+_C_ONLY = ("name", "epilogue", "flash", "ram")
 
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn export` with the arguments after its name."""
     parser = Parser(
         "export CHECKPOINT OUT",
-        "Convert a checkpoint of burn's to another format.\n\n"
+        "Convert a checkpoint of burn's, or a packed file, to another format.\n\n"
         "onnx      the network in float for ONNX Runtime and others: from `images`, float32\n"
         "          (batch, 3, size, size) in [0, 1], to `features`, and to `scores` if it has a\n"
         "          linear classifier; batch normalization is folded\n"
+        "c         a packed file as one C99 source and one header in the folder OUT, for\n"
+        "          microcontrollers: no heap, no threads, and nothing of libc but memcpy\n"
         "reactnet  a torch file for ReActNet's code, which can only build reactnet_a with all\n"
         "          strides 2, as the ImageNet recipes train it",
         "  burn export runs/student student.onnx\n"
         "  burn export runs/teacher teacher.onnx --image-size 64\n"
+        "  burn export student.bnn --format c firmware --flash 320K --ram 160K\n"
         "  burn export runs/imagenet runs/imagenet.pth.tar --format reactnet",
     )
-    parser.add_argument("checkpoint", type=str, help="run folder or checkpoint of burn's")
-    parser.add_argument("out", type=str, help="file to write")
+    parser.add_argument(
+        "checkpoint", type=str, help="run folder or checkpoint of burn's; for c a packed file"
+    )
+    parser.add_argument("out", type=str, help="file to write; for c a folder")
     parser.add_argument(
         "--format",
         type=str | None,
         default=None,
-        help="onnx, or reactnet (liuzechun/ReActNet); default: onnx for a name that ends in .onnx",
+        help="onnx, c, or reactnet (liuzechun/ReActNet); default: onnx for a name that ends in "
+        ".onnx",
     )
     parser.add_argument(
         "--image_size",
         type=int | None,
         default=None,
-        help="side in pixels of the images for onnx; default: that of the training views",
+        help="side in pixels of the images for onnx and c; default: that of the training views",
     )
+    parser.add_argument(
+        "--name",
+        type=str | None,
+        default=None,
+        help="c: name of the files, and prefix of all names in them; default: the packed file's",
+    )
+    parser.add_argument(
+        "--epilogue",
+        type=str | None,
+        default=None,
+        help="c: numbers of the maps and of the arithmetic on them: float (the default), int32 for "
+        "processors without floating point, or int16, which halves the maps and is less exact",
+    )
+    parser.add_argument(
+        "--flash",
+        type=str | None,
+        default=None,
+        help="c: bytes of flash that the network may take, such as 320K; it is refused otherwise",
+    )
+    parser.add_argument("--ram", type=str | None, default=None, help="c: the same for RAM")
     options = parser.read(arguments)
     onnx = options.out.endswith(".onnx")
     format = options.format or ("onnx" if onnx else None)
     if format is None:
-        raise UserError("give --format, onnx or reactnet: see burn export --help")
-    if format not in ("onnx", "reactnet"):
-        raise UserError(f"cannot export to {format!r}: give onnx or reactnet")
+        raise UserError(f"give --format, {_FORMATS}: see burn export --help")
+    if format not in ("onnx", "c", "reactnet"):
+        raise UserError(f"cannot export to {format!r}: give {_FORMATS}")
     if onnx and format != "onnx":
         raise UserError(f"{options.out} ends in .onnx, but --format is {format}: change one")
+    if options.image_size is not None and format == "reactnet":
+        raise UserError("--image-size belongs to formats onnx and c")
+    for name in _C_ONLY:
+        if options[name] is not None and format != "c":
+            raise UserError(f"--{name} belongs to format c")
+    if format == "onnx":
+        _export_onnx(options)
+    elif format == "c":
+        _export_c(options)
+    else:
+        _export_reactnet(options)
+
+
+def _export_onnx(options: Any) -> None:
+    from burn.core.paths import expand
+    from burn.deploy.onnx import export_onnx
+
+    done = export_onnx(expand(options.checkpoint), expand(options.out), options.image_size)
+    print(f"{done.bytes:,} bytes, images of {done.image_size} × {done.image_size} pixels")
+    print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
+    print(f"outputs: {', '.join(done.outputs)}")
+    for name in done.left_out:
+        print(f"left out: {name}, which is part of pretraining and gives no classes of yours")
+    print(f"-> {options.out}")
+
+
+def _export_c(options: Any) -> None:
     from burn.core.paths import expand
 
-    checkpoint, out = expand(options.checkpoint), expand(options.out)
-    if format == "onnx":
-        from burn.deploy.onnx import export_onnx
+    flash, ram = _bytes("flash", options.flash), _bytes("ram", options.ram)
+    packed = expand(options.checkpoint)
+    if packed.suffix != ".bnn":
+        raise UserError(
+            f"{options.checkpoint} is not a packed file, which format c needs: write one with burn "
+            "pack CHECKPOINT NAME.bnn"
+        )
+    try:
+        from burn.deploy.c.export import CODE_BYTES, STACK_BYTES, export_c
+    except ModuleNotFoundError as error:
+        if error.name != "burn_engine":
+            raise
+        raise UserError(
+            "format c needs burn-engine: pip install ./engine in burn's repository"
+        ) from error
+    done = export_c(
+        packed,
+        expand(options.out),
+        name=options.name,
+        epilogue=options.epilogue or "float",
+        image_size=options.image_size,
+        flash=flash,
+        ram=ram,
+    )
+    print(f"images of {done.image_size} × {done.image_size} pixels")
+    print(
+        f"flash: {done.flash:,} bytes ({done.constants:,} of constants, code of at most "
+        f"{CODE_BYTES:,})"
+    )
+    print(
+        f"RAM: {done.ram:,} bytes (arena {done.arena:,}, image {done.image:,}, scores "
+        f"{done.scores:,}, stack of at most {STACK_BYTES:,})"
+    )
+    if (tested := done.tested) is not None:
+        same = "" if tested.same_class is None else f", same class for {tested.same_class} of them"
+        print(
+            f"computed in {options.epilogue} and compared with the packed file on {tested.images} "
+            f"images: mean cosine of the outputs {tested.cosine:.4f}{same}"
+        )
+    print(f"-> {done.header}")
+    print(f"-> {done.source}")
+    unit = "" if tested else "-mfpu=fpv4-sp-d16 -mfloat-abi=hard "
+    source = shlex.quote(str(done.source))
+    print(f"next: arm-none-eabi-gcc -std=c99 -Os -mthumb -mcpu=cortex-m4 {unit}-c {source}")
 
-        done = export_onnx(checkpoint, out, options.image_size)
-        print(f"{done.bytes:,} bytes, images of {done.image_size} × {done.image_size} pixels")
-        print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
-        print(f"outputs: {', '.join(done.outputs)}")
-        for name in done.left_out:
-            print(f"left out: {name}, which is part of pretraining and gives no classes of yours")
-        print(f"-> {options.out}")
-        return
-    if options.image_size is not None:
-        raise UserError("--image-size belongs to format onnx")
+
+def _bytes(name: str, text: str | None) -> int | None:
+    """Return the number of bytes that an option such as --flash 320K names."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,12})([KM]?)", text)
+    if not found:
+        raise UserError(f"--{name} {text!r} is not a number of bytes, such as 327680, 320K or 1M")
+    return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20}[found[2]]
+
+
+def _export_reactnet(options: Any) -> None:
     from burn.checkpoints.foreign.exchange import export_checkpoint
+    from burn.core.paths import expand
 
-    done = export_checkpoint(checkpoint, out, format)
+    done = export_checkpoint(expand(options.checkpoint), expand(options.out), "reactnet")
     for name in done.left_out:
         print(f"left out: {name}, for which the format has no place")
     for note in done.notes:

@@ -1,0 +1,1 @@
+"""Export of packed files as C for microcontrollers."""

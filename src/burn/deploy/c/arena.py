@@ -1,0 +1,229 @@
+"""Places everything that a network exported as C needs at run time in one block of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a layer from map to map, or of the convolution of the image.
+
+    Attributes:
+        in_size: Height and width of the input in pixels.
+        out_size: Height and width of the output in pixels.
+        in_channels: Number of channels of the input.
+        out_channels: Number of channels of the output.
+        kernel: Height and width of the kernel.
+        stride: 1 or 2.
+        shortcut: Whether the input is added to the output.
+        is_binary: False for the convolution of the image.
+    """
+
+    in_size: int
+    out_size: int
+    in_channels: int
+    out_channels: int
+    kernel: int
+    stride: int
+    shortcut: bool
+    is_binary: bool
+
+    @property
+    def sign_bytes(self) -> int:
+        """Number of bytes of the signs of one input pixel."""
+        return -(-self.in_channels // 8)
+
+    @property
+    def words(self) -> int:
+        """Number of 32-bit words of the signs under the kernel."""
+        return -(-(self.kernel**2) * self.sign_bytes // 4)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether a word can hold signs inside and outside the map."""
+        return self.is_binary and self.kernel > 1 and self.sign_bytes % 4 != 0
+
+    @property
+    def reach(self) -> int:
+        """Number of input rows below the first one of an output row that this row needs."""
+        return max(self.kernel // 2, self.stride - 1 if self.shortcut else 0)
+
+    @property
+    def signs_rows(self) -> int:
+        """Number of rows of the input whose signs are kept."""
+        return min(self.in_size, self.kernel // 2 + self.reach + 1)
+
+    @property
+    def input_rows(self) -> int:
+        """Number of rows of the input's values that are kept where it is not kept whole."""
+        return min(self.in_size, self.reach + 1) if self.shortcut else 1
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The arena of a network. Places are offsets in bytes and multiples of 4.
+
+    Attributes:
+        bytes: Size of the arena.
+        phases: First and last layer of each phase.
+        values_at: Place of each layer's output.
+        values_rows: Number of rows of each layer's output that are kept.
+        signs_at: Place of the signs of each layer's input; 0 for the first layer, which has none.
+        rows_at: Place of the numbers of rows that are left to compute.
+        patch_at: Place of the signs under a kernel, or of the first layer's taps.
+        mask_at: Place of the mask for them.
+        shortcut_at: Place of a pixel's shortcut.
+        counts_at: Place of a pixel's counts of different bits.
+        sums_at: Place of the sums of the last map's channels.
+        vectors_at: Place of each linear layer's output; the last one's is not in the arena.
+    """
+
+    bytes: int
+    phases: tuple[tuple[int, int], ...]
+    values_at: tuple[int, ...]
+    values_rows: tuple[int, ...]
+    signs_at: tuple[int, ...]
+    rows_at: int
+    patch_at: int
+    mask_at: int
+    shortcut_at: int
+    counts_at: int
+    sums_at: int
+    vectors_at: tuple[int, ...]
+
+
+def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: int) -> Arena:
+    """Choose the phases that need the smallest arena, and place everything.
+
+    A phase is a sequence of layers that run together, row by row, and keep only the rows between
+    them that are still needed. The maps between two phases are kept whole: the input of a phase at
+    one end of the arena and its output at the other.
+
+    Args:
+        layers: The convolution of the image and the binary layers.
+        outputs: Number of outputs of each linear layer.
+        value_bytes: Size of a number in a map.
+    """
+    binary = [layer for layer in layers if layer.is_binary]
+    # The first layer keeps a place in the image for each tap of its kernel there.
+    words = max(layers[0].kernel ** 2, *(layer.words for layer in binary))
+    masked = max((layer.words for layer in binary if layer.has_masks), default=0)
+    shortcut = max((layer.in_channels for layer in binary if layer.shortcut), default=0)
+    rows_at = 0
+    patch_at = _whole_words(2 * len(layers))
+    mask_at = patch_at + 4 * words
+    shortcut_at = mask_at + 4 * masked
+    counts_at = shortcut_at + 4 * shortcut
+    base = counts_at + _whole_words(2 * max(layer.out_channels for layer in binary))
+
+    # The last linear layer writes to the caller's memory; without one the sums are there.
+    sums = 4 * layers[-1].out_channels if outputs else 0
+    vectors = [sums, *(4 * count for count in outputs[:-1])]
+    sizes = _Sizes(layers, value_bytes, sums)
+    phases = _best_phases(sizes)
+    needed = max(sizes.of_phase(*phase) for phase in phases)
+    needed = max(needed, max(vectors[::2]) + max(vectors[1::2], default=0))
+    total = base + needed
+    vectors_at = [base + (max(vectors[::2]) if index % 2 else 0) for index in range(len(vectors))]
+
+    values_at, signs_at = [0] * len(layers), [0] * len(layers)
+    values_rows = [0] * len(layers)
+    for from_end, (first, last) in enumerate(reversed(phases)):
+        input_is_high = from_end % 2 == 0  # so the sums, the last output, are at the low end
+        at = base
+        if first > 0:
+            size = sizes.whole(first - 1)
+            values_at[first - 1] = total - size if input_is_high else at
+            values_rows[first - 1] = layers[first - 1].out_size
+            at += 0 if input_is_high else size
+        if last == len(layers) - 1:
+            at += sums
+            values_at[last], values_rows[last] = at, 1
+            at += sizes.row(last)
+        elif input_is_high:  # its output is at the low end
+            at += sizes.whole(last)
+        for index in range(first, last + 1):
+            if index > 0:
+                signs_at[index] = at
+                at += sizes.signs(index)
+            if index > first:
+                values_at[index - 1], values_rows[index - 1] = at, layers[index].input_rows
+                at += sizes.ring(index)
+    return Arena(
+        bytes=total,
+        phases=tuple(phases),
+        values_at=tuple(values_at),
+        values_rows=tuple(values_rows),
+        signs_at=tuple(signs_at),
+        rows_at=rows_at,
+        patch_at=patch_at,
+        mask_at=mask_at,
+        shortcut_at=shortcut_at,
+        counts_at=counts_at,
+        sums_at=base,
+        vectors_at=tuple(vectors_at[1:]) + ((0,) if outputs else ()),
+    )
+
+
+class _Sizes:
+    """Sizes in bytes of maps, signs and phases, each a multiple of 4."""
+
+    def __init__(self, layers: Sequence[Geometry], value_bytes: int, sums: int) -> None:
+        self.layers = layers
+        self._value_bytes = value_bytes
+        self._sums = sums
+
+    def _rows(self, index: int, rows: int) -> int:
+        layer = self.layers[index]
+        return _whole_words(rows * layer.out_size * layer.out_channels * self._value_bytes)
+
+    def row(self, index: int) -> int:
+        """Return the size of one row of a layer's output."""
+        return self._rows(index, 1)
+
+    def whole(self, index: int) -> int:
+        """Return the size of a layer's output."""
+        return self._rows(index, self.layers[index].out_size)
+
+    def ring(self, index: int) -> int:
+        """Return the size of the rows that are kept of a layer's input."""
+        return self._rows(index - 1, self.layers[index].input_rows)
+
+    def signs(self, index: int) -> int:
+        """Return the size of the signs that are kept of a layer's input."""
+        layer = self.layers[index]
+        return _whole_words(layer.signs_rows * layer.in_size * layer.sign_bytes)
+
+    def of_phase(self, first: int, last: int) -> int:
+        """Return the size of all that the layers from `first` to `last` need as one phase."""
+        size = self.whole(first - 1) if first else 0
+        size += sum(self.signs(i) for i in range(max(first, 1), last + 1))
+        size += sum(self.ring(i) for i in range(first + 1, last + 1))
+        if last == len(self.layers) - 1:
+            return size + self.row(last) + self._sums
+        return size + self.whole(last)
+
+
+def _best_phases(sizes: _Sizes) -> list[tuple[int, int]]:
+    """Return the phases whose largest is smallest, and of these the fewest phases."""
+    count = len(sizes.layers)
+    best: list[tuple[int, int, int]] = []  # peak, number of phases, first layer of the last one
+    for last in range(count):
+        options: list[tuple[int, int, int]] = []
+        for first in range(last + 1):
+            peak, phases = best[first - 1][:2] if first else (0, 0)
+            options.append((max(peak, sizes.of_phase(first, last)), phases + 1, first))
+        best.append(min(options))
+    found: list[tuple[int, int]] = []
+    last = count - 1
+    while last >= 0:
+        first = best[last][2]
+        found.insert(0, (first, last))
+        last = first - 1
+    return found
+
+
+def _whole_words(size: int) -> int:
+    return -(-size // 4) * 4

@@ -1,0 +1,228 @@
+"""`burn export --format c`: a packed file as one C source and one header, for microcontrollers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from burn.core.errors import UserError
+from burn.core.files import require_free, write_beside
+from burn.deploy.c.fixed_point import IntegerNetwork
+from burn.deploy.c.fixed_point_run import real, run_integers
+from burn.deploy.c.source import CSource
+from burn.deploy.shared import cosines, sample_images
+from burn_engine import ModelError, reference
+from burn_engine.errors import in_file
+from burn_engine.format import (
+    BinaryConvolution,
+    Convolution,
+    GlobalMean,
+    Linear,
+    Program,
+    parse_program,
+    read_bytes,
+)
+
+EPILOGUES = ("float", "int32", "int16")
+CODE_BYTES = 4096  # most that the code takes; tests/deploy/test_microcontroller.py measures it
+STACK_BYTES = 512  # likewise
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
+_IMAGE_SIZES = range(8, 2049)
+_MANY_PIXELS = 8 * 96**2  # of all images that are compared; of larger images fewer are
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Comparison of a network in integers with its packed file.
+
+    Attributes:
+        images: Number of images that were compared.
+        cosine: Mean cosine of the outputs.
+        same_class: Number of images with the same class; None without classes.
+    """
+
+    images: int
+    cosine: float
+    same_class: int | None
+
+
+@dataclass(frozen=True)
+class ExportedC:
+    """Summary of an export to C; all sizes are in bytes.
+
+    Attributes:
+        header: The header.
+        source: The source.
+        image_size: Side of its images in pixels.
+        constants: Size of the constants.
+        flash: Size of constants and code, of which `CODE_BYTES` is the most.
+        arena: Size of the arena.
+        image: Size of an image.
+        scores: Size of the scores.
+        ram: Size of arena, image, scores and stack, of which `STACK_BYTES` is the most.
+        tested: Comparison with the packed file; None with floats, which are its own.
+    """
+
+    header: Path
+    source: Path
+    image_size: int
+    constants: int
+    flash: int
+    arena: int
+    image: int
+    scores: int
+    ram: int
+    tested: Tested | None
+
+
+def export_c(
+    packed: Path,
+    out: Path,
+    *,
+    name: str | None = None,
+    epilogue: str = "float",
+    image_size: int | None = None,
+    flash: int | None = None,
+    ram: int | None = None,
+) -> ExportedC:
+    """Write a packed file as NAME.h and NAME.c.
+
+    Args:
+        packed: The packed file.
+        out: Folder to write to. It is made if it does not exist, but its parent must.
+        name: Prefix of all names in C, and name of both files. Default: from the packed file's.
+        epilogue: One of `EPILOGUES`: numbers of the maps, and of the arithmetic on them.
+        image_size: Side of the images in pixels. Default: the packed file's.
+        flash: Bytes of flash that code and constants may take; None for any number.
+        ram: Bytes of RAM that arena, image, scores and stack may take; None for any number.
+
+    Raises:
+        UserError: The file cannot be read or exported, does not fit, or a file is in the way.
+            Nothing is written then.
+    """
+    if epilogue not in EPILOGUES:
+        raise UserError(f"--epilogue {epilogue!r} is none of {', '.join(EPILOGUES)}")
+    name = _name_for(packed) if name is None else name
+    if not _NAME.fullmatch(name) or name in ("stdint", "string"):
+        raise UserError(
+            f"--name {name!r} cannot begin names in C: give a letter and then up to 40 letters, "
+            "digits and _"
+        )
+    header, source = out / f"{name}.h", out / f"{name}.c"
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file: give the folder for {name}.h and {name}.c")
+    if not out.exists() and not out.parent.is_dir():
+        raise UserError(f"{out}: there is no folder {out.parent}: make it first")
+    if out.exists():
+        require_free(header, source)
+    program, digest = _read(packed)
+    size = _image_size(program, image_size, packed)
+    made = CSource(program, size, name, epilogue, str(packed), digest)
+    summary = ExportedC(
+        header=header,
+        source=source,
+        image_size=size,
+        constants=made.constants,
+        flash=made.constants + CODE_BYTES,
+        arena=made.arena,
+        image=made.image,
+        scores=made.scores,
+        ram=made.arena + made.image + made.scores + STACK_BYTES,
+        tested=_compared(made.integers, program, size) if made.integers else None,
+    )
+    _check_fit(summary, packed, epilogue, flash, ram)
+    texts = made.texts()
+    _write(out, {header: texts[0], source: texts[1]})
+    return summary
+
+
+def _name_for(packed: Path) -> str:
+    name = re.sub(r"[^a-z0-9]+", "_", packed.stem.lower()).strip("_")
+    return name[:40] if _NAME.match(name) else f"network_{name}"[:40].strip("_")
+
+
+def _read(packed: Path) -> tuple[Program, str]:
+    """Return the program of a packed file, and the file's SHA-256."""
+    try:
+        with in_file(packed):
+            data = read_bytes(packed)
+            program = parse_program(data)
+    except ModelError as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"{packed}: {error.strerror or error}") from error
+    for layer in program.layers:
+        if not isinstance(layer, Convolution | BinaryConvolution | GlobalMean | Linear):
+            raise UserError(
+                f"{packed}: layer {layer.name!r} is a {layer.kind}, which cannot be exported to C: "
+                "give a network of reactnet_a"
+            )
+    return program, hashlib.sha256(data).hexdigest()
+
+
+def _image_size(program: Program, given: int | None, packed: Path) -> int:
+    size = given or (program.image.size if program.image else None)
+    if size is None:
+        raise UserError(f"{packed} does not say how large its images are: give --image-size")
+    if size not in _IMAGE_SIZES:
+        first, last = _IMAGE_SIZES[0], _IMAGE_SIZES[-1]
+        raise UserError(f"--image-size {size} is not in {first} … {last} pixels")
+    return size
+
+
+def _compared(integers: IntegerNetwork, program: Program, size: int) -> Tested:
+    images = sample_images(size).permute(0, 2, 3, 1).numpy()
+    images = np.ascontiguousarray(images[:: max(1, len(images) * size**2 // _MANY_PIXELS)])
+    found = real(run_integers(integers, program, images)[-1], integers.score_bits)
+    expected = reference.run(program, images)
+    same = int((found.argmax(axis=1) == expected.argmax(axis=1)).sum())
+    cosine = float(cosines(found, expected).mean())
+    return Tested(len(images), cosine, same if program.classes else None)
+
+
+def _check_fit(
+    made: ExportedC, packed: Path, epilogue: str, flash: int | None, ram: int | None
+) -> None:
+    if flash is not None and made.flash > flash:
+        raise UserError(
+            f"{packed} needs {made.flash:,} bytes of flash ({made.constants:,} of constants, code "
+            f"of at most {CODE_BYTES:,}), more than --flash {flash:,}: pack a narrower network"
+        )
+    if ram is not None and made.ram > ram:
+        smaller = "a smaller --image-size or a narrower network"
+        if epilogue != "int16":
+            smaller = f"--epilogue int16, {smaller}"
+        raise UserError(
+            f"{packed} needs {made.ram:,} bytes of RAM (arena {made.arena:,}, image "
+            f"{made.image:,}, scores {made.scores:,}, stack at most {STACK_BYTES:,}), more than "
+            f"--ram {ram:,}: give {smaller}"
+        )
+
+
+def _write(out: Path, texts: dict[Path, str]) -> None:
+    """Write all files or none."""
+    is_new = not out.exists()
+    written: list[Path] = []
+    try:
+        if is_new:
+            out.mkdir()
+        for file, text in texts.items():
+            _write_text(file, text)
+            written.append(file)
+    except BaseException as error:  # Ctrl-C, too, must not leave one file without the other
+        for file in written:
+            file.unlink(missing_ok=True)
+        if is_new and out.is_dir() and not any(out.iterdir()):
+            out.rmdir()
+        if isinstance(error, OSError):
+            raise UserError(f"{out} cannot be written: {error.strerror or error}") from error
+        raise
+
+
+def _write_text(file: Path, text: str) -> None:
+    write_beside(file, lambda to: to.write_text(text, encoding="ascii"), new=True)

@@ -1,0 +1,326 @@
+"""Writes a packed file as C: the code in `c/`, with a network's name, sizes and constants in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from burn.deploy.c.arena import Geometry, plan_arena
+from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
+from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
+
+_LAYER_BYTES = 48  # of a `struct layer` where pointers have 32 bits
+_LINEAR_BYTES = 28  # of a `struct linear`
+_PHASE_BYTES = 4  # of a `struct phase`
+
+
+def geometry_of(program: Program, image_size: int) -> list[Geometry]:
+    """Return the sizes of the convolution of the image and of the binary layers.
+
+    Args:
+        program: The packed file.
+        image_size: Side of the images in pixels.
+    """
+    found: list[Geometry] = []
+    size, channels = image_size, 3
+    for layer in program.layers:
+        if isinstance(layer, Convolution | BinaryConvolution):
+            after = -(-size // layer.stride)
+            is_binary = isinstance(layer, BinaryConvolution)
+            shortcut = isinstance(layer, BinaryConvolution) and layer.shortcut
+            kernel = layer.weight.shape[1]
+            found.append(
+                Geometry(
+                    size, after, channels, layer.channels, kernel, layer.stride, shortcut, is_binary
+                )
+            )
+            size, channels = after, layer.channels
+    return found
+
+
+class CSource:
+    """The C of a network, which is text, and what it takes.
+
+    Attributes:
+        constants: Size in bytes of all constants where pointers have 32 bits.
+        arena: Size in bytes of the arena.
+        image: Size in bytes of an image.
+        scores: Size in bytes of the scores.
+        integers: The constants in integers; None with floats.
+
+    Args:
+        program: The packed file.
+        image_size: Side of the images in pixels.
+        name: Prefix of all names.
+        epilogue: float, int32 or int16.
+        origin: Name of the packed file for messages.
+        digest: Its SHA-256.
+    """
+
+    def __init__(
+        self, program: Program, image_size: int, name: str, epilogue: str, origin: str, digest: str
+    ) -> None:
+        self._program, self._name, self._digest = program, name, digest
+        self._size = image_size
+        self._epilogue = epilogue
+        self._value_bytes = 2 if epilogue == "int16" else 4
+        self._geometry = geometry_of(program, image_size)
+        self._linears = [one for one in program.layers if isinstance(one, Linear)]
+        outputs = [one.channels for one in self._linears]
+        self._arena = plan_arena(self._geometry, outputs, self._value_bytes)
+        self.integers: IntegerNetwork | None = None
+        if epilogue != "float":
+            bits = 8 * self._value_bytes
+            self.integers = to_integers(program, self._geometry, bits, origin)
+        self._arrays: list[str] = []
+        self.constants = sum(len(name.encode()) + 1 + 4 for name in program.classes)
+        self._constants = self._make_constants()
+        self.arena = self._arena.bytes
+        self.image, self.scores = 3 * image_size**2, 4 * program.layers[-1].channels
+
+    def texts(self) -> tuple[str, str]:
+        """Return the header and the source."""
+        banner = (
+            f"/* Written by `burn export --format c --epilogue {self._epilogue}`, burn "
+            f"{version('burn-ssl')}, from a packed file\n * with SHA-256 {self._digest}. */\n"
+        )
+        header = self._filled("network.h", {"sizes": self._sizes()})
+        source = self._filled("network.c", {"types": self._types(), "constants": self._constants})
+        return banner + header, banner + source
+
+    def _filled(self, resource: str, parts: dict[str, str]) -> str:
+        """Return a file of `c/` with parts in place of their comments, and with the own name."""
+        text = (files("burn.deploy.c") / resource).read_text(encoding="ascii")
+        text = re.sub(r"\bnetwork_", f"{self._name}_", text)
+        text = re.sub(r"\bNETWORK_", f"{self._name.upper()}_", text)
+        text = re.sub(r"\bnetwork\.h\b", f"{self._name}.h", text)
+        for key, part in parts.items():
+            comment = f"/* @{key} */"
+            assert text.count(comment) == 1, comment
+            text = text.replace(comment, part.strip("\n"))
+        return text
+
+    def _sizes(self) -> str:
+        prefix, last = self._name.upper(), self._program.layers[-1]
+        classes = len(self._program.classes)
+        score = "float" if self.integers is None else "int32_t"
+        lines = [
+            f"#define {prefix}_IMAGE_SIZE {self._size}",
+            f"#define {prefix}_IMAGE_BYTES {3 * self._size**2}",
+            f"#define {prefix}_ARENA_BYTES {self._arena.bytes}",
+            f"#define {prefix}_NUM_SCORES {last.channels}",
+            f"#define {prefix}_NUM_CLASSES {classes}",
+        ]
+        if self.integers:
+            lines.append(f"#define {prefix}_SCORE_BITS {_signed(self.integers.score_bits)}")
+        lines += ["", f"typedef {score} {self._name}_score;"]
+        if classes:
+            names = f"{self._name}_class_names[{prefix}_NUM_CLASSES]"
+            lines += ["", "/* In UTF-8. */", f"extern const char *const {names};"]
+        return "\n".join(lines)
+
+    def _types(self) -> str:
+        if self.integers is None:
+            return (
+                "#define BURN_INTEGER 0\n\n"
+                "typedef float value_t;  /* of a map */\n"
+                "typedef float sum_t;    /* of arithmetic, and of vectors */\n"
+                "typedef float weight_t; /* of linear layers */"
+            )
+        return (
+            "#define BURN_INTEGER 1\n\n"
+            f"typedef int{8 * self._value_bytes}_t value_t;  /* of a map */\n"
+            "typedef int32_t sum_t;    /* of arithmetic, and of vectors */\n"
+            "typedef int16_t weight_t; /* of linear layers */"
+        )
+
+    def _make_constants(self) -> str:
+        arena, geometry = self._arena, self._geometry
+        mean = self._program.layers[len(geometry)]
+        assert isinstance(mean, GlobalMean)
+        defines = {
+            "STEM_KERNEL": geometry[0].kernel,
+            "NUM_LAYERS": len(geometry),
+            "NUM_PHASES": len(arena.phases),
+            "NUM_MEANS": mean.channels,
+            "NUM_LINEAR": len(self._linears),
+            "MASKS": int(any(layer.has_masks for layer in geometry)),
+            "ROWS_AT": arena.rows_at,
+            "PATCH_AT": arena.patch_at,
+            "MASK_AT": arena.mask_at,
+            "SHORTCUT_AT": arena.shortcut_at,
+            "COUNTS_AT": arena.counts_at,
+            "SUMS_AT": arena.sums_at,
+            "MEAN_PIXELS": geometry[-1].out_size ** 2,
+        }
+        if self.integers:
+            defines["MEAN_FACTOR"] = self.integers.mean.factor
+            defines["MEAN_SHIFT"] = self.integers.mean.shift
+        lines = [f"#define BURN_{key} {value}" for key, value in defines.items()]
+        stem = self._stem()
+        layers = [stem, *(self._layer(index) for index in range(1, len(geometry)))]
+        bias = mean.bias if self.integers is None else self.integers.mean.bias
+        self._array("sum_t", "mean_bias", bias)
+        linears = [self._linear(index) for index in range(len(self._linears))]
+        phases = [f"{{{first}, {last}}}" for first, last in arena.phases]
+        tables = [
+            _table("struct layer", "layers", layers),
+            _table("struct phase", "phases", phases),
+            *([_table("struct linear", "linears", linears)] if linears else []),
+        ]
+        self.constants += _LAYER_BYTES * len(layers)
+        self.constants += _PHASE_BYTES * len(phases) + _LINEAR_BYTES * len(linears)
+        names = self._class_names()
+        return "\n\n".join(["\n".join(lines), *self._arrays, *tables, *names])
+
+    def _class_names(self) -> list[str]:
+        if not self._program.classes:
+            return []
+        name = f"{self._name}_class_names[{self._name.upper()}_NUM_CLASSES]"
+        values = ",\n".join(f"    {_string(one)}" for one in self._program.classes)
+        return [f"const char *const {name} = {{\n{values},\n}};"]
+
+    def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
+        """Add a constant array; return its name."""
+        texts = _numbers(values.ravel())
+        widths = {"uint32_t": 4, "sum_t": 4, "value_t": self._value_bytes}
+        width = widths.get(kind, 4 if self.integers is None else 2)  # else weight_t
+        self.constants += -(-len(texts) * width // 4) * 4
+        per_line = 8 if len(texts[0]) > 6 else 12
+        rows = [
+            "    " + ", ".join(texts[at : at + per_line]) + ","
+            for at in range(0, len(texts), per_line)
+        ]
+        opening = f"static const {kind} {name}[{len(texts)}] = {{"
+        self._arrays.append("\n".join([opening, *rows, "};"]))
+        return name
+
+    def _stem(self) -> str:
+        layer = self._program.layers[0]
+        assert isinstance(layer, Convolution)
+        if self.integers:
+            stem = self.integers.stem
+            weight, outside, bias = stem.weight, stem.outside, stem.bias
+        else:
+            exact = layer.weight.astype(np.float64)
+            weight = (exact / 255).astype(np.float32)
+            outside = (exact * layer.padding).sum(axis=3).astype(np.float32)
+            bias = layer.bias
+        self._array("sum_t", "stem_weight", weight)
+        self._array("sum_t", "stem_outside", outside)
+        self._array("sum_t", "stem_bias", bias)
+        fields: dict[str, object] = {}
+        if self.integers:
+            fields["positive_shift"] = self.integers.stem.shift
+        return self._described(0, fields)
+
+    def _layer(self, index: int) -> str:
+        layer, name = self._program.layers[index], f"layer_{index}"
+        assert isinstance(layer, BinaryConvolution)
+        self._array("uint32_t", f"{name}_weight", _words(layer))
+        threshold, multiplier = layer.threshold, layer.multiplier
+        bias, slope = layer.bias, layer.slope
+        shifts: dict[str, object] = {}
+        if self.integers:
+            one = self.integers.layers[index - 1]
+            threshold, multiplier = one.threshold, one.multiplier
+            bias, slope = one.bias, one.slope
+            shifts = {
+                "shortcut_shift": one.shortcut_shift,
+                "positive_shift": one.positive_shift,
+                "negative_shift": one.negative_shift,
+            }
+        self._array("value_t", f"{name}_threshold", threshold)
+        self._array("sum_t", f"{name}_multiplier", multiplier)
+        self._array("sum_t", f"{name}_bias", bias)
+        self._array("sum_t", f"{name}_slope", slope)
+        pointers = ("weight", "threshold", "multiplier", "bias", "slope")
+        return self._described(index, {key: f"{name}_{key}" for key in pointers} | shifts)
+
+    def _described(self, index: int, fields: dict[str, object]) -> str:
+        geometry, arena = self._geometry[index], self._arena
+        fields = fields | {
+            "signs_at": arena.signs_at[index],
+            "values_at": arena.values_at[index],
+            "signs_rows": geometry.signs_rows,
+            "values_rows": arena.values_rows[index],
+            "in_size": geometry.in_size,
+            "out_size": geometry.out_size,
+            "in_channels": geometry.in_channels,
+            "out_channels": geometry.out_channels,
+            "kernel": geometry.kernel,
+            "stride": geometry.stride,
+            "shortcut": int(geometry.shortcut),
+        }
+        return _initializer(fields)
+
+    def _linear(self, index: int) -> str:
+        layer, name, arena = self._linears[index], f"linear_{index}", self._arena
+        weight, bias, shift = layer.weight, layer.bias, 0
+        if self.integers:
+            one = self.integers.linears[index]
+            weight, bias, shift = one.weight, one.bias, one.shift
+        self._array("weight_t", f"{name}_weight", weight)
+        self._array("sum_t", f"{name}_bias", bias)
+        return _initializer(
+            {
+                "weight": f"{name}_weight",
+                "bias": f"{name}_bias",
+                "input_at": arena.vectors_at[index - 1] if index else arena.sums_at,
+                "output_at": arena.vectors_at[index],
+                "inputs": layer.weight.shape[1],
+                "outputs": layer.channels,
+                "relu": int(layer.relu),
+                "shift": shift,
+            }
+        )
+
+
+def _words(layer: BinaryConvolution) -> NDArray[np.uint32]:
+    """Return the weights as little-endian words, each output's filled up with zeros."""
+    rows = layer.weight.reshape(layer.channels, -1)
+    rows = np.pad(rows, [(0, 0), (0, -rows.shape[1] % 4)])
+    return np.ascontiguousarray(rows).view("<u4").astype(np.uint32)
+
+
+def _numbers(values: NDArray[np.generic]) -> list[str]:
+    if values.dtype == np.uint32:
+        return [f"0x{value:08X}" for value in values.tolist()]
+    if values.dtype == np.float32:
+        return [_float(value) for value in values.tolist()]
+    return [_integer(value) for value in values.tolist()]
+
+
+def _float(value: float) -> str:
+    text = f"{value:.9g}"  # nine digits determine a float32
+    return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
+
+
+def _integer(value: int) -> str:
+    assert abs(value) < 2**31  # C has no constant -2³¹
+    return str(value)
+
+
+def _signed(value: int) -> str:
+    return str(value) if value >= 0 else f"({value})"
+
+
+def _initializer(fields: dict[str, object]) -> str:
+    return "{" + ", ".join(f".{key} = {value}" for key, value in fields.items()) + "}"
+
+
+def _table(kind: str, name: str, rows: Sequence[str]) -> str:
+    body = ",\n".join(f"    {row}" for row in rows)
+    return f"static const {kind} {name}[{len(rows)}] = {{\n{body},\n}};"
+
+
+def _string(text: str) -> str:
+    """Return a string as C, in UTF-8, with an octal escape for all but the plainest characters."""
+    plain = set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-.,()/+:;")
+    parts = (chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{"".join(parts)}"'

@@ -1,0 +1,412 @@
+"""Packed files exported as C: compiled here, under sanitizers, and compared layer by layer.
+
+Each layer is compared on the inputs that the C code gave it, so that a sign that rounding turned
+does not change what is compared after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from exported import SHAPES, STRICT, Host, call, digits, digits_file, host, need, noise, random_file
+from interpreter import read, run_layer
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from samples import NETWORKS, save
+
+import burn_engine
+from burn.cli.main import main
+from burn.core.errors import UserError
+from burn.deploy.c import export, fixed_point
+from burn.deploy.c.arena import Geometry, plan_arena
+from burn.deploy.c.export import export_c
+from burn.deploy.c.fixed_point import to_integers
+from burn.deploy.c.fixed_point_run import run_integers
+from burn.deploy.c.source import geometry_of
+from burn.deploy.layers import Array, BinaryConvolution, Convolution
+from burn.deploy.pack import pack
+from burn_engine import reference
+from burn_engine.format import read_program
+from networks import randomize, tiny_reactnet
+
+EPILOGUES = ("float", "int32", "int16")
+
+
+def reactnet(folder: Path, name: str) -> tuple[Path, int]:
+    settings, size = NETWORKS[name]
+    backbone = randomize(tiny_reactnet(**settings)).eval()
+    pack(save(folder / "n.safetensors", backbone, size=size), folder / "n.bnn")
+    return folder / "n.bnn", size
+
+
+def sizes(layer: Any, x: Array) -> Array:
+    """The sum of the absolute values of the terms of each output, for rounding errors."""
+    if isinstance(layer, Convolution):
+        pixel = np.maximum(1, abs(layer.padding))
+        return abs(layer.bias) + (abs(layer.weight) * pixel).sum(axis=(1, 2, 3))
+    if isinstance(layer, BinaryConvolution):
+        terms = np.prod(layer.weight.shape[1:]) * abs(layer.multiplier)
+        steepest = np.maximum(1, abs(layer.slope))
+        return steepest * (terms + abs(layer.bias) + (abs(x).max() if layer.shortcut else 0))
+    if hasattr(layer, "weight"):
+        return abs(x).max() * abs(layer.weight).sum(axis=1) + abs(layer.bias)
+    return abs(x).max() + abs(layer.bias)
+
+
+def check_float(network: Host, packed: Path, images: Array) -> None:
+    program, layers = read_program(packed), read(packed)[1]
+    geometry = geometry_of(program, images.shape[1])
+    x: Array = images
+    for layer, formula, flat, size in zip(
+        program.layers, layers, network.maps(images, len(geometry)), geometry, strict=False
+    ):
+        found = flat.reshape(len(images), -1, size.out_size, size.out_channels)
+        expected = reference.run_layer(layer, x)
+        rows = found.shape[1]
+        # Sums of at most 147 terms in float32, one after the other, on both sides; a binary sum is
+        # exact, and three more operations follow it.
+        tolerance = 2 * 150 * 2**-24 * sizes(formula, x)
+        assert (abs(found - expected[:, :rows]) <= tolerance).all(), layer.name
+        x = np.zeros_like(expected)
+        x[:, :rows] = found
+    best, scores = network.run(images)
+    for layer, formula in zip(
+        program.layers[len(geometry) :], layers[len(geometry) :], strict=True
+    ):
+        scale, x = sizes(formula, x), reference.run_layer(layer, x)
+    # Sums of at most 480 terms in up to three layers, each of which adds up the errors before it.
+    assert (abs(scores - x) <= 8 * 480 * 2**-24 * scale).all()
+    assert np.array_equal(best, scores.argmax(axis=1) if len(program.classes) else best)
+
+
+def check_integers(network: Host, packed: Path, images: Array) -> None:
+    program, layers = read_program(packed), read(packed)[1]
+    geometry = geometry_of(program, images.shape[1])
+    bits = {"int16": 16, "int32": 32}[network.epilogue]
+    integers = to_integers(program, geometry, bits, "network")
+    twin = run_integers(integers, program, images)
+    parts = [integers.stem, *integers.layers]
+    x = images.astype(np.float64) / 255
+    for part, formula, flat, expected, size in zip(
+        parts, layers, network.maps(images, len(geometry)), twin, geometry, strict=False
+    ):
+        found = flat.reshape(len(images), -1, size.out_size, size.out_channels)
+        rows = found.shape[1]
+        assert np.array_equal(found, expected[:, :rows]), formula.name
+        real = np.ldexp(expected.astype(np.float64), -part.bits)
+        # The bound is a proof; 2^-40 is for float64 in the comparison itself.
+        difference = abs(real - run_layer(formula, x)[1])
+        assert (difference <= part.error + 2**-40 * sizes(formula, x)).all(), formula.name
+        x = real
+    best, scores = network.run(images)
+    assert np.array_equal(scores, twin[-1])
+    assert np.array_equal(best, scores.argmax(axis=1))
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_every_layer_of_random_networks(shape: tuple[Any, ...], epilogue: str, tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", shape)
+    network = host(packed, tmp_path, epilogue)
+    check = check_float if epilogue == "float" else check_integers
+    check(network, packed, noise(shape[-1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "epilogue"), list(zip(NETWORKS, itertools.cycle(EPILOGUES), strict=False))
+)
+def test_every_layer_of_reactnets(name: str, epilogue: str, tmp_path: Path):
+    packed, size = reactnet(tmp_path, name)
+    network = host(packed, tmp_path, epilogue, optimise="-O2")
+    check = check_float if epilogue == "float" else check_integers
+    check(network, packed, noise(size))
+
+
+@pytest.mark.parametrize(("epilogue", "least"), [("float", 98), ("int32", 98), ("int16", 90)])
+def test_the_class_is_the_desktop_engines(epilogue: str, least: int, tmp_path: Path):
+    packed = digits_file(tmp_path)
+    images, labels = digits("test", 100)
+    expected = np.asarray(burn_engine.load(packed)(images)).argmax(axis=1)
+    assert (expected == labels).mean() > 0.5
+    best, _ = host(packed, tmp_path, epilogue).run(images)
+    assert (best == expected).sum() >= least
+
+
+def live(shape: tuple[Any, ...], file: Path, value_bytes: int) -> Iterator[list[tuple[int, int]]]:
+    """What is in use at once, as places and sizes: the common memory and that of each phase."""
+    program = read_program(random_file(file, shape))
+    layers = geometry_of(program, shape[-1])
+    arena = plan_arena(layers, shape[2], value_bytes)
+    last = len(layers) - 1
+    common = [
+        (arena.rows_at, 2 * len(layers)),
+        (arena.patch_at, 4 * max(layers[0].kernel ** 2, *(layer.words for layer in layers[1:]))),
+        (arena.mask_at, 4 * max(layer.words * layer.has_masks for layer in layers[1:])),
+        (arena.shortcut_at, 4 * max(layer.in_channels * layer.shortcut for layer in layers)),
+        (arena.counts_at, 2 * max(layer.out_channels for layer in layers[1:])),
+    ]
+    assert [first for first, _ in arena.phases] == [0, *(end + 1 for _, end in arena.phases[:-1])]
+    assert arena.phases[-1][1] == last
+    for first, end in arena.phases:
+        used = list(common)
+        for index in range(max(first - 1, 0), end + 1):
+            layer, rows = layers[index], arena.values_rows[index]
+            is_whole = index in (first - 1, end) and index < last
+            assert rows == (layer.out_size if is_whole else rows)
+            size = rows * layer.out_size * layer.out_channels * value_bytes
+            used.append((arena.values_at[index], size))
+            if index >= max(first, 1):
+                signs = layer.signs_rows * layer.in_size * layer.sign_bytes
+                used.append((arena.signs_at[index], signs))
+        if end == last and shape[2]:
+            used.append((arena.sums_at, 4 * layers[-1].out_channels))
+        yield [*used, (arena.bytes, 0)]
+    vectors = [layers[-1].out_channels, *shape[2]]
+    places = [arena.sums_at, *arena.vectors_at]
+    for index in range(len(shape[2])):
+        both = [(places[index], 4 * vectors[index])]
+        if index < len(shape[2]) - 1:
+            both.append((places[index + 1], 4 * vectors[index + 1]))
+        yield [*both, (arena.bytes, 0)]
+
+
+@pytest.mark.parametrize("value_bytes", [2, 4])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_what_is_in_use_at_once_does_not_overlap(
+    shape: tuple[Any, ...], value_bytes: int, tmp_path: Path
+):
+    for unsorted in live(shape, tmp_path / "n.bnn", value_bytes):
+        *parts, end = unsorted
+        used = [*sorted(part for part in parts if part[1]), end]
+        assert all(place % 4 == 0 for place, _ in used)
+        for (place, size), (following, _) in itertools.pairwise(used):
+            assert place + size <= following
+
+
+def phase_bytes(layers: list[Geometry], first: int, last: int) -> int:
+    """The memory of a phase of maps of 4-byte numbers, from its definition."""
+
+    def rows(index: int, count: int) -> int:
+        return 4 * count * layers[index].out_size * layers[index].out_channels
+
+    total = rows(first - 1, layers[first].in_size) if first else 0
+    for index in range(first, last + 1):
+        layer = layers[index]
+        if index:
+            total += -(-layer.signs_rows * layer.in_size * layer.sign_bytes // 4) * 4
+        if index > first:
+            total += rows(index - 1, layer.input_rows)
+    return total + rows(last, 1 if last == len(layers) - 1 else layers[last].out_size)
+
+
+def test_the_arena_is_the_smallest_of_all_phases():
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        layers = [Geometry(48, 24, 3, int(random.integers(1, 20)), 3, 2, False, False)]
+        while len(layers) < 7:
+            size, channels = layers[-1].out_size, layers[-1].out_channels
+            kernel, stride = int(random.choice([1, 3])), int(random.choice([1, 1, 2]))
+            out = channels * int(random.choice([1, 1, 2, 4]))
+            shortcut = bool(random.integers(4))
+            after = -(-size // stride)
+            layers.append(Geometry(size, after, channels, out, kernel, stride, shortcut, True))
+        arena = plan_arena(layers, [], 4)
+        peaks: list[int] = []
+        for count in range(len(layers)):
+            for cuts in itertools.combinations(range(1, len(layers)), count):
+                begins = [0, *cuts]
+                ends = [*(cut - 1 for cut in cuts), len(layers) - 1]
+                phases = zip(begins, ends, strict=True)
+                peaks.append(max(phase_bytes(layers, *phase) for phase in phases))
+        assert arena.bytes - arena.sums_at == min(peaks)
+
+
+def exported(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What `burn export` prints."""
+    assert main(["export", *map(str, arguments), "--format", "c"]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that `burn export` prints instead of exporting."""
+    assert main(["export", *map(str, arguments), "--format", "c"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_the_command_prints_what_the_network_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    packed = random_file(tmp_path / "My net-2.bnn", SHAPES["all kinds of layers"])
+    printed = exported(capsys, packed, tmp_path / "out", "--flash", "64K", "--ram", "32K")
+    done = export_c(packed, tmp_path / "again")
+    assert f"flash: {done.flash:,} bytes" in printed
+    assert f"RAM: {done.ram:,} bytes (arena {done.arena:,}, image 1,587, scores 16" in printed
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["my_net_2.c", "my_net_2.h"]
+    header = (tmp_path / "out" / "my_net_2.h").read_text()
+    assert f"#define MY_NET_2_ARENA_BYTES {done.arena}\n" in header
+    printed = exported(capsys, packed, tmp_path / "out", "--epilogue", "int32", "--name", "Net")
+    assert "computed in int32 and compared with the packed file on 8 images" in printed
+    assert "int Net_run(" in (tmp_path / "out" / "Net.h").read_text()
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    out = tmp_path / "out"
+    done = export_c(packed, tmp_path / "fits")
+    error = refused(capsys, packed, out, "--flash", done.flash - 1)
+    assert f"needs {done.flash:,} bytes of flash" in error
+    assert f"more than --flash {done.flash - 1:,}" in error
+    error = refused(capsys, packed, out, "--ram", done.ram - 1)
+    assert f"needs {done.ram:,} bytes of RAM (arena {done.arena:,}" in error
+    assert "--epilogue int16" in error
+    error = refused(capsys, packed, out, "--ram", "1K", "--epilogue", "int16")
+    assert "--epilogue int16" not in error
+    assert not out.exists()
+    exported(capsys, packed, out, "--flash", done.flash, "--ram", done.ram)
+
+
+def test_other_refusals_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["smallest"])
+    out = tmp_path / "out"
+    for arguments, message in (
+        (["--epilogue", "int8"], "--epilogue 'int8' is none of float, int32, int16"),
+        (["--name", "2nd"], "--name '2nd' cannot begin names in C"),
+        (["--name", "stdint"], "--name 'stdint' cannot begin"),
+        (["--image-size", "7"], "--image-size 7 is not in 8 … 2048 pixels"),
+        (["--flash", "many"], "--flash 'many' is not a number of bytes"),
+    ):
+        assert message in refused(capsys, packed, out, *arguments)
+        assert not out.exists()
+    assert "make it first" in refused(capsys, packed, tmp_path / "no" / "out")
+    assert "give the folder" in refused(capsys, packed, packed)
+    (tmp_path / "bad.bnn").write_bytes(b"not a packed file")
+    assert "bad.bnn: " in refused(capsys, tmp_path / "bad.bnn", out)
+    assert not out.exists()
+    out.mkdir()
+    (out / "n.c").write_text("mine")
+    assert "n.c already exists" in refused(capsys, packed, out)
+    assert [p.name for p in out.iterdir()] == ["n.c"]
+
+
+def test_a_source_that_cannot_be_written_takes_the_header_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["smallest"])
+    write = export._write_text
+
+    def full(file: Path, text: str) -> None:
+        if file.suffix == ".c":
+            raise OSError(28, "No space left on device")
+        write(file, text)
+
+    monkeypatch.setattr(export, "_write_text", full)
+    with pytest.raises(UserError, match="out cannot be written: No space left on device"):
+        export_c(packed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_image_size_is_needed_once(tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["smallest"])
+    program, tensors = header_of(packed)
+    del program["image"]
+    save_file(tensors, tmp_path / "m.bnn", metadata={"bnn": json.dumps(program)})
+    with pytest.raises(UserError, match="does not say how large its images are"):
+        export_c(tmp_path / "m.bnn", tmp_path / "out")
+    assert export_c(tmp_path / "m.bnn", tmp_path / "out", image_size=11).image == 3 * 11**2
+
+
+def header_of(packed: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    with safe_open(packed, framework="numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return json.loads(file.metadata()["bnn"]), tensors
+
+
+def test_names_of_classes_are_text_whatever_they_contain(tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    program, tensors = header_of(packed)
+    program["classes"] = ['";*/ #include "x', "??/\\", "%s\u2028\u202e", "Käse 9", "*/"]
+    save_file(tensors, tmp_path / "m.bnn", metadata={"bnn": json.dumps(program)})
+    done = export_c(tmp_path / "m.bnn", tmp_path / "out", name="net")
+    assert all("\u202e" not in file.read_text() for file in (done.header, done.source))
+    (tmp_path / "main.c").write_text(
+        '#include <stdio.h>\n#include "net.h"\n'
+        "int main(void) { for (int i = 0; i < NET_NUM_CLASSES; ++i) puts(net_class_names[i]); }"
+    )
+    need("gcc")
+    call("gcc", *STRICT, f"-I{tmp_path / 'out'}", tmp_path / "main.c", done.source,
+         "-o", tmp_path / "names")  # fmt: skip
+    assert call(tmp_path / "names").split("\n")[:-1] == program["classes"]
+
+
+def test_two_networks_in_one_program_and_from_cpp(tmp_path: Path):
+    need("gcc", "g++")
+    made = [
+        export_c(random_file(tmp_path / f"{name}.bnn", shape), tmp_path / "out", epilogue=epilogue)
+        for name, shape, epilogue in (
+            ("one", SHAPES["smallest"], "float"), ("two", SHAPES["whole words"], "int16")
+        )
+    ]  # fmt: skip
+    (tmp_path / "main.cc").write_text(
+        '#include "one.h"\n#include "two.h"\n'
+        "int main() { return one_run(nullptr, nullptr, nullptr) + two_run(nullptr, nullptr, "
+        "nullptr) + 2; }"
+    )
+    for done in made:
+        call("gcc", *STRICT, "-c", done.source, "-o", done.source.with_suffix(".o"))
+    call("g++", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{tmp_path / 'out'}",
+         tmp_path / "main.cc", *(done.source.with_suffix(".o") for done in made),
+         "-o", tmp_path / "main")  # fmt: skip
+    call(tmp_path / "main")
+
+
+def test_the_proof_finds_constants_that_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    export_c(packed, tmp_path, name="a", epilogue="int16")
+    monkeypatch.setattr(fixed_point, "_MARGIN", 4)  # two bits more than the bounds allow
+    for epilogue in ("int32", "int16"):
+        with pytest.raises(UserError, match="too wide a range for integers of"):
+            export_c(packed, tmp_path, name="b", epilogue=epilogue)
+
+
+@pytest.mark.parametrize("value", [1e30, 1e-30])
+@pytest.mark.parametrize("tensor", ["b1.slope", "b1.multiplier", "b1.bias", "stem.weight"])
+def test_constants_of_any_size_are_exact_or_refused(tensor: str, value: float, tmp_path: Path):
+    """No overflow, which the sanitizers would find, and no result that the proof does not cover."""
+    packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])
+    program, tensors = header_of(packed)
+    tensors[tensor] = tensors[tensor] * np.float32(value)
+    packed = tmp_path / "m.bnn"
+    save_file(tensors, packed, metadata={"bnn": json.dumps(program)})
+    for epilogue in ("int32", "int16"):
+        (tmp_path / epilogue).mkdir()
+        try:
+            network = host(packed, tmp_path / epilogue, epilogue)
+        except UserError as error:
+            assert "span too wide a range for integers" in str(error)  # noqa: PT017
+            assert value > 1
+        else:
+            check_integers(network, packed, noise(17))
+
+
+def test_a_network_with_gates_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    attacks = Path(__file__).parents[1] / "attacks/packed"
+    code = "import make, sys; sys.stdout.buffer.write(make.gated().write())"
+    made = subprocess.run(
+        [sys.executable, "-c", code], cwd=attacks, capture_output=True, check=True
+    )
+    (tmp_path / "gated.bnn").write_bytes(made.stdout)
+    said = refused(capsys, tmp_path / "gated.bnn", tmp_path / "out", "--image-size", 32)
+    assert "layer 'b.1' is a gated_convolution, which cannot be exported to C" in said
+    assert not (tmp_path / "out").exists()
