@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, Queue
@@ -78,7 +78,7 @@ def _listed(stream: TextIO | None) -> Iterator[str]:
 
 def read_ahead(
     paths: Iterable[str], size: ImageSize | None, readers: int
-) -> Iterator[tuple[str, NDArray[Any] | Exception]]:
+) -> Generator[tuple[str, NDArray[Any] | Exception], None, None]:
     """Read images in threads, while the caller works on those before them.
 
     Args:

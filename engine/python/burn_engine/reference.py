@@ -128,7 +128,7 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
         taken = means
         if layer.mix is not None:
             mix = layer.mix * np.tile(pooled, repeat) + (np.float32(1) - layer.mix) * u
-            taken = _means(mix)
+            taken = _means(np.asarray(mix, np.float32))
         inner = np.maximum(_times(layer.gate.down, taken), np.float32(0))
         gate = 1 / (1 + np.exp(-_times(layer.gate.up, inner)))
     y = layer.scale * gate * u
@@ -138,7 +138,7 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
         p = pooled
         for side in layer.side:
             p = side.scale * (p @ side.weight.astype(np.float32).T) + side.bias
-            p = _leaky(p, side.slope)
+            p = _leaky(np.asarray(p, np.float32), side.slope)
     else:
         assert layer.shortcut_slope is not None
         p = np.tile(_pool(_leaky(x, layer.shortcut_slope), layer.stride), repeat)
