@@ -562,8 +562,9 @@ void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
     layer.weight_bits = data.bytes(layer, "weight", {experts * out, k, k, row_bytes});
     check_spare_bits(layer, row_bytes);
     layer.threshold = data.floats(layer, "threshold", {in});
-    layer.multiplier = data.floats(layer, "multiplier", {out});
+    layer.multiplier = data.floats(layer, "multiplier", {experts * out});
     layer.bias = data.floats(layer, "bias", {out});
+    layer.slope = data.floats(layer, "slope", {out});
     gated.inner_slope = data.floats(layer, "inner_slope", {out});
     gated.scale = data.floats(layer, "scale", {out});
     gated.shift = data.floats(layer, "shift", {out});

@@ -210,7 +210,7 @@ Layer part_of(const Layer &layer, int expert, int group) {
     const size_t row = layer.weight_bits.size() / to_size(gated.experts * layer.out_channels);
     const int begin = group * part.out_channels;
     part.weight_bits = slice(layer.weight_bits, expert * layer.out_channels + begin, row, out);
-    part.multiplier = slice(layer.multiplier, begin, 1, out);
+    part.multiplier = slice(layer.multiplier, expert * layer.out_channels + begin, 1, out);
     part.bias = slice(layer.bias, begin, 1, out);
     part.slope = slice(gated.inner_slope, begin, 1, out);
     return part;
@@ -229,6 +229,7 @@ Model::Ready make_gated(const Tier &tier, const Layer &layer) {
     }
     ready.threshold =
         padded(layer.threshold, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
+    ready.slope = padded(layer.slope, ready.out_pitch);
     ready.scale = padded(gated.scale, ready.out_pitch);
     ready.shift = padded(gated.shift, ready.out_pitch);
     ready.mix = padded(gated.mix, ready.out_pitch);

@@ -81,6 +81,7 @@ void Plan::run_branched(const Input &image, int thread) {
         r.values = r.out = out.row(0, y);
         r.factor = ready.scale.as<float>();
         r.shift = ready.shift.as<float>();
+        r.slope = ready.scale.as<float>();
         r.next_threshold = out.threshold;
         r.signs = scratch.signs.as<uint32_t>();
         r.sign_words = out.words;

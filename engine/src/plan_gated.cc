@@ -171,6 +171,7 @@ void Plan::apply_gate(size_t index, const float *factors, int y, int thread) {
     r.values = gated_values_.as<float>() + static_cast<ptrdiff_t>(y) * out.width * out.pitch;
     r.factor = factors;
     r.shift = ready.shift.as<float>();
+    r.slope = ready.slope.as<float>();
     r.product = layer.gated.product;
     r.out = out.row(0, y);
     if (out.kernel) {

@@ -230,6 +230,7 @@ void gated_pixels(const GatedRow &r) {
     const ptrdiff_t sign_pixel = 2 * r.sign_words;
     for (int c = 0; c < r.channels; c += kLanes) {
         const auto factor = Kernel::load(r.factor + c), shift = Kernel::load(r.shift + c);
+        const auto out_slope = Kernel::load(r.slope + c);
         const int from = has_shortcut ? c % r.shortcut_channels : 0;
         const auto slope = has_slope ? Kernel::load(r.shortcut_slope + from) : zero;
         const auto threshold = has_signs ? Kernel::load(r.next_threshold + c) : zero;
@@ -249,6 +250,7 @@ void gated_pixels(const GatedRow &r) {
             } else {
                 y = Kernel::multiply_add(y, factor, shift);
             }
+            y = Kernel::leaky(y, out_slope);
             Kernel::store(out, y);
             if (has_signs) {
                 *signs = Kernel::at_least(y, threshold);

@@ -69,13 +69,14 @@ struct StemRows {
     int sign_words = 0;
 };
 
-// Pixels of a gated_convolution's output: factor · u · (p) + shift + p.
+// Pixels of a gated_convolution's output: y = factor · u · (p) + shift + p, or slope · y below 0.
 struct GatedRow {
     int width = 0;
     int channels = 0;               // padded
     const float *values = nullptr;  // u, [x][channels]
     const float *factor = nullptr;  // [channels]
     const float *shift = nullptr;   // [channels]
+    const float *slope = nullptr;   // [channels]
     // p before its slope; null if there is no shortcut. Output channel o takes channel o mod
     // shortcut_channels.
     const float *shortcut = nullptr;

@@ -191,10 +191,10 @@ def gated(
     arrays = {
         "weight": np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"),
         "threshold": random.normal(size=width) / 2,
-        "multiplier": random.normal(size=out) / np.sqrt(kernel * kernel * used),
+        "multiplier": random.normal(size=experts * out) / np.sqrt(kernel * kernel * used),
         "scale": random.normal(size=out),
     }
-    for name in ("bias", "inner_slope", "shift"):
+    for name in ("bias", "inner_slope", "shift", "slope"):
         arrays[name] = random.normal(size=out) / 2
 
     def matrix(name, outputs, inputs):

@@ -525,7 +525,7 @@ def test_refuses_the_attacks():
         (field("block0", "experts", 0), "experts 0 is not an integer in 1 … 64"),
         (field("block0", "experts", 65), "experts 65 is not"),
         (field("block0", "experts", 5), "192 weights are not a multiple of 5 experts"),
-        (field("block0", "experts", 2), "tensor 'block0.multiplier' has shape [64]"),
+        (field("block0", "experts", 2), "tensor 'block0.bias' has shape [64], expected [96]"),
         (field("block0", "gate", "both"), "gate 'both' is none of none, input, mixed"),
         (field("block0", "gate", ["input"]), "gate ['input'] is none of"),
         (field("block0", "gate", "none"), "tensor 'block0.gate.down.weight' belongs to no"),

@@ -53,7 +53,8 @@ def magnitude(layer, x):
 def magnitude_of_gated(layer, x):
     """`magnitude` of a gated_convolution, where summands of the gate count as they change it."""
     k, used = layer.weight.shape[1], x.shape[-1] // layer.groups
-    u = np.abs(layer.multiplier) * k * k * used + np.abs(layer.bias)
+    multiplier = np.abs(layer.multiplier).reshape(layer.experts, -1).max(0)
+    u = multiplier * k * k * used + np.abs(layer.bias)
     u = u * np.maximum(1, np.abs(layer.inner_slope))
     p = np.zeros(layer.channels) + np.abs(x).max() * layer.shortcut
     if layer.shortcut_slope is not None:
@@ -72,7 +73,7 @@ def magnitude_of_gated(layer, x):
         summands = x.shape[1] * x.shape[2] + layer.gate.down.weight.size
         additions += summands * value.max() / 4
     y = np.abs(layer.scale) * u * (p if layer.product else 1)
-    return y + np.abs(layer.shift) + p, additions
+    return (y + np.abs(layer.shift) + p) * np.maximum(1, np.abs(layer.slope)), additions
 
 
 def uncertain(layer, x):

@@ -92,7 +92,8 @@ def naive_gated_convolution(layer, x):
                 read = o // (out // layer.groups) * used + c
                 s = 1 if x[row, column, read] >= layer.threshold[read] else -1
                 d += s if bit else -s
-        u[i, j, o] = leaky(layer.multiplier[o] * float(d) + layer.bias[o], layer.inner_slope[o])
+        multiplier = float(layer.multiplier[expert * out + o])
+        u[i, j, o] = leaky(multiplier * d + layer.bias[o], layer.inner_slope[o])
 
     def pooled(i, j, c, slope):
         if stride == 1:
@@ -125,7 +126,7 @@ def naive_gated_convolution(layer, x):
             p = np.array([pooled(i, j, o % channels, slopes[o % channels]) for o in range(out)])
         for o in range(out):
             y = float(layer.scale[o]) * gate[o] * u[i, j, o] * (p[o] if layer.product else 1)
-            z[i, j, o] = y + layer.shift[o] + p[o]
+            z[i, j, o] = leaky(y + layer.shift[o] + p[o], layer.slope[o])
     return z
 
 

@@ -163,10 +163,11 @@ class GatedConvolution(Layer):
         weight: uint8 (experts · channels, k, k, ⌈inputs / groups / 8⌉), k in 1, 3, bits as in
             `BinaryConvolution`.
         threshold: float32 (inputs,); the sign of an input is +1 where it is at least this.
-        multiplier: float32 (channels,), by which the binary sum is multiplied.
+        multiplier: float32 (experts · channels,), by which the binary sum is multiplied.
         inner_slope: float32 (channels,), by which negative values are multiplied before the gate.
         scale: float32 (channels,), by which the gated values are multiplied.
         shift: float32 (channels,), added after that.
+        slope: float32 (channels,), by which negative outputs are multiplied.
         choice: matrix from the means to the experts' values, of which the largest is chosen; None
             for one expert.
         gate: the gate's matrices, or None.
@@ -189,6 +190,7 @@ class GatedConvolution(Layer):
     inner_slope: Floats
     scale: Floats
     shift: Floats
+    slope: Floats
     choice: Matrix | None
     gate: TwoMatrices | None
     mix: Floats | None
@@ -755,7 +757,7 @@ def _gated_convolution(
         )
     vectors = {
         key: tensors.floats(f"{name}.{key}", outputs)
-        for key in ("multiplier", "bias", "inner_slope", "scale", "shift")
+        for key in ("bias", "inner_slope", "scale", "shift", "slope")
     }
     choice = gate = None
     if experts > 1:
@@ -775,6 +777,7 @@ def _gated_convolution(
         shortcut=shortcut,
         weight=weight,
         threshold=tensors.floats(f"{name}.threshold", inputs),
+        multiplier=tensors.floats(f"{name}.multiplier", experts * outputs),
         choice=choice,
         gate=gate,
         mix=tensors.floats(f"{name}.mix", outputs) if gate_of == "mixed" else None,

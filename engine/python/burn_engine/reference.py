@@ -109,7 +109,8 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
     expert = 0
     if layer.choice is not None:
         expert = int(np.argmax(_times(layer.choice, means)))
-    weight = layer.weight[expert * layer.channels : (expert + 1) * layer.channels]
+    chosen = slice(expert * layer.channels, (expert + 1) * layer.channels)
+    weight = layer.weight[chosen]
     sign = np.where(x >= layer.threshold, np.float32(1), np.float32(-1))
     d = np.concatenate(
         [
@@ -120,7 +121,7 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
         ],
         axis=-1,
     )
-    u = _leaky(layer.multiplier * d + layer.bias, layer.inner_slope)
+    u = _leaky(layer.multiplier[chosen] * d + layer.bias, layer.inner_slope)
     pooled = _pool(x, layer.stride)
     repeat = layer.channels // x.shape[-1]
     gate = np.float32(1)
@@ -133,7 +134,7 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
         gate = 1 / (1 + np.exp(-_times(layer.gate.up, inner)))
     y = layer.scale * gate * u
     if not layer.shortcut:
-        return y + layer.shift
+        return _leaky(y + layer.shift, layer.slope)
     if layer.side:
         p = pooled
         for side in layer.side:
@@ -142,7 +143,7 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
     else:
         assert layer.shortcut_slope is not None
         p = np.tile(_pool(_leaky(x, layer.shortcut_slope), layer.stride), repeat)
-    return (y * p if layer.product else y) + layer.shift + p
+    return _leaky((y * p if layer.product else y) + layer.shift + p, layer.slope)
 
 
 def _branched_convolution(layer: BranchedConvolution, x: NDArray[Any]) -> Floats:

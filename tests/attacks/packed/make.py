@@ -117,8 +117,8 @@ class Builder:
             **{"shortcut": False, "side": 0, **fields},
         }
         experts, gate, width = fields["experts"], fields["gate"], self.channels
-        tensors = {"threshold": self.floats(width)}
-        for part in ("multiplier", "bias", "inner_slope", "scale", "shift"):
+        tensors = {"threshold": self.floats(width), "multiplier": self.floats(experts * out)}
+        for part in ("bias", "inner_slope", "scale", "shift", "slope"):
             tensors[part] = self.floats(out)
         if experts > 1:
             tensors["choice.weight"] = self.floats(experts, width)
