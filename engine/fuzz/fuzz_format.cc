@@ -32,23 +32,76 @@ void check_floats(const std::vector<float> &values, int count) {
     for (const float value : values) must(std::isfinite(value));
 }
 
+void check_matrix(const burn::Matrix &matrix, int in, int out) {
+    must(matrix.in == in && matrix.out == out);
+    check_floats(matrix.weight, in * out);
+    check_floats(matrix.bias, out);
+}
+
+void check_gated(const burn::Layer &layer) {
+    const burn::Gated &gated = layer.gated;
+    const int out = layer.out_channels, in = layer.in_channels;
+    must(gated.groups >= 1 && gated.experts >= 1 && gated.experts <= 64);
+    must(in % gated.groups == 0 && out % gated.groups == 0);
+    must(layer.shortcut || (!gated.product && gated.sides.empty()));
+    for (const auto *vector : {&gated.inner_slope, &gated.scale, &gated.shift}) {
+        check_floats(*vector, out);
+    }
+    const bool mixed = gated.gate == burn::Gate::mixed, gate = gated.gate != burn::Gate::none;
+    const bool plain = layer.shortcut && gated.sides.empty();
+    check_floats(gated.mix, mixed ? out : 0);
+    check_floats(gated.shortcut_slope, plain ? in : 0);
+    must(!(mixed || plain) || out % in == 0);
+    check_matrix(gated.choice, gated.experts > 1 ? in : 0, gated.experts > 1 ? gated.experts : 0);
+    const int inner = gated.down.out;
+    must(!gate || inner >= 1);
+    check_matrix(gated.down, gate ? (mixed ? out : in) : 0, inner);
+    check_matrix(gated.up, inner, gate ? out : 0);
+    int width = in;
+    for (const burn::Side &side : gated.sides) {
+        must(side.in == width && side.out >= 1);
+        width = side.out;
+        must(side.weight.size() == static_cast<size_t>(side.in * side.out));
+        for (const auto *vector : {&side.scale, &side.bias, &side.slope}) {
+            check_floats(*vector, width);
+        }
+    }
+    must(gated.sides.size() <= 2 && (gated.sides.empty() || width == out));
+}
+
+void check_branched(const burn::Layer &layer) {
+    const burn::Branched &b = layer.branched;
+    must(b.second_stride >= 1 && b.second_stride <= 2);
+    must(b.first_kernel == layer.kernel && (b.widen_kernel == 1 || b.widen_kernel == 3));
+    check_matrix(b.first, 3 * layer.kernel * layer.kernel, b.first.out);
+    check_matrix(b.narrow, b.first.out, b.narrow.out);
+    check_matrix(b.widen, b.narrow.out * b.widen_kernel * b.widen_kernel, b.widen.out);
+    check_matrix(b.last, b.widen.out + b.first.out, layer.out_channels);
+}
+
 void check_layer(const burn::Layer &layer) {
-    const int out = layer.out_channels;
-    const int in = layer.in_channels;
-    const bool binary = layer.kind == burn::Kind::binary_convolution;
-    const bool convolution = layer.kind == burn::Kind::convolution;
+    using burn::Kind;
+    const int out = layer.out_channels, in = layer.in_channels;
+    const bool gated = layer.kind == Kind::gated_convolution;
+    const bool branched = layer.kind == Kind::branched_convolution;
+    const bool binary = layer.kind == Kind::binary_convolution || gated;
+    const bool first = layer.kind == Kind::convolution || branched;
     must(!layer.name.empty() && out >= 1 && in >= 1);
     must(layer.kernel % 2 == 1 && layer.kernel <= 7 && layer.stride >= 1 && layer.stride <= 2);
     const int taps = layer.kernel * layer.kernel;
-    const int weights = layer.kind == burn::Kind::global_mean || binary ? 0 : out * taps * in;
-    check_floats(layer.weight, weights);
-    check_floats(layer.bias, out);
-    check_floats(layer.padding, convolution ? 3 : 0);
+    const bool weights = layer.kind == Kind::convolution || layer.kind == Kind::linear;
+    check_floats(layer.weight, weights ? out * taps * in : 0);
+    check_floats(layer.bias, branched ? 0 : out);
+    check_floats(layer.padding, first ? 3 : 0);
     check_floats(layer.threshold, binary ? in : 0);
-    check_floats(layer.multiplier, binary ? out : 0);
+    check_floats(layer.multiplier, binary ? layer.gated.experts * out : 0);
     check_floats(layer.slope, binary ? out : 0);
-    must(layer.weight_bits.size() == static_cast<size_t>(binary ? out * taps * ((in + 7) / 8) : 0));
-    must(!layer.shortcut || out % in == 0);
+    const int row = (in / layer.gated.groups + 7) / 8;
+    must(layer.weight_bits.size() ==
+         static_cast<size_t>(binary ? layer.gated.experts * out * taps * row : 0));
+    must(gated || !layer.shortcut || out % in == 0);
+    if (gated) check_gated(layer);
+    if (branched) check_branched(layer);
 }
 
 void check_program(const burn::Program &program) {
@@ -183,6 +236,8 @@ void change_word(std::string &program, Random &random) {
         // Keys and kinds of the format.
         "\"kind\"", "\"name\"", "\"input\"", "\"stride\"", "\"shortcut\"", "\"relu\"",
         "\"convolution\"", "\"binary_convolution\"", "\"global_mean\"", "\"linear\"",
+        "\"gated_convolution\"", "\"branched_convolution\"", "\"gate\"", "\"experts\"",
+        "\"groups\"", "\"side\"", "\"product\"", "\"none\"", "\"input\"", "\"mixed\"", "64", "65",
         "\"features\"", "\"classes\"", "\"origin\"", "\"resize\"", "\"size\"", "\"layers\""};
     const char *const separators = "{}[],: ";
     const size_t begin = program.find_first_not_of(separators, below(random, program.size() + 1));
@@ -259,7 +314,9 @@ void change_tensor(Parts &parts, Random &random) {
             }
             break;
         case 1: tensor.shape.push_back(lengths[below(random, std::size(lengths))]); break;
-        case 2: tensor.dtype = tensor.dtype == "F32" ? "U8" : "F32"; break;
+        case 2:
+            tensor.dtype = tensor.dtype == "F32" ? "U8" : tensor.dtype == "U8" ? "I8" : "F32";
+            break;
         case 3: tensor.data.resize(below(random, 100)); return;
         case 4: std::swap(tensor, parts.tensors[below(random, parts.tensors.size())]); return;
         case 5: parts.tensors.erase(parts.tensors.begin() + static_cast<ptrdiff_t>(index)); return;

@@ -409,7 +409,7 @@ Shape kernel_shape(const Layer &layer, const Data &data, const std::string &fiel
     if (!fits) {
         std::string list;
         for (const uint64_t k : kernels) list += (list.empty() ? "" : ", ") + number_text(k);
-        const std::string out = times > 1 ? number_text(times) + " · out" : "out";
+        const std::string out = times > 1 ? number_text(times) + " * out" : "out";
         Data::refuse_shape(layer, field, shape,
                            "[" + out + ", k, k, " + number_text(depth) + "] with out in 1 to " +
                                number_text(max_channels) + " and k in " + list);
