@@ -109,6 +109,16 @@ def test_images_choose_different_experts_and_one_image_does_not_change_another()
     assert torch.equal(layer(x)[3:5], layer(x[3:5]))
 
 
+def test_a_batch_without_images():
+    layer = build(Precision.BINARY, stride=2)
+    x = torch.zeros(0, IN, 5, 6, dtype=torch.float64, requires_grad=True)
+    y = layer(x)
+    assert y.shape == (0, OUT, 3, 3)
+    y.sum().backward()
+    assert layer.weight.grad is not None
+    assert not layer.weight.grad.any()
+
+
 def test_means_that_are_known_are_not_computed_again():
     layer = build(Precision.BINARY)
     x = torch.randn(3, IN, 4, 4, dtype=torch.float64)

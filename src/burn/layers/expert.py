@@ -84,6 +84,9 @@ class _ExpertConv2d(torch.autograd.Function):
         ctx.activation_gradient, ctx.weight_gradient = activation_gradient, weight_gradient
         chosen = gates.argmax(dim=1)
         signs, scale = hard_sign(weight), _scale(weight)
+        if not len(x):  # a detector may have no regions
+            side = [(length - 1) // stride + 1 for length in x.shape[2:]]
+            return x.new_zeros(0, weight.shape[1], *side)
         outputs = []
         for part in _parts(len(x), weight):
             each = signs[chosen[part]].to(x.dtype)
