@@ -8,7 +8,7 @@ import pytest
 
 from burn import testing
 from burn.backbones.config import BackboneConfig
-from burn.backbones.entries import REACTNET
+from burn.backbones.entries import BNEXT, EXPERT, REACTNET
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
 from burn.methods.registry import PAPERS_METHODS
 from burn.recipes.registry import find_recipe
@@ -30,8 +30,10 @@ def test_methods(method: str):
     testing.check_method(method, recipe)
 
 
-def test_backbones():
-    testing.check_backbone(REACTNET, config=BackboneConfig(width=0.125, stage_strides=(2, 2, 2, 1)))
+@pytest.mark.parametrize("name", [REACTNET, *BNEXT, EXPERT])
+def test_backbones(name: str):
+    width = 1 / 6 if name in ("bnext_s", "bnext_m") else 0.125  # a stem of 8 channels at least
+    testing.check_backbone(name, config=BackboneConfig(width=width, stage_strides=(2, 2, 2, 1)))
 
 
 PROTOCOLS = {  # those that take no minutes

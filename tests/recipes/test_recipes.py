@@ -4,8 +4,11 @@ from pathlib import Path
 import pytest
 
 import tiny
+from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
+from burn.core.types import Precision
+from burn.experiments.cost.walk import count
 from burn.methods.configs import BurnConfig
 from burn.methods.registry import METHODS
 from burn.recipes.registry import RECIPES, find_recipe, recipe_list
@@ -114,6 +117,16 @@ def test_weak_infomin_lacks_rand_augment_alone():
     strong, weak = find_recipe("infomin_imagenet100"), find_recipe("infomin_weak_imagenet100")
     assert strong.views.rand_augment == 2
     assert weak == replace(strong, views=replace(strong.views, rand_augment=0))
+
+
+@pytest.mark.parametrize("name", ["bnext_small", "expert_small"])
+def test_recipes_of_other_networks_differ_from_burn_small_in_the_network_alone(name: str):
+    burn, recipe = find_recipe("burn_small"), find_recipe(name)
+    assert replace(recipe, backbone=burn.backbone) == burn
+    costs = [count(build_backbone(one.backbone, Precision.BINARY), 32, 0) for one in (burn, recipe)]
+    operations = [cost.binary_macs + cost.flops for cost in costs]
+    assert operations[1] == pytest.approx(operations[0], rel=0.1)
+    assert "Not run here" in (RECIPES[name].__doc__ or "")
 
 
 def test_device_recipes_differ_in_the_side_of_their_images():

@@ -74,6 +74,16 @@ class Backbone(nn.Module, ABC):
         """Return its layers if it is a chain, which can be folded and packed; otherwise None."""
         return None
 
+    def at_progress(self, progress: float) -> None:
+        """Follow the progress of training; networks without schedules ignore it.
+
+        Training calls it before each step. What it sets follows from `progress` alone, so it needs
+        no place in the state dict, and it has no effect in eval mode.
+
+        Args:
+            progress: Share of the stage's optimizer steps that have been done, in [0, 1].
+        """
+
     def trunk(self, images: Tensor) -> Tensor:
         """Return the map before the last stage, C4, at stride 16 in a network of stride 32.
 
@@ -91,8 +101,10 @@ class Backbone(nn.Module, ABC):
         raise UserError(self._no_stages())
 
     def _no_stages(self) -> str:
-        name = self.config.name
-        return f"backbone {name} cannot be cut before its last stage: reactnet_a and ResNets can"
+        return (
+            f"backbone {self.config.name} cannot be cut before its last stage: burn's binary "
+            "networks and ResNets can"
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features of shape (batch, num_features)."""

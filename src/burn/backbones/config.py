@@ -15,17 +15,23 @@ class BackboneConfig:
     """The network to train.
 
     Attributes:
-        name: reactnet_a, a backbone that a plugin registers, or any architecture of timm for a
-            float network.
+        name: reactnet_a, bnext_t, bnext_s, bnext_m, bnext_l or expert_bnn, a backbone that a plugin
+            registers, or any architecture of timm for a float network.
         width: factor on the number of channels of every layer.
         stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
             3×3 convolution without max-pooling, for small images. Default: the architecture's own.
-        stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels.
+        stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels, and the
+            bnext networks to 4, 8, 16 and 32 times their stem's; in expert_bnn, strides of the
+            stem's second half and of the second to fourth stages.
         resnet_strides: strides of a float ResNet's four stages. Default: its own, 1, 2, 2, 2. With
             1, 1, 2, 2 after a stem of stride 2 the maps of 32-pixel images stay larger.
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
         activation_gradient: straight-through gradient of the sign of activations.
         weight_gradient: straight-through gradient of the sign of weights.
+        temperature: temperature of the binary weights of the bnext networks at the end of training,
+            which falls to it from 1: a weight far below it in size is not yet binary.
+        experts: number of weights of each binary convolution of expert_bnn, of which an image
+            chooses one.
         weight_init: how binary weights start: fan_in is uniform in ±1/√(inputs of an output),
             PyTorch's default; small is uniform in 0 … 0.001, as in the code of ReActNet's authors.
         mean: mean of each colour channel on the scale 0 to 1, subtracted from the images.
@@ -40,6 +46,8 @@ class BackboneConfig:
     feature_layer: bool = False
     activation_gradient: ActivationGradient = "poly"
     weight_gradient: WeightGradient = "clip"
+    temperature: float = 1e-6
+    experts: int = 4
     weight_init: WeightInit = "fan_in"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from burn.core.types import Precision
 
 REACTNET = "reactnet_a"
+BNEXT = ("bnext_t", "bnext_s", "bnext_m", "bnext_l")
+EXPERT = "expert_bnn"
 Build = Callable[[BackboneConfig, "Precision"], "Backbone"]
 Builder = TypeVar("Builder", bound=Build)
 
@@ -53,7 +55,24 @@ BACKBONES: dict[str, BackboneEntry] = {
         "burn.backbones.reactnet:ReActNet",
         binary=True,
         settings=frozenset({"width", "stem_stride", "stage_strides", "feature_layer", *_GRADIENTS}),
-    )
+    ),
+    **{
+        name: BackboneEntry(
+            name,
+            "burn.backbones.bnext:BNext",
+            binary=True,
+            settings=frozenset(
+                {"width", "stem_stride", "stage_strides", "temperature", *_GRADIENTS}
+            ),
+        )
+        for name in BNEXT
+    },
+    EXPERT: BackboneEntry(
+        EXPERT,
+        "burn.backbones.expert:ExpertNet",
+        binary=True,
+        settings=frozenset({"width", "stem_stride", "stage_strides", "experts", *_GRADIENTS}),
+    ),
 }
 
 

@@ -119,6 +119,10 @@ def check_backbone(config: BackboneConfig) -> None:
         strides = getattr(config, name) or ()
         if any(stride not in (1, 2) for stride in strides):
             raise UserError(f"{name} {list(strides)}: each must be 1 or 2")
+    if not 0 < config.temperature <= 1:
+        raise UserError(f"temperature {config.temperature} is not in (0, 1]")
+    if not 1 <= config.experts <= 64:
+        raise UserError(f"experts {config.experts} is not in 1 … 64")
     if min(config.std) <= 0:
         raise UserError(f"std {list(config.std)}: each must be above 0")
     if config.name == REACTNET and config.resnet_strides:
@@ -126,10 +130,13 @@ def check_backbone(config: BackboneConfig) -> None:
     entry = BACKBONES.get(config.name)
     if entry is None:
         if config.stage_strides != BackboneConfig().stage_strides:
-            raise UserError(f"stage_strides belong to reactnet_a, not to {config.name}")
+            raise UserError(f"stage_strides belong to binary networks, not to {config.name}")
         if config.feature_layer:
             raise UserError(f"feature_layer belongs to reactnet_a, not to {config.name}")
-    elif entry.plugin is not None:
+        for name in ("temperature", "experts"):
+            if getattr(config, name) != getattr(BackboneConfig, name):
+                raise UserError(f"backbone {config.name} has no setting {name}")
+    else:
         for field in fields(config):
             looked_at = field.name in entry.settings or field.name in ("name", "mean", "std")
             if not looked_at and getattr(config, field.name) != field.default:

@@ -33,6 +33,8 @@ class RSign(nn.Module):
         gradient: Straight-through gradient of the sign; see `sign_derivative`.
     """
 
+    shift: Tensor
+
     def __init__(self, channels: int, gradient: ActivationGradient = "poly") -> None:
         super().__init__()
         self.shift = nn.Parameter(torch.zeros(channels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -111,6 +112,11 @@ class BinaryConv2d(nn.Module):
         bound = (in_channels * kernel_size**2) ** -0.5
         low, high = (-bound, bound) if weight_init == "fan_in" else (0.0, _SMALL)
         nn.init.uniform_(self.weight, low, high)
+
+    @property
+    def fan_in(self) -> int:
+        """Number of weights that an output of the convolution depends on."""
+        return math.prod(self.weight.shape[-3:])
 
     def effective_weight(self) -> Tensor:
         """Return the weight that the convolution uses at this precision."""

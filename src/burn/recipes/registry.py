@@ -9,7 +9,7 @@ from collections.abc import Callable
 from burn.core.errors import UserError
 from burn.core.plugins import Plugin, check_owner, registering
 from burn.core.settings import from_plain
-from burn.recipes import imagenet, small, teachers
+from burn.recipes import families, imagenet, small, teachers
 from burn.recipes.schema import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -27,6 +27,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         small.s2bnn_small,
         small.simclr_small,
         small.infomin_small,
+        families.bnext_small,
+        families.expert_small,
         teachers.teacher_small,
         teachers.teacher_mocov2_small,
         teachers.teacher_byol_small,

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from burn.backbones.base import Backbone
 from burn.core.errors import GradientFlowError
 from burn.core.schedule import learning_rate_factor
 from burn.core.types import Batch
@@ -51,6 +52,8 @@ class PretrainModule(L.LightningModule):
         self.recipe = recipe
         self.processes = processes
         self.num_steps, self.steps_per_epoch = num_steps, steps_per_epoch
+        # Momentum networks as well: what they compute must be what they average.
+        self._backbones = [one for one in method.modules() if isinstance(one, Backbone)]
         self.strict_loading = False  # a resume file does not contain the frozen teacher
         self.output: StepOutput | None = None
         self.batch: Batch | None = None
@@ -80,6 +83,8 @@ class PretrainModule(L.LightningModule):
             trained = (p for p in self.parameters() if p.requires_grad)
             return 0 * torch.stack([p.sum() for p in trained]).sum()
         with _StopsAreErrors():
+            for backbone in self._backbones:
+                backbone.at_progress(self.progress)
             output: StepOutput = self.method(batch, self.progress)
         if not output.loss.requires_grad:
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")

@@ -1,6 +1,7 @@
 """Import of published checkpoints of binary networks, and export to ReActNet's format.
 
-All are ReActNet-A under other names. Where a block doubles the width, they have two 1×1
+BNext and the expert network are read by `families.py`. All others are ReActNet-A under other names.
+Where a block doubles the width, they have two 1×1
 convolutions with a BN each and concatenate the outputs; burn has one convolution with the channels
 of both. The functions differ only where the argument of a sign is exactly 0: the published networks
 have 0 there, burn +1.
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,17 +24,17 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import STEM_CHANNELS
 from burn.backbones.reactnet import ReActNet
 from burn.backbones.registry import build_backbone
+from burn.checkpoints.foreign.entries import Shapes, check_entries, misfit, sort_entries
+from burn.checkpoints.foreign.families import FAMILIES, Family, read_family
 from burn.checkpoints.foreign.weights import backbone_from, read_weights
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
-from burn.core.errors import UserError, listed, printable
+from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
 
-Format = Literal["reactnet", "burn-release", "s2bnn"]
+Format = Literal["reactnet", "burn-release", "s2bnn", "bnext", "expert"]
 FORMATS: tuple[str, ...] = get_args(Format)
-
-Shapes = dict[str, tuple[int, ...]]
 
 _PRECISIONS = {1: Precision.BINARY_ACTIVATIONS, 2: Precision.BINARY}  # by stage
 
@@ -67,10 +67,6 @@ _PARTS: dict[str, dict[str, str | None]] = {
         **dict.fromkeys(("encoder_k.", "queue", "queue_ptr"), None),
     },
 }
-# Entries that training leaves beside the weights; they are dropped without a look at their content.
-_OF_TRAINING = ("optimizer", "scheduler", "lr_scheduler", "scaler", "amp")
-_MOST_ENTRIES = 100_000
-
 # Layers of the parts beside the backbone, with True for BN. The names in a file tell which of the
 # alternatives it has.
 _LINEAR = {"": False}
@@ -117,6 +113,7 @@ class Imported:
 
     Attributes:
         format: Format of the file.
+        backbone: Name of the network in burn.
         stage: 1 (binary activations) or 2 (binary weights too).
         precision: Precision of that stage.
         width: Factor of the number of channels.
@@ -127,6 +124,7 @@ class Imported:
     """
 
     format: str
+    backbone: str
     stage: int
     precision: Precision
     width: float
@@ -166,7 +164,8 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         out: The new checkpoint (.safetensors), which must not exist yet.
         stage: 1 (binary activations) or 2 (binary weights too). None where the file tells it: flat
             weights belong to stage 2, and 4-D weights to stage 1 in ReActNet's files, which have a
-            classifier. Otherwise the function of the network depends on it, and it must be given.
+            classifier; files of BNext and of the expert network are of stage 2. Otherwise the
+            function of the network depends on it, and it must be given.
 
     Raises:
         UserError: An entry of the file has neither a place nor a reason to be dropped, one is
@@ -183,7 +182,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
     try:
-        read = _read(content, format)
+        read = _read_any(content, format)
     except UserError as error:
         fitting = [other for other in FORMATS if _fits(content, other)]
         if not fitting:
@@ -192,7 +191,10 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
             f"{file} is of format {' or '.join(fitting)}, not {format}: give --format {fitting[0]}"
         ) from error
     try:
-        weights, imported = _translate(read, _stage(read, stage))
+        if isinstance(read, Family):
+            weights, imported = _of_family(read, stage)
+        else:
+            weights, imported = _translate(read, _stage(read, stage))
     except UserError as error:
         raise UserError(f"{file} cannot be imported as {format}: {error}") from error
     with file.open("rb") as opened:
@@ -388,11 +390,11 @@ class _Read:
 
 def _read(content: Mapping[Any, Any], format: str) -> _Read:
     """Read a published network. Raises UserError for content that is anything more or less."""
-    entries = _sort(content, _PARTS[format])
+    entries = sort_entries(content, _PARTS[format])
     found, dropped = entries.found, entries.dropped
     stem = found.get(_STEM)
     if stem is None or stem.ndim != 4:
-        raise _misfit({"lacks": [_STEM], "has unknown": entries.unknown})
+        raise misfit({"lacks": [_STEM], "has unknown": entries.unknown})
     flat = any(name.endswith(".weights") for name in found)
     config = _config_of(stem)
     if format == "burn-release":
@@ -410,7 +412,7 @@ def _read(content: Mapping[Any, Any], format: str) -> _Read:
         # Each of its blocks holds both kinds of 1×1 convolutions and uses one.
         unused = {name for name in _both_kinds(flat=flat) if name not in shapes}
         if lacking := sorted(unused - found.keys()):
-            raise _misfit({"lacks": [entries.theirs(name) for name in lacking]})
+            raise misfit({"lacks": [entries.theirs(name) for name in lacking]})
         dropped["1×1 convolutions and BN that are not used"] = len(unused)
         found = {name: tensor for name, tensor in found.items() if name not in unused}
     heads: dict[str, int] = {}
@@ -421,16 +423,39 @@ def _read(content: Mapping[Any, Any], format: str) -> _Read:
             shapes |= {part + name: shape for name, shape in head.items()}
             learned = (s for n, s in head.items() if n.endswith(("weight", "bias")))
             heads[part.removesuffix(".")] = sum(map(math.prod, learned))
-    _check(found, shapes, entries)
+    check_entries(found, shapes, entries)
     parameters = sum(p.numel() for p in backbone.parameters())
     return _Read(
         format, config, found, published, ours, flat, heads, dropped, entries.notes, parameters
     )
 
 
+def _read_any(content: Mapping[Any, Any], format: str) -> _Read | Family:
+    """Read a network of any format. Raises UserError as `_read` does."""
+    return read_family(content, format) if format in FAMILIES else _read(content, format)
+
+
+def _of_family(read: Family, stage: int | None) -> tuple[dict[str, Tensor], Imported]:
+    """Return a network's weights and the summary. Raises UserError for another stage than 2."""
+    if stage not in (None, 2):
+        raise UserError(f"its weights are binary, which is stage 2, not {stage}")
+    imported = Imported(
+        format=read.format,
+        backbone=read.config.name,
+        stage=2,
+        precision=Precision.BINARY,
+        width=read.config.width,
+        parameters=read.parameters,
+        heads=read.heads,
+        dropped=read.dropped,
+        notes=read.notes,
+    )
+    return dict(read.weights), imported
+
+
 def _fits(content: Mapping[Any, Any], format: str) -> bool:
     try:
-        _read(content, format)
+        _read_any(content, format)
     except UserError:
         return False
     return True
@@ -482,6 +507,7 @@ def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
         notes += (f"{zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",)
     imported = Imported(
         format=read.format,
+        backbone=read.config.name,
         stage=stage,
         precision=_PRECISIONS[stage],
         width=read.config.width,
@@ -491,133 +517,3 @@ def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
         notes=notes,
     )
     return weights, imported
-
-
-@dataclass(frozen=True)
-class _Entries:
-    """Entries of a file by the names of this module.
-
-    Attributes:
-        found: Tensors by name.
-        dropped: Number of dropped entries by reason.
-        unknown: Paths of all other entries.
-        parts: Pairs of prefixes in the file and in this module, those in use first.
-        notes: Remarks for the user.
-    """
-
-    found: dict[str, Tensor]
-    dropped: dict[str, int]
-    unknown: list[str]
-    parts: list[tuple[str, str]]
-    notes: tuple[str, ...]
-
-    def theirs(self, name: str) -> str:
-        """Return the name that the file gives, or would give, to what is `name` here."""
-        there, here = next(p for p in self.parts if name.startswith(p[1]))
-        return there + name.removeprefix(here)
-
-
-def _sort(content: Mapping[Any, Any], parts: Mapping[str, str | None]) -> _Entries:
-    """Sort the entries of a file. Raises UserError for two different tensors of the same name."""
-    found: dict[str, Tensor] = {}
-    origins: dict[str, tuple[str, str]] = {}  # by name: the part and the path it was found in
-    dropped: Counter[str] = Counter()
-    unknown: list[str] = []
-    copies: dict[tuple[str, str], None] = {}
-    nested = any(isinstance(value, Mapping) for value in content.values())
-    for number, (path, value) in enumerate(_flatten(content)):
-        if number == _MOST_ENTRIES:
-            raise UserError(f"it has more than {_MOST_ENTRIES:,} entries")
-        first = path.partition(".")[0]
-        # A single number beside a dict of weights is a measurement, such as the best accuracy.
-        measured = isinstance(value, Tensor) and nested and first == path and value.numel() == 1
-        if not isinstance(value, Tensor) or measured or first in _OF_TRAINING:
-            dropped[printable(first)] += 1
-            continue
-        name = ".".join(word for word in path.split(".") if word not in ("state_dict", "module"))
-        part = next((p for p in parts if name == p or (p[-1] == "." and name.startswith(p))), None)
-        place = None if part is None else parts[part]
-        if part is None:
-            unknown.append(path)
-        elif place is None:
-            dropped[part.removesuffix(".")] += 1
-        elif (here := place + name.removeprefix(part)) not in found:
-            found[here] = value
-            origins[here] = part, path
-        elif _same(found[here], value):
-            copies[origins[here][0], part] = None
-        else:
-            both = listed([origins[here][1], path], 2)
-            raise UserError(f"it holds weights twice with different numbers: {both}")
-    used = {part: parts[part] for part, _ in origins.values()}
-    known = {there: here for there, here in {**used, **parts}.items() if here is not None}
-    notes = tuple(
-        f"held twice, with equal numbers: {one}*" + (f" and {two}*" if two != one else "")
-        for one, two in copies
-    )
-    return _Entries(found, dict(dropped), unknown, list(known.items()), notes)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two dense tensors are equal, by their storage or by their numbers."""
-    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
-        return False
-    if one.layout != torch.strided or one.device != other.device:
-        return False
-    place = (one.data_ptr(), one.stride()) == (other.data_ptr(), other.stride())
-    return place or torch.equal(one, other)
-
-
-def _flatten(content: Mapping[Any, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
-    """Yield entries by dotted path; no format has its weights more than three dicts deep."""
-    for key, value in content.items():
-        if isinstance(value, Mapping) and depth > 1:
-            yield from ((f"{key}.{path}", leaf) for path, leaf in _flatten(value, depth - 1))
-        else:
-            yield str(key), value
-
-
-def _check(found: Mapping[str, Tensor], shapes: Shapes, entries: _Entries) -> None:
-    """Raise UserError unless `found` has exactly these names and shapes, and finite numbers."""
-    theirs = entries.theirs
-    expected = {name: tensor for name, tensor in found.items() if name in shapes}
-    shape = [
-        f"{theirs(name)} {tuple(tensor.shape)} instead of {shapes[name]}"
-        for name, tensor in expected.items()
-        if tensor.shape != shapes[name]
-    ]
-    kind = [
-        f"{theirs(name)} as {tensor.dtype}, {tensor.layout} on {tensor.device}"
-        for name, tensor in expected.items()
-        if tensor.layout != torch.strided
-        or tensor.device.type != "cpu"
-        or tensor.is_floating_point() == name.endswith(_NORM[-1])
-        or tensor.is_complex()
-        or tensor.is_quantized
-    ]
-    unknown = [*entries.unknown, *(theirs(name) for name in found if name not in shapes)]
-    problems = {
-        "lacks": [theirs(name) for name in shapes if name not in found],
-        "has unknown": unknown,
-        "has": shape or kind,
-    }
-    if not any(problems.values()):
-        problems["has numbers that are not finite in"] = [
-            theirs(name)
-            for name, tensor in expected.items()
-            if not bool(tensor.float().isfinite().all())
-        ]
-        problems["has negative variances in"] = [
-            theirs(name)
-            for name, tensor in expected.items()
-            if name.endswith("running_var") and bool((tensor < 0).any())
-        ]
-    if any(problems.values()):
-        raise _misfit(problems)
-
-
-def _misfit(problems: Mapping[str, Sequence[str]]) -> UserError:
-    """Return an error of the first two kinds of problems, on two lines of a terminal at most."""
-    found = [(words, names) for words, names in problems.items() if names][:2]
-    each = 2 if len(found) == 1 else 1
-    return UserError("; ".join(f"it {words} {listed(names, each)}" for words, names in found))

@@ -15,14 +15,16 @@ def run(arguments: list[str], console: Console) -> None:
         "same function, except where the argument of a sign is exactly 0.",
         "  burn import model_best.pth.tar --format reactnet --out runs/reactnet.safetensors\n"
         "  burn import checkpoint.pth --format s2bnn --stage 2 --out runs/s2bnn.safetensors\n"
-        "  burn import stage1.pth --format burn-release --stage 1 --out runs/stage1.safetensors",
+        "  burn import stage1.pth --format burn-release --stage 1 --out runs/stage1.safetensors\n"
+        "  burn import tiny_checkpoint.pth.tar --format bnext --out runs/bnext.safetensors",
     )
     parser.add_argument("file", type=str, help="torch file; nothing in it is executed")
     parser.add_argument(
         "--format",
         type=str,
         required=True,
-        help="reactnet (liuzechun/ReActNet), burn-release, or s2bnn",
+        help="reactnet (liuzechun/ReActNet), burn-release, s2bnn, bnext (hpi-xnor/BNext), or "
+        "expert (1adrianb/expert-binary-networks)",
     )
     parser.add_argument("--out", type=str, required=True, help="checkpoint to write, .safetensors")
     parser.add_argument(
@@ -40,7 +42,7 @@ def run(arguments: list[str], console: Console) -> None:
         expand(options.file), options.format, expand(options.out), options.stage
     )
     kept = "".join(f", {name} ({count:,} parameters)" for name, count in done.heads.items())
-    print(f"reactnet_a, {done.precision.value} ({done.parameters:,} parameters){kept}")
+    print(f"{done.backbone}, {done.precision.value} ({done.parameters:,} parameters){kept}")
     for note in done.notes:
         print(note)
     for name, count in done.dropped.items():

@@ -31,10 +31,11 @@ def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
     macs = {"binary": 0, "float": 0}
 
     def convolution(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        weight = module.weight
-        assert isinstance(weight, torch.Tensor)
-        kind = "binary" if isinstance(module, BinaryConv2d) else "float"
-        macs[kind] += weight[0].numel() * output[0].numel()
+        if isinstance(module, BinaryConv2d):
+            macs["binary"] += module.fan_in * output[0].numel()
+        else:
+            assert isinstance(module.weight, torch.Tensor)
+            macs["float"] += module.weight[0].numel() * output[0].numel()
 
     def linear(module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
         assert isinstance(module, nn.Linear)

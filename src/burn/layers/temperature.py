@@ -1,0 +1,107 @@
+"""Binary weights that become binary step by step, while a temperature falls to zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
+from burn.layers.conv import BinaryConv2d
+from burn.layers.sign import hard_sign, weight_scale
+
+
+class _SoftWeight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, temperature: Tensor, gradient: WeightGradient) -> Tensor:
+        # Where the temperature is 0, the division gives infinities and, at a weight of 0, NaN,
+        # which `where` drops.
+        soft = (weight / temperature).clamp(-1, 1)
+        soft = torch.where(temperature > 0, soft, hard_sign(weight))
+        # A channel whose weights are all 0 has no sign at any temperature but 0.
+        size = weight_scale(soft)
+        scale = weight_scale(weight) / torch.where(size > 0, size, torch.ones_like(size))
+        ctx.gradient = gradient
+        ctx.save_for_backward(weight if gradient == "clip" else scale)
+        return soft * scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (saved,) = ctx.saved_tensors
+        if ctx.gradient == "clip":
+            return grads[0] * (saved.abs() <= 1), None, None
+        return grads[0] * saved, None, None
+
+
+def soft_weight(weight: Tensor, temperature: Tensor, gradient: WeightGradient = "clip") -> Tensor:
+    """Return S · mean|W| / mean|S| with S = clamp(W / T, -1, 1), per output channel.
+
+    At a temperature T of 0 this is `binary_weight`, sign(W) · mean|W|; from the largest |W| on it
+    is W. BNext has S alone (Guo et al. 2022): the positive factor of each output channel changes
+    nothing before the BN that follows, and keeps its running statistics valid for T = 0.
+
+    The factor is a constant to the gradient, and S has the straight-through gradient of the sign.
+
+    Args:
+        weight: Shape (out channels, in channels, height, width).
+        temperature: A scalar, 0 or more.
+        gradient: As in `binary_weight`.
+    """
+    return _SoftWeight.apply(weight, temperature, gradient)  # type: ignore[no-any-return]
+
+
+class SoftBinaryConv2d(BinaryConv2d):
+    """Binary convolution whose weights are soft in training while its temperature is above 0.
+
+    In eval mode, and at other precisions than BINARY, it is a `BinaryConv2d`. The temperature is 0
+    until `Backbone.at_progress` sets it. It follows from the progress of training and is therefore
+    not part of the state dict. The arguments are those of `BinaryConv2d`.
+
+    Attributes:
+        temperature: A scalar, T of `soft_weight`.
+    """
+
+    temperature: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        precision: Precision = Precision.BINARY,
+        activation_gradient: ActivationGradient = "poly",
+        weight_gradient: WeightGradient = "clip",
+        weight_init: WeightInit = "fan_in",
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            precision,
+            activation_gradient,
+            weight_gradient,
+            weight_init,
+        )
+        # A tensor, because torch.compile would compile again for every other number.
+        self.register_buffer("temperature", torch.zeros(()), persistent=False)
+
+    def effective_weight(self) -> Tensor:
+        """Return the weight that the convolution uses at this precision and temperature."""
+        if self.precision == Precision.BINARY and self.training:
+            return soft_weight(self.weight, self.temperature, self.weight_gradient)
+        return super().effective_weight()
+
+
+def falling_temperature(progress: float, end: float) -> float:
+    """Return the temperature at a progress of training: 1 at its start, then a geometric fall.
+
+    BNext multiplies it by a constant after every epoch, which is the same.
+
+    Args:
+        progress: Share of the training that is done, in [0, 1].
+        end: Temperature at the end, above 0.
+    """
+    return float(end**progress)
