@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from burn.core.errors import ReportedByMain, UserError
 from burn.runtime.distributed import Processes
 from burn.training.module import PretrainModule
 
@@ -59,14 +58,14 @@ class FiniteSteps(L.Callback):
         self._skipped += 1
         if self._skipped > self._tolerated:
             already = f" (after {self._tolerated} such steps)" if self._tolerated else ""
-            self._raise(
+            self._processes.fail(
                 f"stopped at step {step}{already}: {what}; lower --optim.lr, check the teacher, or "
                 "skip such steps with --on-nonfinite skip:10. The step changed no weight, and the "
                 "last resume file is kept"
             )
         sound = all(_finite(buffer) for buffer in module.buffers())
         if self._processes.all_reduce_max(float(not sound)):
-            self._raise(
+            self._processes.fail(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
                 "resume from the last resume file with a lower --optim.lr"
             )
@@ -75,9 +74,6 @@ class FiniteSteps(L.Callback):
         self._console.print(
             f"step {step} is skipped ({self._skipped} of {self._tolerated}): {what}", style="red"
         )
-
-    def _raise(self, message: str) -> None:
-        raise UserError(message) if self._processes.is_main else ReportedByMain(message)
 
 
 def _drop(optimizer: torch.optim.Optimizer) -> None:
