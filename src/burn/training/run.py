@@ -20,11 +20,12 @@ from burn.data.checks import require_outside
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
+from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
 from burn.training.callbacks.resume import ResumeFiles
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_shares, check_teacher, lies_in
+from burn.training.preflight import check_shares, check_teacher, lies_in, smaller_batch
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
@@ -89,7 +90,13 @@ def train_plan(
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     processes = Processes.start(torch_device(machine.device))
     try:
-        with processes.losses_named():
+        with (
+            processes.losses_named(),
+            gpu_failures_named(smaller_batch(plan.recipe, processes)),
+            gpu_arithmetic(
+                processes.device, fixed_shapes=True, deterministic=machine.deterministic
+            ),
+        ):
             processes.run_on_main(lambda: check_shares(plan.recipe, processes))
             if not processes.is_main:
                 console = Console(quiet=True)
