@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from burn.core.types import Precision
 from burn.layers.activation import RPReLU, per_channel
-from burn.layers.byte_conv import sign_conv2d
+from burn.layers.byte_conv import float_sign_conv2d, sign_conv2d
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import hard_sign, sign_derivative, weight_scale
 
@@ -93,11 +93,17 @@ class Half:
             y = sign_conv2d(shifted, weight, stride, padding)
             if y is not None:
                 return y
+            signs, scale = _signs(shifted, out=shifted), weight_scale(weight)
+            return float_sign_conv2d(signs, hard_sign(weight), scale, stride, padding)
         weight = self.weight(weight, shifted.dtype)
         return F.conv2d(_signs(shifted, out=shifted), weight, stride=stride, padding=padding)
 
     def weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weight that the convolution uses, from its parameter, without gradients."""
+        """Return the weight for the backward pass, from its parameter, without gradients.
+
+        In bfloat16 the scale is rounded, which changes the length of a gradient that goes straight
+        through signs, but nothing that the network computes.
+        """
         if self.convolution.precision == Precision.BINARY:
             weight = hard_sign(weight).mul_(weight_scale(weight))
         return weight.to(dtype)
