@@ -278,7 +278,7 @@ def evaluate(
     out: str | Path | None = None,
     seed: int = 0,
     device: Device = "auto",
-    workers: int = 0,
+    workers: int | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Evaluation:
@@ -293,7 +293,7 @@ def evaluate(
         out: Folder for the results and the files that belong to them. None writes nothing.
         seed: Random seed.
         device: auto, cpu or cuda.
-        workers: Number of data-loader workers.
+        workers: Number of data-loader workers. None chooses it by the device.
         progress: Show a progress bar on standard error.
         settings: The protocol's settings, by the names of its options: `k=20`, `epochs=30`.
 

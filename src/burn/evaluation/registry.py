@@ -26,7 +26,7 @@ from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
 from burn.evaluation.context import EvaluationContext, Model, open_model
 from burn.evaluation.entries import PROTOCOLS
-from burn.runtime.compute import torch_device, uses_bfloat16
+from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import interrupted, sigterm_raises
@@ -202,7 +202,9 @@ def _evaluate(
         train,
         test,
         request.seed,
-        request.workers,
+        request.workers
+        if request.workers is not None
+        else default_workers(request.device, ranks().local_count),
         out,
         uses_bfloat16(request.compute, request.device),
         announce=announce,

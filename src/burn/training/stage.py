@@ -147,6 +147,7 @@ class Stage:
             rank=processes.rank,
             count=processes.count,
             cache=cache,
+            pin=processes.device.type == "cuda",
         )
         steps = run.steps
         assert len(loader) == steps.passes_per_epoch

@@ -448,7 +448,7 @@ def _batches(
         shares = [processes.share(batch) for batch in sampler]
         loader = QuietLoader(
             dataset, batch_sampler=shares, collate_fn=collate, num_workers=context.workers,  # type: ignore[arg-type]
-            worker_init_fn=start_worker,
+            worker_init_fn=start_worker, pin_memory=context.device.type == "cuda",
         )  # fmt: skip
         for batch, bad in loader:
             done += 1
@@ -475,8 +475,11 @@ def _pad(
 def _to(
     device: torch.device, images: Images, targets: list[dict[str, Tensor]]
 ) -> tuple[Images, list[dict[str, Tensor]]]:
-    moved = [{name: tensor.to(device) for name, tensor in target.items()} for target in targets]
-    return Images(images.pixels.to(device), images.sizes), moved
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device, non_blocking=True)
+
+    moved = [{name: move(tensor) for name, tensor in target.items()} for target in targets]
+    return Images(move(images.pixels), images.sizes), moved
 
 
 def _groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
