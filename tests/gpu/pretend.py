@@ -11,6 +11,7 @@ backward pass asks the driver for a context. To C++ these tensors are on the CPU
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -24,7 +25,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+_clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
+_optimizer: Any = importlib.import_module("torch.optim.optimizer")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+_GROUPS = "_group_tensors_by_device_and_dtype"
 _SOURCE = str(Path(__file__).parents[2] / "src")
 
 # Operations that only describe memory anew, or reserve it: no kernel runs.
@@ -189,6 +193,18 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any], gpu: Gpu | None) -> Any:
     return tree_map(wrapped, found)
 
 
+class Event:
+    """What a stream has done so far."""
+
+    def record(self) -> None:
+        self.kernels = Gpu.current.kernels if Gpu.current else 0
+
+    def synchronize(self) -> None:
+        """Wait; not for what the GPU was given since, of which a step has hundreds of kernels."""
+        if (gpu := Gpu.current) and gpu.kernels - self.kernels < 100:
+            gpu.wait("synchronize")
+
+
 def _where() -> str:
     frame = sys._getframe()
     while frame is not None:
@@ -214,6 +230,12 @@ def pretended() -> Iterator[Gpu]:
         tensor = make(*args, **named)
         return tensor if device is None else tensor.to(device)
 
+    group = _optimizer._group_tensors_by_device_and_dtype
+
+    def grouped(lists: Any, *args: Any) -> Any:
+        device = CUDA if isinstance(lists[0][0], OnGpu) else CPU
+        return {(device, key[1]): found for key, found in group(lists, *args).items()}
+
     def is_enabled(*_: str) -> bool:
         return enabled("cpu")
 
@@ -223,11 +245,14 @@ def pretended() -> Iterator[Gpu]:
     gpu = Gpu()
     with (
         mock.patch.object(torch.cuda, "_lazy_init"),
+        mock.patch.object(torch.cuda, "Event", Event),
         # A module's `to` replaces parameters: C++ cannot put an OnGpu into one that is not.
         mock.patch.object(
             torch.__future__, "get_overwrite_module_params_on_conversion", return_value=True
         ),
         mock.patch.object(torch, "tensor", made),
+        mock.patch.object(_optimizer, _GROUPS, grouped),
+        mock.patch.object(_clip_grad, _GROUPS, grouped),
         mock.patch.object(torch, "autocast", Autocast),
         mock.patch.object(torch, "is_autocast_enabled", is_enabled),
         mock.patch.object(torch, "get_autocast_dtype", dtype_of),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from burn.core.errors import UserError
 
@@ -94,3 +95,23 @@ def gpu_failures_named(smaller: str) -> Iterator[None]:
                 "option out"
             ) from error
         raise
+
+
+def read_later(numbers: Tensor) -> Callable[[], list[float]]:
+    """Copy numbers from a GPU without waiting, and return a function that waits for the copy.
+
+    The function waits for what the GPU was given before this call, not for what comes after it.
+
+    Args:
+        numbers: Shape (count,), on a CUDA device.
+    """
+    copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    copy.copy_(numbers, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> list[float]:
+        arrived.synchronize()
+        return copy.tolist()
+
+    return read

@@ -165,7 +165,7 @@ class Stage:
         record = Record(self._folder, console, views)
         monitor = Monitor(every, machine.bad_share, run.source, record, processes, console)
         callbacks: list[L.Callback] = [
-            FiniteSteps(machine.skippable_steps, processes, console),
+            FiniteSteps(machine.skippable_steps, every, processes, console),
             Guard(GradientFlowGuard(method.parts())),
             monitor,
         ]
