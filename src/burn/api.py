@@ -162,6 +162,7 @@ def pretrain(
     monitor_every: int | None = None,
     save_every: float = 5.0,
     compile: bool = False,
+    deterministic: bool = False,
     teacher_cache: str | Path | None = None,
     progress: bool = True,
 ) -> Run:
@@ -186,6 +187,7 @@ def pretrain(
             stage's steps, at most 20.
         save_every: Minutes between two resume files.
         compile: Run the student's training passes through `torch.compile`.
+        deterministic: On a GPU, the same call gives the same bits, at a cost in speed.
         teacher_cache: Folder that keeps the teacher's features of the views for later runs.
         progress: Show a summary and a progress bar on standard error.
 
@@ -227,6 +229,7 @@ def pretrain(
             "monitor_every": monitor_every,
             "save_every": save_every,
             "compile": compile,
+            "deterministic": deterministic,
             "teacher_cache": cache,
         },
     )
@@ -275,7 +278,7 @@ def evaluate(
     out: str | Path | None = None,
     seed: int = 0,
     device: Device = "auto",
-    workers: int = 0,
+    workers: int | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Evaluation:
@@ -290,7 +293,7 @@ def evaluate(
         out: Folder for the results and the files that belong to them. None writes nothing.
         seed: Random seed.
         device: auto, cpu or cuda.
-        workers: Number of data-loader workers.
+        workers: Number of data-loader workers. None chooses it by the device.
         progress: Show a progress bar on standard error.
         settings: The protocol's settings, by the names of its options: `k=20`, `epochs=30`.
 

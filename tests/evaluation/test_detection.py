@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,14 +351,19 @@ def test_unreadable_images_are_left_out_and_named(
 # --- Several processes. ---
 
 
-def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
+def _context_of(rank: int, port: int, scenes: str, out: Path) -> EvaluationContext:
+    """That of one of two processes, which this one becomes."""
     os.environ |= {
         "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     torch.set_num_threads(1)
     train, test = (open_voc(scenes, part) for part in ("train", "test"))
-    context = EvaluationContext("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
+    return EvaluationContext("t", "none", tiny_reactnet(), ViewConfig(), train, test, 0, 0, out)
+
+
+def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
+    context = _context_of(rank, port, scenes, out)
     seen = []
     original = Detector.forward
 
@@ -378,22 +385,85 @@ def _rank(rank: int, port: int, scenes: str, out: Path) -> None:
     torch.save({"weights": kept[0], "seen": seen, "results": len(results)}, out / f"{rank}.pt")
 
 
-def test_two_processes_share_a_batch_and_agree(scenes: Path, tmp_path: Path):
+def _in_two(target: Callable[..., None], *arguments: object) -> None:
+    """Run target(rank, port, *arguments) in two processes, to their end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    ranks = [
-        context.Process(target=_rank, args=(rank, port, str(scenes), tmp_path)) for rank in (0, 1)
-    ]
+    ranks = [context.Process(target=target, args=(rank, port, *arguments)) for rank in (0, 1)]
     for process in ranks:
         process.start()
-    for process in ranks:
-        process.join(timeout=120)
+    try:
+        for process in ranks:
+            process.join(timeout=120)
+    finally:
+        for process in ranks:
+            process.kill()  # nothing where it has ended
     assert [process.exitcode for process in ranks] == [0, 0]
+
+
+def test_two_processes_share_a_batch_and_agree(scenes: Path, tmp_path: Path):
+    _in_two(_rank, str(scenes), tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     for name, tensor in first["weights"].items():
         assert torch.equal(tensor, second["weights"][name])
     assert first["seen"][:4] == second["seen"] == [2] * 4
     assert first["results"] > 0
     assert second["results"] == 0, "one process reports"
+
+
+_BATCHES_BEFORE = {"precise BN": TINY.iterations}
+
+
+def _troubled_rank(rank: int, port: int, scenes: str, out: Path, trouble: str) -> None:
+    """The second process alone gets a signal, or a loss that is not finite."""
+    context = _context_of(rank, port, scenes, out)
+    if rank and trouble == "not finite":
+        original, seen = Detector.forward, []
+
+        def forward(self: Detector, *arguments: Any) -> Any:
+            found, losses = original(self, *arguments)
+            seen.append(1)
+            factor = torch.inf if len(seen) == 2 else 1
+            return found, {name: factor * loss for name, loss in losses.items()}
+
+        Detector.forward = forward  # type: ignore[method-assign]
+    elif rank:
+        to, calls, before = detection._to, [], _BATCHES_BEFORE.get(trouble, 1)
+
+        def interrupted(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) == before + 1:
+                signal.raise_signal(signal.SIGTERM)
+            return to(*arguments)
+
+        detection._to = interrupted
+    ended: UserError | None = None
+    try:
+        run_detection(context, replace(TINY, batch_size=4), CONSOLE)
+    except UserError as error:
+        ended = error
+    number = ended.number if isinstance(ended, Interrupted) else 0
+    told = {"kind": type(ended).__name__, "message": str(ended), "number": number}
+    (out / f"{rank}.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kinds", "message"),
+    [
+        ("signal", ("Interrupted",) * 2, "interrupted after 2 of 4 iterations, kept"),
+        ("precise BN", ("Interrupted",) * 2, "interrupted after 4 of 4 iterations, kept"),
+        ("not finite", ("UserError", "ReportedByMain"), "diverged at iteration 1: lower --lr"),
+    ],
+)
+def test_what_stops_one_process_stops_both_at_the_same_iteration(
+    trouble: str, kinds: tuple[str, str], message: str, scenes: Path, tmp_path: Path
+):
+    """Otherwise the other one waits for its gradients, in NCCL for half an hour."""
+    _in_two(_troubled_rank, str(scenes), tmp_path, trouble)
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert tuple(one["kind"] for one in told) == kinds
+    assert all(message in one["message"] for one in told)
+    number = 0 if trouble == "not finite" else signal.SIGTERM
+    assert [one["number"] for one in told] == [number] * 2

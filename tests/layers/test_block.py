@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from burn.backbones.reactnet import Block
 from burn.core.types import Precision
 from burn.layers import RPReLU
 from burn.layers.block import Half
+from method_checks import in_two_processes
 from networks import randomize
 
 BINARY = (Precision.BINARY, Precision.BINARY_ACTIVATIONS)
@@ -186,6 +189,56 @@ def test_a_layer_that_is_replaced_is_heeded():
     before = block(image(8)).mean()
     block.pointwise_activation = other
     assert block(image(8)).mean() > before + 50
+
+
+def share_of(rank: int) -> slice:
+    """The images of each of two processes, which have different numbers of them."""
+    return slice(0, 2) if rank == 0 else slice(2, 5)
+
+
+def synchronized(rank: int) -> list[Tensor]:
+    """What one of two processes finds, of a block whose BN is SyncBN."""
+    torch.manual_seed(0)
+    block = build(8, 16, 2)
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(block)
+    x, arriving = five_images()
+    own = x[share_of(rank)].requires_grad_()
+    out = synced(own)
+    assert "_Block" in type(out.grad_fn).__name__
+    out.backward(arriving[share_of(rank)])
+    assert own.grad is not None
+    gradients = [p.grad for p in synced.parameters() if p.grad is not None]
+    return [out.detach(), own.grad, *gradients, *synced.buffers()]
+
+
+def five_images() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    shapes = (5, 8, 7, 6), (5, 16, 4, 3)
+    x, arriving = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+    return x.contiguous(memory_format=torch.channels_last), arriving
+
+
+def test_two_processes_normalise_together(tmp_path: Path):
+    """With SyncBN they are one process with the images of both, in the same function."""
+    torch.manual_seed(0)
+    block = build(8, 16, 2)
+    x, arriving = five_images()
+    x.requires_grad_()
+    out = block(x)
+    out.backward(arriving)
+    found = in_two_processes(synchronized, tmp_path)
+    gradients = [p.grad for p in block.parameters() if p.grad is not None]
+    number = len(gradients)
+    # float64; the same sums in another order.
+    close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
+    assert x.grad is not None
+    close(torch.cat([one[0] for one in found]), out.detach())
+    close(torch.cat([one[1] for one in found]), x.grad)
+    for i, expected in enumerate(gradients, start=2):
+        close(found[0][i] + found[1][i], expected)
+    for one in found:
+        for ours, theirs in zip(one[2 + number :], block.buffers(), strict=True):
+            close(ours, theirs)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

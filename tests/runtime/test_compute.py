@@ -1,7 +1,22 @@
+import io
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
+from rich.console import Console
 
-from burn.runtime.compute import uses_bfloat16
+from burn.campaigns import workers
+from burn.core.results import Result
+from burn.data.open import open_source
+from burn.data.view_config import ViewConfig
+from burn.evaluation import registry
+from burn.evaluation.configs import KnnConfig, Request
+from burn.runtime import compute
+from burn.runtime.compute import default_workers, uses_bfloat16
+from networks import tiny_reactnet
 
 
 @pytest.mark.parametrize(
@@ -23,3 +38,78 @@ def test_auto_is_bfloat16_where_pytorch_computes_in_it(
     assert uses_bfloat16("auto", "cpu") == expected
     assert uses_bfloat16("bfloat16", "cpu")
     assert not uses_bfloat16("float32", "cpu")
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, cores: int, device: str) -> None:
+    monkeypatch.setattr(compute, "cores", lambda: cores)
+    monkeypatch.setattr(compute, "torch_device", lambda _: torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "processes", "expected"),
+    [
+        ("cuda", 128, 1, 16), ("cuda", 128, 8, 16), ("cuda", 64, 8, 8), ("cuda", 4, 8, 1),
+        ("cpu", 128, 1, 64), ("cpu", 128, 8, 8), ("cpu", 2, 1, 1), ("cpu", 1, 4, 1),
+    ],
+)  # fmt: skip
+def test_workers_are_a_share_of_the_cores(
+    device: str, cores: int, processes: int, expected: int, monkeypatch: pytest.MonkeyPatch
+):
+    machine(monkeypatch, cores, device)
+    assert default_workers("auto", processes) == expected
+
+
+@dataclass(frozen=True)
+class FakeJob:
+    """A campaign's job that writes its number of workers."""
+
+    evaluation: "FakeEvaluation"
+    out: Path
+
+    def run(self, _: Console) -> None:
+        self.out.write_text(str(self.evaluation.machine.workers))
+
+
+@dataclass(frozen=True)
+class FakeMachine:
+    workers: int | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class FakeEvaluation:
+    machine: FakeMachine = FakeMachine()
+
+
+def test_a_campaign_on_eight_gpus_gives_each_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of 128 cores; they were two each, an eighth of one process's limit."""
+    machine(monkeypatch, 128, "cuda")
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    job = pickle.dumps(FakeJob(FakeEvaluation(), tmp_path / "workers"))
+    workers._run_logged([], job, 8, io.StringIO())
+    assert (tmp_path / "workers").read_text() == "16"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 16), (0, 0), (3, 3)])
+def test_an_evaluation_has_a_trainings_workers(
+    given: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+):
+    machine(monkeypatch, 128, "cuda")
+    asked = []
+
+    def protocol(context: registry.EvaluationContext, *_: object) -> list[Result]:
+        asked.append(context.workers)
+        return []
+
+    entry = SimpleNamespace(load=lambda: protocol, images="labels", plugin=None, shares=False)
+    monkeypatch.setitem(registry.PROTOCOLS, "knn", entry)
+    model = registry.Model("tiny", tiny_reactnet(), ViewConfig())
+    source = open_source("digits", "test")
+    request = Request("tiny", "digits", "digits", workers=given, device="cpu")
+    registry.evaluate_checkpoint(
+        "knn", request, KnnConfig(), Console(file=io.StringIO()),
+        model=model, train=source, test=source,
+    )  # fmt: skip
+    assert asked == [expected]

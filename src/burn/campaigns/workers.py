@@ -213,7 +213,7 @@ def _run_logged(plugins: Sequence[str], pickled: bytes, processes: int, file: Te
         machine = job.evaluation.machine
         workers = machine.workers
         if workers is None:
-            workers = max(1, default_workers(machine.device) // processes)
+            workers = default_workers(machine.device, processes)
         machine = replace(machine, workers=workers)
         job = replace(job, evaluation=replace(job.evaluation, machine=machine))
         job.run(Console(file=file, width=100, markup=False, highlight=False))

@@ -80,6 +80,24 @@ class Batch:
             known=known,
         )
 
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory, from which a GPU copies while it computes.
+
+        Data loaders call this if they were made with `pin_memory`.
+        """
+
+        def pin(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.pin_memory()
+
+        known = self.known
+        return replace(
+            self,
+            views=tuple(map(pin, self.views)),
+            labels=None if self.labels is None else pin(self.labels),
+            teacher_views=tuple(map(pin, self.teacher_views)),
+            known=known and Known(pin(known.values), pin(known.unknown)),
+        )
+
     def to(self, device: torch.device) -> Batch:
         """Return the batch with everything that a method computes with on a device."""
 

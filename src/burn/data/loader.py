@@ -266,6 +266,7 @@ class TrainLoader(EpochLoader):
         sampler: Yields the keys of the batches.
         workers: Number of data-loader workers.
         known_shape: Number of views and dimension of the teacher's features if there is a cache.
+        pin: Put batches into page-locked memory, for a GPU.
     """
 
     def __init__(
@@ -275,10 +276,14 @@ class TrainLoader(EpochLoader):
         sampler: EpochSampler,
         workers: int,
         known_shape: tuple[int, int] | None = None,
+        *,
+        pin: bool = False,
     ) -> None:
         views = _Views(source, transform)
         together = partial(collate, known_shape=known_shape)
-        super().__init__(sampler, views, workers, batch_sampler=sampler, collate_fn=together)
+        super().__init__(
+            sampler, views, workers, batch_sampler=sampler, collate_fn=together, pin_memory=pin
+        )
 
 
 def plain_batches(
@@ -288,6 +293,8 @@ def plain_batches(
     workers: int,
     indices: Sequence[int] | None = None,
     view: Callable[[Tensor], Tensor] | None = None,
+    *,
+    pin: bool = False,
 ) -> DataLoader[Any]:
     """Return a data loader that yields the plain views of a source once, in order.
 
@@ -298,6 +305,7 @@ def plain_batches(
         workers: Number of data-loader workers.
         indices: Positions of the images to yield; default: all.
         view: A function to use instead of `plain_view`; it must return images of one size.
+        pin: Put batches into page-locked memory, for a GPU.
     """
     chosen = range(len(source)) if indices is None else indices
     keys = [(0, int(index)) for index in chosen]
@@ -308,4 +316,5 @@ def plain_batches(
         collate_fn=collate,
         num_workers=workers,
         worker_init_fn=start_worker,
+        pin_memory=pin,
     )

@@ -330,7 +330,7 @@ class Request:
         device: where the networks run; auto is the GPU, if there is one.
         compute: number format of the backbone's arithmetic; auto is bfloat16 if the hardware
             supports it.
-        workers: number of data-loader workers.
+        workers: data-loader workers (default: by the device).
     """
 
     checkpoint: str
@@ -341,7 +341,7 @@ class Request:
     seed: int = 0
     device: Device = "auto"
     compute: Compute = "auto"
-    workers: int = 0
+    workers: int | None = None
 
     def check(self) -> None:
         """Check all values.

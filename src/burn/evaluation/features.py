@@ -59,11 +59,12 @@ def extract_features(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
     try:
         with torch.inference_mode(), autocast:
-            for batch in plain_batches(source, views, batch_size, workers, indices, view):
+            pin = device.type == "cuda"
+            for batch in plain_batches(source, views, batch_size, workers, indices, view, pin=pin):
                 if unreadable is not None:
                     unreadable.extend(batch.unreadable)
                 if batch.views:
-                    images = batch.views[0].to(device)
+                    images = batch.views[0].to(device, non_blocking=True)
                     output = pool(backbone.forward_features(images)) if pool else backbone(images)
                     values.append(output.float().cpu())
                     kept.append(batch.indices)

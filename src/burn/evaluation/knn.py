@@ -19,6 +19,7 @@ from burn.evaluation.context import EvaluationContext
 from burn.evaluation.linear_layer import right_answers, top_k
 
 _DEFAULT = KnnConfig()
+_CPU = torch.device("cpu")
 
 
 def knn_predict(
@@ -27,6 +28,7 @@ def knn_predict(
     queries: Tensor,
     num_classes: int,
     config: KnnConfig = _DEFAULT,
+    device: torch.device = _CPU,
 ) -> Tensor:
     """Score classes by the votes of the k nearest neighbours, weighted by exp(cosine / T).
 
@@ -36,17 +38,19 @@ def knn_predict(
         queries: Features to classify, (m, dimension).
         num_classes: Number of classes.
         config: k, which is reduced to n if it is larger, and the temperature T.
+        device: Where the similarities are computed.
 
     Returns:
-        Scores, (m, num_classes).
+        Scores, (m, num_classes), on the CPU.
     """
-    bank, queries = F.normalize(bank, dim=1), F.normalize(queries, dim=1)
+    bank, bank_labels = F.normalize(bank.to(device), dim=1), bank_labels.to(device)
     scores = []
-    for chunk in queries.split(1024):
+    for part in queries.split(1024):
+        chunk = F.normalize(part.to(device), dim=1)
         similarity, nearest = (chunk @ bank.T).topk(min(config.k, len(bank)), dim=1)
         votes = torch.exp((similarity - 1) / config.temperature)  # -1 is a factor of all scores
         score = votes.new_zeros(len(chunk), num_classes)
-        scores.append(score.scatter_add_(1, bank_labels[nearest], votes))
+        scores.append(score.scatter_add_(1, bank_labels[nearest], votes).cpu())
     return torch.cat(scores)
 
 
@@ -89,7 +93,10 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
     bank, queries = (plain_features(context, part, console) for part in ("train", "test"))
     assert bank.labels is not None
     assert queries.labels is not None
-    scores = knn_predict(bank.values, bank.labels, queries.values, len(bank.classes), config)
+    num_classes = len(bank.classes)
+    scores = knn_predict(
+        bank.values, bank.labels, queries.values, num_classes, config, context.device
+    )
     numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
     right = right_answers(scores, queries.labels, queries.positions, len(context.test))
     results = context.results("knn", numbers, asdict(config), began, right=right)

@@ -144,11 +144,11 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
 
         if held_out is None:
             width = s.backbone.num_features
-            probe = train_linear(batches, width, num_classes, config, s.seed, advance)
+            probe = train_linear(batches, width, num_classes, config, s.seed, advance, s.device)
             settings["lr"] = config.first_rate
         else:
             chosen = train_linear_at_best_rate(
-                batches, held_out, num_classes, config, s.seed, advance
+                batches, held_out, num_classes, config, s.seed, advance, s.device
             )
             probe = chosen.layer
             settings |= {"chosen_lr": chosen.lr, "rates": _shown_rates(chosen)}

@@ -30,6 +30,8 @@ def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
     return layer
 
 
+_CPU = torch.device("cpu")
+
 # Features (batch, dimension), labels, and positions of the images in their source.
 Rows = tuple[Tensor, Tensor, Tensor]
 Batches = Callable[[int], Iterator[Rows]]  # from an epoch to its batches
@@ -42,6 +44,7 @@ def train_linear(
     config: LinearConfig,
     seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
+    device: torch.device = _CPU,
 ) -> nn.Module:
     """Train a probe with cross-entropy.
 
@@ -54,9 +57,10 @@ def train_linear(
         config: Settings with a learning rate, not auto.
         seed: The random seed of the weights.
         on_epoch: Called after every epoch with its number.
+        device: Where the probe is trained.
 
     Returns:
-        The probe, which maps features (batch, dimension) to scores (batch, classes).
+        The probe on the CPU, which maps features (batch, dimension) to scores (batch, classes).
 
     Raises:
         UserError: Training diverged.
@@ -71,6 +75,7 @@ def train_linear(
             for parameter in hidden.parameters():
                 parameter.uniform_(-(dimension**-0.5), dimension**-0.5, generator=generator)
         probe = nn.Sequential(hidden, nn.ReLU(), layer)
+    probe.to(device)
     optimizer = torch.optim.SGD(
         probe.parameters(), lr=rate, momentum=0.9, weight_decay=config.weight_decay
     )
@@ -78,12 +83,12 @@ def train_linear(
         optimizer.param_groups[0]["lr"] = rate * config.factor(epoch)
         for features, labels, _ in batches(epoch):
             optimizer.zero_grad()
-            F.cross_entropy(probe(features), labels).backward()
+            F.cross_entropy(probe(features.to(device)), labels.to(device)).backward()
             optimizer.step()
         on_epoch(epoch)
     if not bool(torch.isfinite(layer.weight).all()):
         raise UserError(f"linear diverged at lr {rate:g}: lower --lr")
-    return probe
+    return probe.cpu()
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ def train_linear_at_best_rate(
     config: LinearConfig,
     seed: int,
     on_epoch: Callable[[int], None] = lambda _: None,
+    device: torch.device = _CPU,
 ) -> ChosenLinear:
     """Train a linear layer with the learning rate of LINEAR_RATES that is best on held-out images.
 
@@ -124,25 +130,28 @@ def train_linear_at_best_rate(
         config: Settings; the learning rate is ignored.
         seed: The random seed of the weights.
         on_epoch: Called after every epoch with its number.
+        device: Where the layers are trained; the chosen one is returned on the CPU.
 
     Raises:
         UserError: Training diverged.
     """
     assert held_out.labels is not None
     assert len(held_out.values)
-    rates = torch.tensor(LINEAR_RATES)
+    rates = torch.tensor(LINEAR_RATES, device=device)
     dimension = held_out.values.shape[1]
-    first = new_head(dimension, num_classes, seed)
+    first = new_head(dimension, num_classes, seed).to(device)
     evaluated, complete = (_Layers(first, rates, config.weight_decay) for _ in range(2))
     for epoch in range(config.epochs):
         factor = config.factor(epoch)
-        for features, labels, positions in batches(epoch):
+        for rows, classes, positions in batches(epoch):
+            # The positions stay on the CPU: to read from a GPU which rows are left would wait.
+            kept = (~torch.isin(positions, held_out.positions)).nonzero()[:, 0].to(device)
+            features, labels = rows.to(device), classes.to(device)
             complete.step(features, labels, factor)
-            kept = ~torch.isin(positions, held_out.positions)
-            if bool(kept.any()):
+            if len(kept):
                 evaluated.step(features[kept], labels[kept], factor)
         on_epoch(epoch)
-    scores = evaluated.scores(held_out.values)
+    scores = evaluated.scores(held_out.values.to(device)).cpu()
     finite = scores.isfinite().all(dim=(1, 2)).tolist()
     accuracies = [
         100 * top_k(own, held_out.labels, 1) if valid else 0.0
@@ -154,6 +163,7 @@ def train_linear_at_best_rate(
     ]
     best = max(range(len(accuracies)), key=lambda i: (accuracies[i], -losses[i]))
     complete.copy(best, first)
+    first.cpu()
     if not bool(torch.isfinite(first.weight).all()):
         raise UserError(f"linear diverged at lr {LINEAR_RATES[best]:g}: give a lower --lr")
     tried = {rate: round(value, 4) for rate, value in zip(LINEAR_RATES, accuracies, strict=True)}
@@ -195,7 +205,7 @@ class _Layers:
         scores = self._scores(features)
         # e^-60 is practically 0 but not a denormal number; those make a step four times as slow.
         error = (scores - scores.amax(dim=2, keepdim=True)).clamp_min_(-60).softmax(dim=2)
-        error[torch.arange(len(labels)), :, labels] -= 1
+        error[torch.arange(len(labels), device=labels.device), :, labels] -= 1
         error = error.view(len(features), -1) / len(labels)
         gradients = features.T @ error, error.sum(dim=0)
         parameters = (self._weight, self._bias)
@@ -246,7 +256,8 @@ def augmented_batches(
     labels = torch.from_numpy(source.labels)
     device = next(backbone.parameters()).device
     sampler = EpochSampler(len(source), batch_size, seed, drop_last=False)
-    loader = TrainLoader(source, light_views(size, seed), sampler, workers)
+    views = light_views(size, seed)
+    loader = TrainLoader(source, views, sampler, workers, pin=device.type == "cuda")
     backbone.eval()
 
     def batches(epoch: int) -> Iterator[Rows]:  # the loader counts epochs itself
@@ -257,7 +268,7 @@ def augmented_batches(
             if batch.views:
                 autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
                 with torch.no_grad(), autocast:
-                    features = backbone(batch.views[0].to(device)).float().cpu()
+                    features = backbone(batch.views[0].to(device, non_blocking=True)).float()
                 yield features, labels[batch.indices], batch.indices
 
     return batches

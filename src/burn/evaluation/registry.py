@@ -26,7 +26,8 @@ from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
 from burn.evaluation.context import EvaluationContext, Model, open_model
 from burn.evaluation.entries import PROTOCOLS
-from burn.runtime.compute import torch_device, uses_bfloat16
+from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
+from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import interrupted, sigterm_raises
 
@@ -129,7 +130,8 @@ def evaluate_checkpoint(
         announced: list[Result] = []
         try:
             given = (model, train, test)
-            return _evaluate(protocol, request, config, console, out, announced, show, given)
+            with gpu_failures_named(_smaller(config)):
+                return _evaluate(protocol, request, config, console, out, announced, show, given)
         except KeyboardInterrupt as stopped:
             kept = f"what is finished is kept in {out}; the same command resumes"
             if announced:
@@ -137,6 +139,13 @@ def evaluate_checkpoint(
             elif not out:
                 kept = "nothing is kept; give --out to keep what is finished"
             raise interrupted(f"interrupted: {kept}", stopped) from None
+
+
+def _smaller(config: Any) -> str:
+    """Say how an evaluation takes less of a GPU's memory."""
+    if (size := getattr(config, "batch_size", None)) is None:
+        return "let no other work use it, or give --device cpu"
+    return f"a batch of {size} images does not fit; give a smaller --batch-size, or --device cpu"
 
 
 def _check_results(protocol: str, results: Any) -> None:
@@ -193,7 +202,9 @@ def _evaluate(
         train,
         test,
         request.seed,
-        request.workers,
+        request.workers
+        if request.workers is not None
+        else default_workers(request.device, ranks().local_count),
         out,
         uses_bfloat16(request.compute, request.device),
         announce=announce,
@@ -208,7 +219,10 @@ def _evaluate(
             context.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
         if isinstance(source, LabeledFiles) and source.missing:
             context.notes.append(f"{source.name}: {source.missing} images it lists have no file")
-    results = PROTOCOLS[protocol].load()(context, config, console)
+    # Images of detection differ in size, so that timing algorithms for each size would not pay.
+    fixed = protocol != "detection"
+    with gpu_arithmetic(device, fixed_shapes=fixed):
+        results = PROTOCOLS[protocol].load()(context, config, console)
     if PROTOCOLS[protocol].plugin is not None:
         _check_results(protocol, results)
     if results and not announced:

@@ -81,7 +81,8 @@ def fine_tune(
     labels = torch.from_numpy(source.labels)
     sampler = EpochSampler(len(source), config.batch_size, context.seed, drop_last=False)
     transform = light_views(context.views.size, context.seed)
-    loader = TrainLoader(source, transform, sampler, context.workers)
+    pin = device.type == "cuda"
+    loader = TrainLoader(source, transform, sampler, context.workers, pin=pin)
     unreadable: set[int] = set()
     backbone.train()
     steps = 0
@@ -93,7 +94,7 @@ def fine_tune(
             if not batch.views or len(batch.indices) < 2:  # BN needs a batch
                 continue
             with torch.autocast(device.type, torch.bfloat16, enabled=context.bfloat16):
-                features = backbone(batch.views[0].to(device))
+                features = backbone(batch.views[0].to(device, non_blocking=True))
             loss = F.cross_entropy(head(features.float()), labels[batch.indices].to(device))
             if not torch.isfinite(loss):
                 return None

@@ -10,6 +10,7 @@ of them are cheap to compute again:
 
 Therefore a block saves its input and the outputs of its two convolutions, and computes the rest
 again, which takes passes over memory but no convolution. Binary weights are computed again too.
+SyncBN's statistics are exchanged inside, so that several GPUs save as little.
 tests/layers/test_block.py compares the block with its layers applied one by one.
 """
 
@@ -17,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from burn.core.types import Precision
 from burn.layers.activation import RPReLU, per_channel
-from burn.layers.byte_conv import sign_conv2d
+from burn.layers.byte_conv import float_sign_conv2d, sign_conv2d
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import hard_sign, sign_derivative, weight_scale
 
@@ -39,7 +40,7 @@ class Half:
     """
 
     convolution: BinaryConv2d
-    norm: nn.BatchNorm2d
+    norm: nn.BatchNorm2d | nn.SyncBatchNorm
     activation: RPReLU
 
     def parameters(self) -> tuple[Tensor, ...]:
@@ -59,12 +60,20 @@ class Half:
         norm = self.norm
         return (
             self.convolution.precision != Precision.FLOAT
-            and type(norm) is nn.BatchNorm2d  # SyncBatchNorm needs other processes
+            and type(norm) in (nn.BatchNorm2d, nn.SyncBatchNorm)
             and norm.training
             and norm.affine
             and norm.track_running_stats
             and norm.momentum is not None
         )
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether BN takes its statistics from the maps of several processes."""
+        if not isinstance(self.norm, nn.SyncBatchNorm):
+            return False
+        available = distributed.is_available() and distributed.is_initialized()
+        return available and distributed.get_world_size(self.norm.process_group) > 1
 
     def add_shortcut(self, z: Tensor, x: Tensor) -> Tensor:
         """Add shortcut(x) to z in place and return z; x is the input of the half."""
@@ -93,11 +102,17 @@ class Half:
             y = sign_conv2d(shifted, weight, stride, padding)
             if y is not None:
                 return y
+            signs, scale = _signs(shifted, out=shifted), weight_scale(weight)
+            return float_sign_conv2d(signs, hard_sign(weight), scale, stride, padding)
         weight = self.weight(weight, shifted.dtype)
         return F.conv2d(_signs(shifted, out=shifted), weight, stride=stride, padding=padding)
 
     def weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the weight that the convolution uses, from its parameter, without gradients."""
+        """Return the weight for the backward pass, from its parameter, without gradients.
+
+        In bfloat16 the scale is rounded, which changes the length of a gradient that goes straight
+        through signs, but nothing that the network computes.
+        """
         if self.convolution.precision == Precision.BINARY:
             weight = hard_sign(weight).mul_(weight_scale(weight))
         return weight.to(dtype)
@@ -135,16 +150,22 @@ class _Block(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, halves: tuple[Half, ...], *parameters: Tensor) -> Tensor:
         ctx.halves = halves
+        ctx.counts = []  # of each half: the values of a channel in all processes, or None
         kept = [x]
         for half, own in zip(halves, _parted(parameters, halves), strict=True):
             shift, weight, gain, bias, before, slope, after = own
             norm = half.norm
             y = half.convolve(_shifted(x, shift), weight)
             # BN's bias and RPReLU's first shift are added together, which saves a pass.
-            z, mean, inverse_std = torch.native_batch_norm(
-                y, gain, bias + before, norm.running_mean, norm.running_var,
-                True, norm.momentum, norm.eps,  # type: ignore[arg-type]
-            )  # fmt: skip
+            count = None
+            if half.synchronizes:
+                z, mean, inverse_std, count = _synchronized_norm(y, gain, bias + before, norm)
+            else:
+                z, mean, inverse_std = torch.native_batch_norm(
+                    y, gain, bias + before, norm.running_mean, norm.running_var,
+                    True, norm.momentum, norm.eps,  # type: ignore[arg-type]
+                )  # fmt: skip
+            ctx.counts.append(count)
             kept += [y, mean, inverse_std]
             x = _activated(half.add_shortcut(z, x), slope, after)
             del y, z
@@ -174,7 +195,7 @@ class _Block(torch.autograd.Function):
         found: list[Tensor | None] = []
         for i in reversed(range(len(halves))):
             grad, own = _half_backward(
-                grad, maps.pop(), kept[1 + 3 * i : 4 + 3 * i], halves[i], parts[i]
+                grad, maps.pop(), kept[1 + 3 * i : 4 + 3 * i], halves[i], parts[i], ctx.counts[i]
             )
             found = [*own, *found]
         return grad, None, *found
@@ -186,6 +207,7 @@ def _half_backward(
     kept: Sequence[Tensor],
     half: Half,
     parameters: Sequence[Tensor],
+    count: Tensor | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients of a half's input and of its parameters.
 
@@ -195,6 +217,7 @@ def _half_backward(
         kept: Output of the convolution, and its means and inverse standard deviations.
         half: The layers.
         parameters: Those of `half.parameters()`.
+        count: Number of a channel's values in all processes that share BN's statistics, or None.
     """
     (x, z), (y, mean, inverse_std) = maps, kept
     del maps
@@ -209,8 +232,14 @@ def _half_backward(
     del grad, z
     grad_y, grad_gain, grad_bias = torch.ops.aten.native_batch_norm_backward(
         grad_z, y, gain, norm.running_mean, norm.running_var, mean, inverse_std, True, norm.eps,
-        [True, True, True],
+        [count is None, True, True],
     )  # fmt: skip
+    if count is not None:
+        sums = torch.cat([grad_gain, grad_bias])
+        distributed.all_reduce(sums, group=_group(norm))
+        grad_y = _synchronized_backward(
+            grad_z, y, gain * inverse_std, mean, inverse_std, sums / count
+        )
     grad_x = half.shortcut_backward(grad_z, x)
     del grad_z
     shifted = _shifted(x, shift)
@@ -232,6 +261,81 @@ def _half_backward(
         grad_slope.to(slope.dtype),
         grad_after.to(after.dtype),
     ]
+
+
+def _group(norm: nn.Module) -> Any:
+    """Return the processes of a SyncBatchNorm; None stands for all."""
+    return cast(nn.SyncBatchNorm, norm).process_group
+
+
+def _synchronized_norm(
+    y: Tensor, gain: Tensor, bias: Tensor, norm: nn.BatchNorm2d | nn.SyncBatchNorm
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Normalize by the statistics of all processes, and update the running ones.
+
+    Python waits for no number: torch's SyncBatchNorm reads from the GPU which processes have
+    images, which here is all of them.
+
+    Args:
+        y: (batch, channels, height, width); the processes may have different numbers of images.
+        gain: BN's weight.
+        bias: BN's bias.
+        norm: The layer.
+
+    Returns:
+        The normalized map; mean and inverse standard deviation of each channel; and the number of
+        its values in all processes, a scalar on the device.
+    """
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.momentum is not None
+    if y.device.type == "cuda":
+        own_mean, own_inverse = torch.batch_norm_stats(y, norm.eps)
+        own_variance = own_inverse.square().reciprocal_().sub_(norm.eps)
+    else:
+        exact = y.to(torch.promote_types(y.dtype, torch.float32))
+        own_variance, own_mean = torch.var_mean(exact, dim=(0, 2, 3), correction=0)
+    number = own_mean.new_full((1,), y.numel() // y.shape[1])
+    own = torch.cat([own_mean, own_variance, number])
+    world = distributed.get_world_size(_group(norm))
+    shares = [torch.empty_like(own) for _ in range(world)]
+    distributed.all_gather(shares, own, group=_group(norm))
+    channels = len(own_mean)
+    means, variances, numbers = torch.stack(shares).split([channels, channels, 1], dim=1)
+    count = numbers.sum()
+    weights = numbers / count
+    mean = (weights * means).sum(dim=0)
+    variance = (weights * (variances + (means - mean).square())).sum(dim=0)
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
+    unbiased = (variance * (count / (count - 1))).to(norm.running_var.dtype)
+    norm.running_var.lerp_(unbiased, norm.momentum)
+    z = F.batch_norm(y, mean, variance, gain, bias, training=False, eps=norm.eps)
+    return z, mean, (variance + norm.eps).rsqrt(), count
+
+
+def _synchronized_backward(
+    grad_z: Tensor, y: Tensor, factor: Tensor, mean: Tensor, inverse_std: Tensor, means: Tensor
+) -> Tensor:
+    """Return the gradient of BN's input, factor · (grad_z - m_b - (y - mean) · inverse_std · m_g).
+
+    Args:
+        grad_z: Gradient of BN's output.
+        y: BN's input.
+        factor: BN's weight times `inverse_std`.
+        mean: Mean of each channel over all processes.
+        inverse_std: Inverse standard deviation, likewise.
+        means: The gradients of BN's weight, and then of its bias, as means m_g and m_b over all
+            values of a channel in all processes: (2 · channels,).
+    """
+    of_gain, of_bias = means.chunk(2)
+    slope = -factor * inverse_std * of_gain
+    offset = -factor * of_bias - slope * mean
+
+    def channel(vector: Tensor) -> Tensor:
+        return vector.view(1, -1, 1, 1)
+
+    grad = torch.addcmul(channel(offset), y, channel(slope))
+    return grad.addcmul_(grad_z, channel(factor)).to(y.dtype)
 
 
 def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,7 @@
 """Convolution of signs with signs in 8-bit integers: exact, and three times as fast as in float32.
 
+Where there are no such integers, on a GPU for instance, `float_sign_conv2d` convolves in floats.
+
 oneDNN has such convolutions for quantized networks, but torch's operators for them are not a
 documented interface. They are therefore compared once with a convolution in float, and not used
 where they are missing, where they give something else, or where the processor has no instructions
@@ -33,14 +35,42 @@ def sign_conv2d(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor 
         The convolution in the dtype of x, or of an autocast around it, where each sum is exact and
         rounded once. None for a device, dtype or processor without 8-bit convolutions.
     """
-    dtype = x.dtype
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
+    dtype = convolution_dtype(x)
     if dtype not in (torch.float32, torch.bfloat16) or x.dtype not in (dtype, torch.float32):
         return None
     if x.device.type != "cpu" or not _works():
         return None
     return _convolve(x, weight, stride, padding, dtype)
+
+
+def convolution_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which a convolution of x computes: an autocast's around it, or x's."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def float_sign_conv2d(
+    signs: Tensor, weight_signs: Tensor, scale: Tensor, stride: int, padding: int
+) -> Tensor:
+    """Return conv2d(signs, weight_signs · scale), without gradients.
+
+    In a narrower dtype than the scale's, the signs are convolved and the sums multiplied: rounded
+    to bfloat16, a scale would be off by up to 0.39 %, for a whole channel and in every sum.
+
+    Args:
+        signs: +1 and -1, (batch, channels, height, width).
+        weight_signs: +1 and -1, (out channels, channels, k, k).
+        scale: (out channels, 1, 1, 1).
+        stride: Stride in both directions.
+        padding: Zero padding in pixels on each side.
+
+    Returns:
+        The convolution in the dtype of `signs`, or of an autocast around it.
+    """
+    if convolution_dtype(signs) == scale.dtype:
+        return F.conv2d(signs, weight_signs * scale, stride=stride, padding=padding)
+    y = F.conv2d(signs, weight_signs.to(signs.dtype), stride=stride, padding=padding)
+    return y.mul_(scale.view(1, -1, 1, 1))
 
 
 def _convolve(x: Tensor, weight: Tensor, stride: int, padding: int, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
 from burn.layers.activation import RSign, per_channel, sum_channels
+from burn.layers.byte_conv import convolution_dtype, float_sign_conv2d, sign_conv2d
 from burn.layers.sign import binary_weight, hard_sign, sign_derivative
 
 _SMALL = 0.001
@@ -18,6 +19,8 @@ _SMALL = 0.001
 
 class _SignConv2d(torch.autograd.Function):
     """conv2d(sign(x + shift), weight) that saves x but no signs.
+
+    A binary weight is given as its signs times their scale.
 
     The backward pass computes x + shift again, which the gradient of the sign needs in any case,
     and the signs from it. Autograd would save x + shift and the signs, two more tensors of x's
@@ -33,16 +36,27 @@ class _SignConv2d(torch.autograd.Function):
         stride: int,
         padding: int,
         gradient: ActivationGradient,
+        binary: bool,
     ) -> Tensor:
         ctx.save_for_backward(x, shift, weight)
         ctx.stride, ctx.padding, ctx.gradient = stride, padding, gradient
         signs = hard_sign(x + per_channel(shift, x))
+        if binary and convolution_dtype(x) != weight.dtype:
+            y = (
+                None
+                if torch.compiler.is_compiling()
+                else sign_conv2d(signs, weight, stride, padding)
+            )
+            if y is not None:
+                return y
+            scale = weight[:, :1, :1, :1].abs()  # the same in the whole channel
+            return float_sign_conv2d(signs, hard_sign(weight), scale, stride, padding)
         return F.conv2d(signs, weight.to(x.dtype), stride=stride, padding=padding)
 
     @staticmethod
     def backward(
         ctx: Any, *grads: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
         x, shift, weight = ctx.saved_tensors
         (grad,) = grads  # its dtype is the one the convolution ran in (autocast may narrow it)
         need_x, need_shift, need_weight = ctx.needs_input_grad[:3]
@@ -66,7 +80,7 @@ class _SignConv2d(torch.autograd.Function):
             grad_shift = sum_channels(grad_x).to(shift.dtype)
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
-        return grad_x, grad_shift, grad_weight, None, None, None
+        return grad_x, grad_shift, grad_weight, None, None, None, None
 
 
 class BinaryConv2d(nn.Module):
@@ -129,8 +143,9 @@ class BinaryConv2d(nn.Module):
         if self.precision == Precision.FLOAT:
             shifted = x + per_channel(self.sign.shift, x)
             return F.conv2d(shifted, weight, stride=self.stride, padding=self.padding)
+        binary = self.precision == Precision.BINARY
         return _SignConv2d.apply(  # type: ignore[no-any-return]
-            x, self.sign.shift, weight, self.stride, self.padding, self.sign.gradient
+            x, self.sign.shift, weight, self.stride, self.padding, self.sign.gradient, binary
         )
 
     def extra_repr(self) -> str:

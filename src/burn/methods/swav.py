@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
+from typing import Any
 
 import torch
 from lightly.loss import SwaVLoss
@@ -47,6 +48,7 @@ class Swav(Method):
         self._normalize_prototypes()
         self._frozen: Tensor | None = None
         self.register_buffer("queue", torch.zeros(2, config.queue, config.dimension))
+        self._is_full = False  # known to be: to look at the queue of a GPU is to wait for it
         self.criterion = SwaVLoss(
             config.temperature,
             config.sinkhorn_iterations,
@@ -103,6 +105,10 @@ class Swav(Method):
         super().load_weights(weights)
         self.queue.zero_()  # its embeddings are of the previous stage's network
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._is_full = False
+
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:
         self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))
@@ -120,7 +126,8 @@ class Swav(Method):
     @torch.no_grad()
     def _queue_scores(self) -> list[Tensor] | None:
         """Score this process's part of the queue, for each large crop; None until it is full."""
-        if not self.queue[:, -1].any():
+        self._is_full = self._is_full or bool(self.queue[:, -1].any())
+        if not self._is_full:
             return None
         share = self.queue[:, dist.rank() :: dist.world_size()]
         return [self.prototypes(embeddings) for embeddings in share]

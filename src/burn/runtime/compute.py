@@ -61,10 +61,14 @@ def uses_bfloat16(compute: Compute, device: Device) -> bool:
 
 
 def default_workers(device: Device, processes: int = 1) -> int:
-    """Return the number of data-loader workers for each of `processes` that train on this machine.
+    """Return the number of data-loader workers of each process, in training and in evaluation.
 
     With GPUs, all cores load images, by at most 16 workers of a process; on a CPU half of the cores
-    do, and the other half trains.
+    do, and the other half computes.
+
+    Args:
+        device: Where the networks run.
+        processes: Number of processes that share this machine, of one job or of a campaign.
     """
     cuda = torch_device(device).type == "cuda"
     return min(16, max(1, cores() // processes)) if cuda else max(1, cores() // 2 // processes)

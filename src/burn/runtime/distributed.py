@@ -5,14 +5,16 @@ The environment says which process is which: see `burn.runtime.ranks`.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import distributed, nn
@@ -27,6 +29,8 @@ T = TypeVar("T")
 # gloo waits, it notices the end of a process at once.
 _PATIENCE = timedelta(minutes=30)
 _SILENCE = 20.0  # seconds of waiting for other processes until this one prints that it waits
+# Words of gloo's and NCCL's errors when another process has ended.
+_LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
 
 
 def _say_waiting(count: int) -> None:
@@ -155,6 +159,29 @@ class Processes:
         results: list[T] = []
         self.run_on_main(lambda: results.append(work()))
         return results[0] if self.is_main else work()
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise an error that every process finds; only the first process reports it.
+
+        Raises:
+            UserError: In the first process.
+            ReportedByMain: In all others.
+        """
+        raise UserError(message) if self.is_main else ReportedByMain(message)
+
+    @contextlib.contextmanager
+    def losses_named(self) -> Iterator[None]:
+        """Turn the error of communication with a process that has ended into UserError."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            if self.count == 1 or not _LOST.search(reason):
+                raise
+            raise UserError(
+                f"another of {self.count} processes has ended, and its own message says why, or "
+                f"the network failed ({reason})"
+            ) from error
 
     def leave(self) -> None:
         """Leave the group, without waiting for the others."""

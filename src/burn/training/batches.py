@@ -37,6 +37,7 @@ def stage_batches(
     rank: int = 0,
     count: int = 1,
     cache: FeatureCache | None = None,
+    pin: bool = False,
 ) -> EpochLoader:
     """Return the data loader of a stage, which yields one process's micro-batches.
 
@@ -49,6 +50,7 @@ def stage_batches(
         rank: Rank of this process.
         count: Number of processes that share a batch.
         cache: The cache of the teacher's features for the same seed, or None.
+        pin: Put batches into page-locked memory, for a GPU.
 
     Raises:
         UserError: There are fewer images than processes.
@@ -57,6 +59,8 @@ def stage_batches(
     views = stage_views(recipe, method, seed, cache)
     known_shape = None if cache is None else cache.known_shape
     if isinstance(source, ShardedImages):
-        return StreamLoader(source, views, batch_size, seed, rank, count, workers, known_shape)
+        return StreamLoader(
+            source, views, batch_size, seed, rank, count, workers, known_shape, pin=pin
+        )
     sampler = EpochSampler(len(source), batch_size, seed, drop_last=True, rank=rank, count=count)
-    return TrainLoader(source, views, sampler, workers, known_shape)
+    return TrainLoader(source, views, sampler, workers, known_shape, pin=pin)

@@ -154,6 +154,8 @@ class TargetMonitor:
             "target_peak": float(mean.max()),
         }
         self._reset()
+        if not math.isfinite(numbers["target_entropy"]):  # a step in it was skipped
+            return {}
         if numbers["target_entropy"] < TARGET_ALARM and self.collapsed_at is None:
             self.collapsed_at = step
         return numbers

@@ -7,13 +7,15 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.core.errors import GradientFlowError
 from burn.core.schedule import learning_rate_factor
 from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
+from burn.methods.shared.contrast import KeyQueue
+from burn.methods.shared.frozen import FrozenTarget
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.training.optim import build_optimizer
@@ -59,6 +61,10 @@ class PretrainModule(L.LightningModule):
         self.batch: Batch | None = None
         self.learned = self.learned_in_step = False
         self.terms_of_step: dict[str, Tensor] = {}
+        # DistributedDataParallel reads this; otherwise it broadcasts every buffer at every step.
+        self._ddp_params_and_buffers_to_ignore = [
+            f"method.{name}" for name in redundant_buffers(method)
+        ]
 
     @property
     def progress(self) -> float:
@@ -140,6 +146,22 @@ class PretrainModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.learned = checkpoint.get("learned", True)
+
+
+def redundant_buffers(method: Method) -> list[str]:
+    """Return names of buffers that processes need not take from the first one at every step.
+
+    They are BN's statistics, which training passes do not read and checkpoints take from the first
+    process; a frozen teacher's, which stay as they are; and a queue of keys, to which every process
+    adds the same. All are the same on every process when a stage begins or is resumed.
+    """
+    kinds = (nn.modules.batchnorm._BatchNorm, FrozenTarget, KeyQueue)
+    return [
+        f"{prefix}.{name}"
+        for prefix, module in method.named_modules()
+        if isinstance(module, kinds)
+        for name, _ in module.named_buffers()
+    ]
 
 
 class _StopsAreErrors:

@@ -52,14 +52,14 @@ class Machine:
     Attributes:
         device: where the networks run; auto is the GPU, if there is one.
         workers: data-loader workers per rank (default: by the device).
-        monitor_every: optimizer steps between two rows of metrics (default: a fiftieth of a stage,
-            at most 20).
+        monitor_every: optimizer steps per row of metrics (default: 1/50 of a stage, up to 20).
         save_every: minutes between two resume files.
         on_nonfinite: if loss or gradient is not finite: stop, or skip:N to skip up to N steps of a
             stage.
         max_bad: largest share of unreadable images, which are left out.
         profile: time the parts of a step, and print it after stages.
         compile: run the networks through torch.compile.
+        deterministic: give the same bits again on a GPU too, at a cost in speed.
         teacher_cache: folder that keeps the teacher's features of the views for later runs.
     """
 
@@ -71,6 +71,7 @@ class Machine:
     max_bad: str = "10%"
     profile: bool = False
     compile: bool = False
+    deterministic: bool = False
     teacher_cache: str | None = None
 
     @property

@@ -50,6 +50,18 @@ def check_shares(recipe: Recipe, processes: Processes) -> None:
         )
 
 
+def smaller_batch(recipe: Recipe, processes: Processes) -> str:
+    """Say how many images a device takes at once, and how to make it fewer, if they do not fit."""
+    images = recipe.batch_size // recipe.accumulate // processes.count
+    text = f"a batch per device of {images} images does not fit; "
+    if not find_method(recipe.method).accumulates:
+        return text + "give more --devices, or a smaller --batch-size"
+    parts = 2 * recipe.accumulate
+    if images % 2 or images < 4:
+        return text + "give a smaller --batch-size, or smaller views"
+    return text + f"begin again with --accumulate {parts} (it is {recipe.accumulate})"
+
+
 def check_view_size(recipe: Recipe) -> None:
     """Check that views are large enough for the backbone's strides, and that it returns vectors.
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher, load_teacher
-from burn.core.errors import Interrupted, ReportedByMain, UserError
+from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.base import Source
 from burn.data.checks import require_readable
@@ -131,7 +131,7 @@ class PreparedRun:
             UserError: In the main process.
             ReportedByMain: In all others.
         """
-        raise UserError(message) if self.processes.is_main else ReportedByMain(message)
+        self.processes.fail(message)
 
     def interrupted(self, what: str, number: int) -> Interrupted:
         """Return the exception that ends a run after a signal.

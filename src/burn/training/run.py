@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,12 @@ from burn.data.checks import require_outside
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
+from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
 from burn.training.callbacks.resume import ResumeFiles
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_shares, check_teacher, lies_in
+from burn.training.preflight import check_shares, check_teacher, lies_in, smaller_batch
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
@@ -39,9 +39,6 @@ from burn.training.start_summary import (
     start_summary,
     time_line,
 )
-
-# Words of gloo's and NCCL's errors when another process has ended.
-_LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
 
 
 def train_plan(
@@ -93,24 +90,23 @@ def train_plan(
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     processes = Processes.start(torch_device(machine.device))
     try:
-        processes.run_on_main(lambda: check_shares(plan.recipe, processes))
-        if not processes.is_main:
-            console = Console(quiet=True)
-        run = processes.run_on_main_then_all(
-            lambda: PreparedRun(plan, machine, processes, console, source, teacher)
-        )
-        require_outside(out, run.source)
-        run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
-        run.named = named or plan.recipe
-        return _train(run, out, resume=resume, overwrite=overwrite)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        if processes.count == 1 or not _LOST.search(reason):
-            raise
-        raise UserError(
-            f"another of {processes.count} processes has ended, and its own message says why, or "
-            f"the network failed ({reason})"
-        ) from error
+        with (
+            processes.losses_named(),
+            gpu_failures_named(smaller_batch(plan.recipe, processes)),
+            gpu_arithmetic(
+                processes.device, fixed_shapes=True, deterministic=machine.deterministic
+            ),
+        ):
+            processes.run_on_main(lambda: check_shares(plan.recipe, processes))
+            if not processes.is_main:
+                console = Console(quiet=True)
+            run = processes.run_on_main_then_all(
+                lambda: PreparedRun(plan, machine, processes, console, source, teacher)
+            )
+            require_outside(out, run.source)
+            run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
+            run.named = named or plan.recipe
+            return _train(run, out, resume=resume, overwrite=overwrite)
     finally:
         processes.leave()
 

@@ -24,6 +24,7 @@ from burn.data.base import Source
 from burn.methods.registry import METHODS, find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
+from burn.runtime.gpu import describe_arithmetic
 from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.callbacks.resume import difference_of_runs
 from burn.training.plan import RunPlan
@@ -84,8 +85,8 @@ def describe_machine(processes: Processes) -> dict[str, Any]:
 
     Returns:
         Among others `device`, "cpu" or the GPU's name; `cores`, the number that the process may
-        use; `threads`, the number that torch computes with; and `commit`, that of burn's source
-        when the run was started or resumed.
+        use; `threads`, the number that torch computes with; `commit`, that of burn's source
+        when the run was started or resumed; and how a GPU computes (see `burn.runtime.gpu`).
     """
     device = processes.device
     cuda = device.type == "cuda"
@@ -98,6 +99,7 @@ def describe_machine(processes: Processes) -> dict[str, Any]:
         "torch": torch.__version__,
         "burn": version("burn-ssl"),
         "commit": source_commit(),
+        **describe_arithmetic(device),
     }
 
 

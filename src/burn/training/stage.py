@@ -147,6 +147,7 @@ class Stage:
             rank=processes.rank,
             count=processes.count,
             cache=cache,
+            pin=processes.device.type == "cuda",
         )
         steps = run.steps
         assert len(loader) == steps.passes_per_epoch
@@ -164,7 +165,7 @@ class Stage:
         record = Record(self._folder, console, views)
         monitor = Monitor(every, machine.bad_share, run.source, record, processes, console)
         callbacks: list[L.Callback] = [
-            FiniteSteps(machine.skippable_steps, processes, console),
+            FiniteSteps(machine.skippable_steps, every, processes, console),
             Guard(GradientFlowGuard(method.parts())),
             monitor,
         ]

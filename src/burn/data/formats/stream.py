@@ -202,6 +202,7 @@ class StreamLoader(EpochLoader):
         world: Number of ranks.
         workers: Number of data-loader workers.
         known_shape: Number of views and dimension of the teacher's features if there is a cache.
+        pin: Put batches into page-locked memory, for a GPU.
 
     Raises:
         UserError: There are fewer images than ranks.
@@ -217,6 +218,8 @@ class StreamLoader(EpochLoader):
         world: int = 1,
         workers: int = 0,
         known_shape: tuple[int, int] | None = None,
+        *,
+        pin: bool = False,
     ) -> None:
         if len(images) < world:
             raise UserError(f"{images.name} holds {len(images)} images for {world} processes")
@@ -224,7 +227,9 @@ class StreamLoader(EpochLoader):
         order = _Order(images, batch_size, seed, rank, world)
         numbers = _Numbers(order.num_batches)
         batches = _Batches(images, transform, order, known_shape)
-        super().__init__(numbers, batches, workers, batch_size=None, sampler=numbers)
+        super().__init__(
+            numbers, batches, workers, batch_size=None, sampler=numbers, pin_memory=pin
+        )
         self._order = {"world": world, "batch_size": batch_size}
 
     def state_dict(self) -> dict[str, int]:

@@ -41,6 +41,10 @@ class Images:
     pixels: Tensor
     sizes: list[tuple[int, int]]
 
+    def pin_memory(self) -> Images:
+        """Return the images in page-locked memory; data loaders call this."""
+        return Images(self.pixels.pin_memory(), self.sizes)
+
 
 class Detector(nn.Module):
     """A detector that returns losses in training mode and detections in eval mode.

@@ -45,6 +45,7 @@ from burn.runtime.signals import StopRequest, interrupted
 
 _PICTURES = 8
 _KEEP_EVERY = 300  # seconds between two resume files
+_DIVERGED = 1000  # what processes agree on if a loss is not finite; numbers of signals are smaller
 _EMPTY = (
     torch.zeros(3, 64, 64, dtype=torch.uint8),
     torch.zeros(0, 4),
@@ -95,13 +96,14 @@ def run_detection(
     ).to(context.device)
     processes = Processes.start(context.device)
     if config.batch_size % processes.count:
-        raise UserError(
+        processes.fail(
             f"batch_size {config.batch_size} cannot be divided among {processes.count} processes"
         )
     if processes.is_main:
         out.mkdir(parents=True, exist_ok=True)
-    earlier = _trained(detector, train, context, config, processes, out, console)
-    processes.stop()
+    with processes.losses_named():
+        earlier = _trained(detector, train, context, config, processes, out, console)
+        processes.stop()
     if not processes.is_main:
         return []
     try:
@@ -180,7 +182,8 @@ def _trained(
         context.notes.append("BN used each process's own images: torch has SyncBN only on CUDA")
     resume = out / "detection-resume.pt"
     earlier = _train(detector, train, context, config, processes, resume, console)
-    if processes.is_main:
+
+    def save() -> None:
         seconds = earlier + time.perf_counter() - began
         weights = {name: t.cpu().contiguous() for name, t in detector.state_dict().items()}
         if not all(bool(torch.isfinite(t).all()) for t in weights.values()):
@@ -189,6 +192,8 @@ def _trained(
         about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
         if context.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
             resume.unlink(missing_ok=True)
+
+    processes.run_on_main(save)
     return earlier
 
 
@@ -203,7 +208,7 @@ def _train(
 ) -> float:
     """Train to the last iteration, from the resume file if there is one, and compute precise BN.
 
-    Ctrl-C and SIGTERM stop it between two iterations.
+    Ctrl-C and SIGTERM, to any of the processes, stop all of them between two iterations.
 
     Returns:
         The seconds that earlier calls spent.
@@ -235,9 +240,19 @@ def _train(
         return None
 
     stop = StopRequest()
+    stopped_by = 0  # number of the signal, on which all processes agree
+
+    def unless_stopped(batches: Iterable[Any]) -> Iterator[Any]:
+        nonlocal stopped_by
+        for batch in batches:
+            stopped_by = int(processes.all_reduce_max(stop.number))
+            if stopped_by:
+                return
+            yield _to(context.device, *batch)
+
     with progress_bar(console) as progress, stop.installed():
         bar = progress.add_task("detection", total=config.iterations, completed=done)
-        while done < config.iterations and not stop.requested:
+        while done < config.iterations and not stopped_by:
             images, targets = _to(context.device, *next(batches))
             # The samplers of anchors and regions draw from torch's global random state.
             torch.manual_seed(_step_seed(context.seed, done, processes.rank))
@@ -246,11 +261,15 @@ def _train(
             detector.train()
             _, losses = model(images, targets)
             loss = torch.stack(list(losses.values())).sum()
-            if not torch.isfinite(loss):
-                raise UserError(f"detection diverged at iteration {done}: lower --lr")
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            # All processes must decide the same at the same iteration: otherwise some wait forever
+            # for the gradients of those that have ended.
+            found = stop.number if torch.isfinite(loss) else _DIVERGED
+            stopped_by = int(processes.all_reduce_max(found))
+            if stopped_by == _DIVERGED:
+                processes.fail(f"detection diverged at iteration {done}: lower --lr")
             done += 1
             progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
             if time.perf_counter() - kept_at > _KEEP_EVERY:
@@ -259,21 +278,17 @@ def _train(
                 if processes.is_main:
                     console.print(f"iteration {done} of {config.iterations}, loss {loss:.2f}")
         unsaved = keep()
-        if config.precise_bn and not stop.requested:
+        if config.precise_bn and not stopped_by:
             progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
             chosen = itertools.islice(batches, config.precise_bn)
-            precise_batch_norm(
-                detector,
-                (_to(context.device, *b) for b in chosen if not stop.requested),
-                lambda: progress.advance(bar),
-            )
-    if stop.requested:
+            precise_batch_norm(detector, unless_stopped(chosen), lambda: progress.advance(bar))
+    if stopped_by:
         state = f"kept in {resume}; the same command resumes"
         if unsaved:
             state = f"not saved: {unsaved}"
         raise Interrupted(
             f"interrupted after {done} of {config.iterations} iterations, {state}",
-            stop.number,
+            stopped_by,
         )
     context.note_unreadable(train, unreadable)
     return earlier
@@ -433,7 +448,7 @@ def _batches(
         shares = [processes.share(batch) for batch in sampler]
         loader = QuietLoader(
             dataset, batch_sampler=shares, collate_fn=collate, num_workers=context.workers,  # type: ignore[arg-type]
-            worker_init_fn=start_worker,
+            worker_init_fn=start_worker, pin_memory=context.device.type == "cuda",
         )  # fmt: skip
         for batch, bad in loader:
             done += 1
@@ -460,8 +475,11 @@ def _pad(
 def _to(
     device: torch.device, images: Images, targets: list[dict[str, Tensor]]
 ) -> tuple[Images, list[dict[str, Tensor]]]:
-    moved = [{name: tensor.to(device) for name, tensor in target.items()} for target in targets]
-    return Images(images.pixels.to(device), images.sizes), moved
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device, non_blocking=True)
+
+    moved = [{name: move(tensor) for name, tensor in target.items()} for target in targets]
+    return Images(move(images.pixels), images.sizes), moved
 
 
 def _groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

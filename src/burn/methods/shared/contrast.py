@@ -7,6 +7,7 @@ InfoNCE in section 3.1, shuffled BN in section 3.3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -55,7 +56,7 @@ def gather(rows: Tensor) -> list[Tensor]:
     """Return the rows of every process in the order of their ranks; they may differ in number."""
     if not (distributed.is_available() and distributed.is_initialized()):
         return [rows]
-    number = torch.tensor([len(rows)], device=rows.device)
+    number = torch.tensor([len(rows)])  # on the CPU: to read it from a GPU would wait for that
     numbers = [torch.empty_like(number) for _ in range(distributed.get_world_size())]
     distributed.all_gather(numbers, number)
     lengths = [int(n) for n in numbers]
@@ -119,10 +120,20 @@ class ShuffledEncoder(nn.Module):
         # on with them.
         self.register_buffer("seed", torch.randint(2**40, ()))
         self.register_buffer("count", torch.tensor(0))
+        self._place: int | None = (
+            None  # seed + count, once they were read: a GPU must be waited for
+        )
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._place = None
 
     def next_order(self, length: int) -> Tensor:
         """Return a new permutation of 0 … length - 1 on the CPU."""
-        generator = torch.Generator().manual_seed(int(self.seed) + int(self.count))
+        if self._place is None:
+            self._place = int(self.seed) + int(self.count)
+        generator = torch.Generator().manual_seed(self._place)
+        self._place += 1
         self.count += 1
         return torch.randperm(length, generator=generator)
 

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, distributed
 
-from burn.core.errors import ReportedByMain, UserError
 from burn.runtime.distributed import Processes
+from burn.runtime.gpu import read_later
 from burn.training.module import PretrainModule
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What was found in a step, on its way from the GPU.
+
+    Attributes:
+        step: Number of the step.
+        terms: Names of the terms of the loss, whose numbers come first.
+        parts: Names of the parts, the norms of whose gradients follow.
+        learned: Whether a step before it has changed the weights.
+        numbers: Reads the numbers, of which the first is 1 if the step was skipped.
+    """
+
+    step: int
+    terms: Sequence[str]
+    parts: Sequence[str]
+    learned: bool
+    numbers: Callable[[], list[float]]
 
 
 class FiniteSteps(L.Callback):
@@ -22,17 +42,27 @@ class FiniteSteps(L.Callback):
     If one is not finite, the step is skipped, in all processes. After too many such steps it raises
     UserError with the step, the terms of the loss and the parts.
 
+    To read a number from a GPU is to wait for it, and then the GPU waits for the next step's
+    kernels. There an optimizer that can skip a step by itself is told by a tensor on the GPU, which
+    is read a step later, before a resume file is written, and at the end. At the steps that the
+    monitor measures, which wait in any case, it is read at once.
+
     Args:
         tolerated: Number of steps of the stage that may be skipped.
+        every: Optimizer steps between two measurements of the monitor.
         processes: The processes that share the run.
         console: Where a skipped step is reported.
     """
 
-    def __init__(self, tolerated: int, processes: Processes, console: Console) -> None:
-        self._tolerated, self._processes, self._console = tolerated, processes, console
+    def __init__(self, tolerated: int, every: int, processes: Processes, console: Console) -> None:
+        self._tolerated, self._every = tolerated, every
+        self._processes, self._console = processes, console
         self._skipped = 0
+        self._module: PretrainModule | None = None
+        self._checked: _Checked | None = None
 
     def state_dict(self) -> dict[str, Any]:
+        self._settle()  # before a resume file is written
         return {"skipped": self._skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -42,9 +72,16 @@ class FiniteSteps(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         assert isinstance(pl_module, PretrainModule)
-        module = pl_module
+        self._module = module = pl_module
+        self._settle()
+        own: Any = optimizer
+        own.found_inf = None
         if not module.learned_in_step:
             _drop(optimizer)  # the gradients are zero, since hardly any image was readable
+            return
+        step = trainer.global_step + 1
+        if _skips_by_itself(optimizer) and not module.is_looked_at(step, self._every):
+            own.found_inf = self._check_later(module, step)
             return
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in _parameters(optimizer) if p.grad is not None]
@@ -52,32 +89,87 @@ class FiniteSteps(L.Callback):
         finite = bool(torch.isfinite(norm + sum(module.terms_of_step.values())))
         if not self._processes.all_reduce_max(float(not finite)):
             return
-        found = self._processes.gather(_what_is_not_finite(module))
+        self._skip(module, step, _what_is_not_finite(module))
+        _drop(optimizer)
+        module.learned_in_step, module.output = False, None
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._settle()
+
+    def _check_later(self, module: PretrainModule, step: int) -> Tensor:
+        """Check a step without waiting; return 1, a scalar, if it must be skipped, else 0."""
+        terms, parts = list(module.terms_of_step), []
+        numbers = list(module.terms_of_step.values())
+        for part in module.method.parts():
+            gradients = [p.grad for p in part.module.parameters() if p.grad is not None]
+            if gradients:
+                parts.append(part.name)
+                numbers.append(torch.nn.utils.get_total_norm(gradients))
+        zero = torch.zeros((), device=module.device)  # some terms are numbers on the CPU
+        found = torch.stack([zero + number for number in numbers])
+        skipped = (~torch.isfinite(found).all()).float()
+        if self._processes.count > 1:
+            distributed.all_reduce(skipped, distributed.ReduceOp.MAX)
+        read = read_later(torch.cat([skipped.view(1), found]))
+        self._checked = _Checked(step, terms, parts, module.learned, read)
+        return skipped
+
+    def _settle(self) -> None:
+        """Read what was found in the last step, unless that was done; skip the step if necessary.
+
+        All processes find the same, so that none of them waits for another.
+        """
+        checked, module = self._checked, self._module
+        if checked is None or module is None:
+            return
+        self._checked = None
+        skipped, *numbers = checked.numbers()
+        if not skipped:
+            return
+        terms = dict(zip(checked.terms, numbers[: len(checked.terms)], strict=True))
+        norms = zip(checked.parts, numbers[len(checked.terms) :], strict=True)
+        parts = [name for name, norm in norms if not math.isfinite(norm)]
+        self._skip(module, checked.step, _not_finite(terms, parts))
+        module.learned = checked.learned
+
+    def _skip(self, module: PretrainModule, step: int, what_here: str) -> None:
+        """Report a step that is skipped, or raise UserError if it may not be.
+
+        Args:
+            module: The module.
+            step: Number of the step.
+            what_here: What is not finite in this process.
+        """
+        found = self._processes.gather(what_here)
         what = " and ".join(dict.fromkeys(text for text in found if text))
         what = what or "the gradients are too large for their norm"
-        step = trainer.global_step + 1
         self._skipped += 1
         if self._skipped > self._tolerated:
             already = f" (after {self._tolerated} such steps)" if self._tolerated else ""
-            self._raise(
+            self._processes.fail(
                 f"stopped at step {step}{already}: {what}; lower --optim.lr, check the teacher, or "
                 "skip such steps with --on-nonfinite skip:10. The step changed no weight, and the "
                 "last resume file is kept"
             )
         sound = all(_finite(buffer) for buffer in module.buffers())
         if self._processes.all_reduce_max(float(not sound)):
-            self._raise(
+            self._processes.fail(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
                 "resume from the last resume file with a lower --optim.lr"
             )
-        _drop(optimizer)
-        module.learned_in_step, module.output = False, None
         self._console.print(
             f"step {step} is skipped ({self._skipped} of {self._tolerated}): {what}", style="red"
         )
 
-    def _raise(self, message: str) -> None:
-        raise UserError(message) if self._processes.is_main else ReportedByMain(message)
+
+def _skips_by_itself(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the optimizer skips a step for which a tensor on the GPU tells it to.
+
+    LARS does not. SGD does not at its first step, which would leave its momentum undefined.
+    """
+    fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+    on_gpu = all(parameter.device.type == "cuda" for parameter in _parameters(optimizer))
+    return fused and on_gpu and bool(optimizer.state)
 
 
 def _drop(optimizer: torch.optim.Optimizer) -> None:
@@ -93,12 +185,17 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 def _what_is_not_finite(module: PretrainModule) -> str:
     """Describe the terms of the loss and the gradients that are not finite in this process."""
     terms = {name: float(total) for name, total in module.terms_of_step.items()}
-    named = [f"{name} is {total:g}" for name, total in terms.items() if not math.isfinite(total)]
     parts = [
         part.name
         for part in module.method.parts()
         if any(not _finite(p.grad) for p in part.module.parameters() if p.grad is not None)
     ]
+    return _not_finite(terms, parts)
+
+
+def _not_finite(terms: Mapping[str, float], parts: Sequence[str]) -> str:
+    """Name the terms that are not finite, and the parts whose gradients are not."""
+    named = [f"{name} is {total:g}" for name, total in terms.items() if not math.isfinite(total)]
     if parts:
         named.append(f"the gradient of {', '.join(parts)} is not finite")
     return " and ".join(named)

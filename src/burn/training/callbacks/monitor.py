@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from rich.console import Console
 
-from burn.core.errors import ReportedByMain, UserError, listed, printable
+from burn.core.errors import listed, printable
 from burn.core.types import Batch
 from burn.data.base import Source
 from burn.methods.base import Method
@@ -129,11 +129,10 @@ class Monitor(L.Callback):
         bad = self.all_unreadable()
         if len(bad) <= self._max_bad * len(self._source):
             return
-        message = (
+        self._processes.fail(
             f"stopped: {unreadable_images(self._source, bad)}; fix or remove them, or allow more "
             f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
         )
-        raise UserError(message) if self._processes.is_main else ReportedByMain(message)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any

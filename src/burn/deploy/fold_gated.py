@@ -1,0 +1,256 @@
+"""Folding of networks whose layers have gates, BNext and the expert network, for format 2.
+
+In docs/project/pack-format.md's words, a layer of such a network is a gated_convolution. Unlike
+ReActNet's, its activations have no shifts, so no constant moves from one layer into the next.
+
+- BNext. The binary convolution's BN is its multiplier and bias, the PReLU its inner slope. The
+  second BN, after the gate and the product, is scale and shift. Two layers that read the same map
+  and whose outputs are concatenated are one layer that reads the map twice, in two groups, with
+  the matrices of both gates as blocks of one.
+- Expert network. A BN with gain g and offset o comes before the sign: g · x + o ≥ 0 ⟺ x ≥ -o / g
+  for g > 0. For g < 0 it is x ≤ -o / g, and the sign of x ≥ (the next number above -o / g) is the
+  opposite one, so the weights of that channel are negated. The means of g · x + o are g times those
+  of x, plus o, which goes into the matrices that read them. The shortcuts' float convolutions have
+  weights of 8 bits, with a scale for each output channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import nn
+
+from burn.backbones.base import Backbone
+from burn.backbones.bnext import BNext, MixedLayer
+from burn.backbones.expert import ExpertLayer, ExpertNet
+from burn.core.types import Precision
+from burn.deploy.fold import affine, float64, stem
+from burn.deploy.layers import (
+    Array,
+    BranchedConvolution,
+    GatedConvolution,
+    GlobalMean,
+    Layer,
+    Matrix,
+    Side,
+)
+from burn.layers.gate import ChannelGate
+from burn.layers.sign import hard_sign
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def is_gated(backbone: Backbone) -> bool:
+    """Return whether `fold_gated` takes the backbone."""
+    return isinstance(backbone, BNext | ExpertNet)
+
+
+def precision_of(backbone: Backbone) -> Precision:
+    """Return the precision of a backbone that `fold_gated` takes."""
+    assert isinstance(backbone, BNext | ExpertNet)
+    return backbone.precision
+
+
+def fold_gated(backbone: Backbone) -> tuple[Layer, ...]:
+    """Return the layers of a network with binary weights, in the order in which they run.
+
+    The constants are float64 and not rounded.
+
+    Args:
+        backbone: A BNext or an ExpertNet of precision BINARY.
+    """
+    layers = _bnext(backbone) if isinstance(backbone, BNext) else _expert_net(backbone)
+    return (*layers, GlobalMean("pool", np.zeros(backbone.num_features)))
+
+
+def _bnext(backbone: BNext) -> list[Layer]:
+    layers: list[Layer] = [stem(backbone, backbone.stem, backbone.stem_norm)]
+    for i, block in enumerate(backbone.blocks):
+        spatial, pointwise = block.spatial, list(block.pointwise)  # type: ignore[union-attr,arg-type]
+        last = i == len(backbone.blocks) - 1
+        slope = float64(backbone.activation.weight) if last else None
+        layers.append(_mixed(f"blocks.{i}.spatial", [spatial], None))  # type: ignore[list-item]
+        layers.append(_mixed(f"blocks.{i}.pointwise", pointwise, slope))
+    return layers
+
+
+def _mixed(name: str, parts: Sequence[MixedLayer], slope: Array | None) -> GatedConvolution:
+    """Fold layers of BNext that read the same map; `slope` is that of a PReLU after them."""
+
+    def joined(values: Sequence[Array]) -> Array:
+        return np.concatenate(list(values))
+
+    convolutions = [part.convolution for part in parts]
+    affines = [affine(part.norm) for part in parts]
+    second = [affine(part.second_norm) for part in parts]
+    channels = parts[0].norm.num_features
+    scales = [_mean_sizes(one.weight[None]).reshape(-1) for one in convolutions]
+    weight = joined([_signs(one.weight) for one in convolutions])
+    first = parts[0]
+    multiplies = first.shortcut_activation is not None
+    slopes = np.ones(channels)
+    if first.shortcut_activation is not None:
+        slopes = float64(first.shortcut_activation.weight)
+    return GatedConvolution(
+        name=name,
+        stride=first.stride,
+        repeat=len(parts),
+        groups=len(parts),
+        experts=1,
+        gate="mixed",
+        product=multiplies,
+        shortcut=True,
+        weight=weight,
+        threshold=joined([-float64(one.sign.shift) for one in convolutions]),
+        multiplier=joined([g * s for (g, _), s in zip(affines, scales, strict=True)]),
+        bias=joined([offset for _, offset in affines]),
+        inner_slope=joined([float64(part.activation.weight) for part in parts]),
+        scale=joined([gain for gain, _ in second]),
+        shift=joined([offset for _, offset in second]),
+        slope=np.ones(len(parts) * channels) if slope is None else slope,
+        mix=joined([np.clip(float64(part.mix.share), 0, 1) for part in parts]),
+        gate_down=_blocks([_linear(part.gate, "squeeze") for part in parts]),
+        gate_up=_blocks([_linear(part.gate, "excite") for part in parts]),
+        shortcut_slope=slopes,
+    )
+
+
+def _expert_net(backbone: Backbone) -> list[Layer]:
+    assert isinstance(backbone, ExpertNet)
+    layers: list[Layer] = [_branches(backbone)]
+    for i, stage in enumerate(backbone.stages):
+        for j, block in enumerate(stage):  # type: ignore[arg-type,var-annotated]
+            for k, layer in enumerate(block.layers):
+                shortcut = block.shortcut if k == 0 else None
+                layers.append(_expert(f"stages.{i}.{j}.{k}", layer, shortcut))
+    return layers
+
+
+def _branches(backbone: ExpertNet) -> BranchedConvolution:
+    branches = backbone.stem
+    image = stem(backbone, branches.first[0], branches.first[1])  # type: ignore[arg-type]
+
+    def folded(part: nn.Sequential) -> tuple[Array, Array]:
+        gain, offset = affine(part[1])  # type: ignore[arg-type]
+        weight = float64(part[0].weight).transpose(0, 2, 3, 1)  # type: ignore[arg-type]
+        return weight * gain[:, None, None, None], offset
+
+    narrow, widen, last = (folded(p) for p in (branches.narrow, branches.widen, branches.last))
+    second: nn.Conv2d = branches.widen[0]  # type: ignore[assignment]
+    return BranchedConvolution(
+        name="stem",
+        stride=image.stride,
+        second_stride=second.stride[0],
+        padding=image.padding,
+        first=Matrix(image.weight, image.bias),
+        narrow=Matrix(narrow[0][:, 0, 0], narrow[1]),
+        widen=Matrix(*widen),
+        last=Matrix(last[0][:, 0, 0], last[1]),
+    )
+
+
+def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedConvolution:
+    convolution = layer.convolution
+    gain, offset = affine(layer.norm)
+    threshold, opposite = _threshold(gain, offset)
+    weight = _signs(convolution.weight.flatten(0, 1))  # (experts · out, k, k, in / groups)
+    experts, out = convolution.experts, layer.norm.num_features
+    out = convolution.weight.shape[1]
+    used = weight.shape[-1]
+    each = out // convolution.groups
+    for group in range(convolution.groups):
+        negated = opposite[group * used : (group + 1) * used]
+        rows = np.arange(experts * out) % out // each == group
+        weight[np.ix_(rows, [True] * weight.shape[1], [True] * weight.shape[2], negated)] *= -1
+    sizes = _mean_sizes(convolution.weight) * float64(convolution.scale)
+    down = _linear(layer.gate, "squeeze")
+    up = _linear(layer.gate, "excite")
+    choice = None
+    if experts > 1:
+        choice = Matrix(float64(convolution.choice.weight), float64(convolution.choice.bias))
+        choice = _behind(choice, gain, offset)
+    ones, zeros = np.ones(out), np.zeros(out)
+    sides = () if shortcut is None else _sides(shortcut)
+    return GatedConvolution(
+        name=name,
+        stride=convolution.stride,
+        repeat=1,
+        groups=convolution.groups,
+        experts=experts,
+        gate="input",
+        product=False,
+        shortcut=True,
+        weight=weight,
+        threshold=threshold,
+        multiplier=sizes.reshape(-1),
+        bias=zeros,
+        inner_slope=float64(layer.activation.weight),
+        scale=ones,
+        shift=zeros,
+        slope=ones,
+        choice=choice,
+        gate_down=_behind(down, gain, offset),
+        gate_up=up,
+        shortcut_slope=None if sides else ones,
+        sides=sides,
+    )
+
+
+def _threshold(gain: Array, offset: Array) -> tuple[Array, Array]:
+    """Return where the sign of gain · x + offset changes, and where it is the opposite one."""
+    always = np.where(offset >= 0, -_LARGEST, _LARGEST)
+    divisor = np.where(gain == 0, 1, gain)
+    turn = np.where(gain == 0, always, np.clip(-offset / divisor, -_LARGEST, _LARGEST))
+    opposite = gain < 0
+    above = np.nextafter(turn.astype(np.float32), np.float32(np.inf)).astype(np.float64)
+    return np.where(opposite, np.minimum(above, _LARGEST), turn), opposite
+
+
+def _behind(matrix: Matrix, gain: Array, offset: Array) -> Matrix:
+    """Return the matrix that gives for x what `matrix` gives for gain · x + offset."""
+    return Matrix(matrix.weight * gain, matrix.bias + matrix.weight @ offset)
+
+
+def _sides(shortcut: nn.Module) -> tuple[Side, ...]:
+    """Fold the float convolutions of a shortcut, each with BN and PReLU, behind its mean."""
+    parts = list(shortcut.children())[1:]
+    sides = []
+    for convolution, norm, activation in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        gain, offset = affine(norm)  # type: ignore[arg-type]
+        weight = float64(convolution.weight)[:, :, 0, 0] * gain[:, None]  # type: ignore[arg-type]
+        scale = np.abs(weight).max(axis=1) / 127
+        scale = np.where(scale > 0, scale, 1)
+        rounded = np.rint(weight / scale[:, None]).astype(np.int8)
+        slope = float64(activation.weight)  # type: ignore[arg-type]
+        sides.append(Side(rounded, scale, offset, slope))
+    return tuple(sides)
+
+
+def _linear(gate: ChannelGate, part: str) -> Matrix:
+    linear: nn.Linear = getattr(gate, part)
+    weight = float64(linear.weight)
+    return Matrix(weight, np.zeros(len(weight)) if linear.bias is None else float64(linear.bias))
+
+
+def _blocks(matrices: Sequence[Matrix]) -> Matrix:
+    """Return one matrix with the given ones as blocks on its diagonal."""
+    rows = sum(len(one.weight) for one in matrices)
+    weight = np.zeros((rows, sum(one.weight.shape[1] for one in matrices)))
+    row = column = 0
+    for one in matrices:
+        height, width = one.weight.shape
+        weight[row : row + height, column : column + width] = one.weight
+        row, column = row + height, column + width
+    return Matrix(weight, np.concatenate([one.bias for one in matrices]))
+
+
+def _signs(weight: nn.Parameter) -> Array:
+    """Return the signs of weights (out, in, k, k) as (out, k, k, in)."""
+    signs = hard_sign(weight.detach()).cpu().permute(0, 2, 3, 1)
+    return np.ascontiguousarray(signs.numpy())
+
+
+def _mean_sizes(weight: nn.Parameter) -> Array:
+    """Return mean |W| of weights (experts, out, in, k, k), as (experts, out)."""
+    return np.abs(float64(weight)).mean(axis=(2, 3, 4))

@@ -1,0 +1,103 @@
+"""Several GPUs: what their processes exchange, and that they do not wait for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from pretend import CUDA, on_gpu, pretended
+from test_steps import CASES
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import tiny
+from burn.backbones.base import Backbone
+from burn.backbones.config import BackboneConfig
+from burn.backbones.plan import block_plan
+from burn.backbones.reactnet import Block
+from burn.checkpoints.foreign.weights import Teacher
+from burn.core.types import Precision
+from burn.methods.burn import Burn
+from burn.methods.configs import BurnConfig
+from burn.methods.shared.contrast import gather
+from burn.runtime.distributed import Processes
+from burn.training.module import PretrainModule, redundant_buffers
+from networks import tiny_reactnet
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes, of which the other has just the same."""
+
+    def all_gather(into: list[Tensor], tensor: Tensor, group: Any = None) -> None:
+        for share in into:
+            share.copy_(tensor)
+
+    def all_reduce(tensor: Tensor, op: Any = None, group: Any = None) -> None:
+        tensor.mul_(2)
+
+    def stats(y: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        variance, mean = torch.var_mean(y.float(), dim=(0, 2, 3), correction=0)
+        return mean, (variance + eps).rsqrt()
+
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(distributed, "all_gather", all_gather)
+    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
+    monkeypatch.setattr(torch, "batch_norm_stats", stats)  # only CUDA has it
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_block_with_sync_norm_saves_its_input_and_two_maps_and_waits_for_nothing(
+    dtype: torch.dtype,
+):
+    """Besides its input; layer by layer it saved 79 % more, and waited once for each BN."""
+    block: Any = Block(*block_plan("block", 8, 16, 2), BackboneConfig(), Precision.BINARY)
+    block = nn.SyncBatchNorm.convert_sync_batchnorm(block)
+    kept: list[Tensor] = []
+    with pretended() as gpu:
+        on_gpu(block)
+        x = torch.randn(4, 8, 16, 16).to(CUDA, dtype).requires_grad_()
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
+        with hooks:
+            out = block(x)
+        out.float().square().sum().backward()
+        assert not gpu.waits
+    assert "_Block" in type(out.grad_fn).__name__
+    assert sorted(t.shape[1] for t in kept if t.numel() > 2000) == [8, 8, 16]
+
+
+@pytest.mark.usefixtures("two")
+def test_gathering_rows_waits_for_nothing():
+    with pretended() as gpu:
+        rows = gather(torch.ones(3, 2).to(CUDA))
+        assert [tuple(share.shape) for share in rows] == [(3, 2)] * 2
+        assert not gpu.waits
+
+
+def test_buffers_that_are_the_same_anyway_are_not_broadcast(tmp_path: Path):
+    """Of MoCo v2 these were the queue and the statistics of two networks, at every step."""
+    method = CASES["mocov2"].build(0, 1)
+    module = PretrainModule(method, tiny.teacher_recipe(), 10, 10, Processes(torch.device("cpu")))
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
+    )
+    try:
+        model = DistributedDataParallel(module)
+        exchanged = {id(buffer) for buffer in model.modules_buffers}
+    finally:
+        distributed.destroy_process_group()
+    sent = {name for name, buffer in module.named_buffers() if id(buffer) in exchanged}
+    assert not [name for name in sent if "running" in name or "queue" in name]
+    assert {"method.contrast.shuffle.seed", "method.contrast.shuffle.count"} <= sent
+
+
+def test_statistics_that_a_loss_reads_are_broadcast():
+    """Each process adds its own images to those of the first."""
+    teacher = CASES["burn"].build(0, 1).teacher.backbone
+    held = Teacher(cast(Backbone, teacher), None, None, {})
+    method = Burn(tiny_reactnet(), held, BurnConfig(classifier="none", standardize=True))
+    assert not [name for name in redundant_buffers(method) if "standardize" in name]
