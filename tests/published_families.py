@@ -33,7 +33,7 @@ class Holder(nn.Module):
 
 def _weight(*shape: int) -> nn.Parameter:
     """Weights of one size in every output channel, so that dividing by it is exact."""
-    sizes = 2.0 ** torch.randint(-4, 1, (*shape[:-3], 1, 1, 1))
+    sizes = 2.0 ** torch.randint(-4, 1, (shape[-4], 1, 1, 1))
     return nn.Parameter(torch.where(torch.rand(shape) < 0.5, -sizes, sizes))
 
 

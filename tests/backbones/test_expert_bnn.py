@@ -87,8 +87,12 @@ class Twin:
         winner[int(scores.argmax())] = 1
         gates = straight_through(winner, scores.softmax(dim=0))
         mixed = torch.stack([g * one for g, one in zip(gates, experts, strict=True)]).sum(dim=0)
-        scale = mixed.detach().abs().mean(dim=(1, 2, 3), keepdim=True)
+        scale = self.scale_of(name).view(-1, 1, 1, 1)
         return straight_through(sign_of(mixed) * scale, mixed.clamp(-1, 1))
+
+    def scale_of(self, name: str) -> Tensor:
+        """The mean |W| of each output channel, over all experts."""
+        return self.weights[f"{name}.weight"].detach().abs().mean(dim=(0, 2, 3, 4))
 
     def layer(self, x: Tensor, name: str, stride: int, groups: int) -> Tensor:
         z = self.norm(x, f"{name}.norm", 1e-4)
@@ -105,7 +109,7 @@ class Twin:
             if self.precision == "binary":
                 # A sum of signs may be 0, where PReLU has a kink: without the scale it is exact.
                 signs = F.conv2d(image[None].detach(), sign_of(weight.detach()), **window)
-                scale = weight.detach().abs().mean(dim=(1, 2, 3))
+                scale = self.scale_of(f"{name}.convolution")
                 y = straight_through(signs * scale[:, None, None], y)
             squeeze, excite = (
                 self.weights[f"{name}.gate.{part}.weight"] for part in ("squeeze", "excite")

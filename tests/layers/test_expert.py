@@ -23,8 +23,8 @@ def sign_of(x: Tensor) -> Tensor:
     return 2 * (x >= 0).to(x.dtype) - 1
 
 
-def binary(weight: Tensor, gradient: str) -> Tensor:
-    scale = weight.detach().abs().mean(dim=(1, 2, 3), keepdim=True)
+def binary(weight: Tensor, experts: Tensor, gradient: str) -> Tensor:
+    scale = experts.detach().abs().mean(dim=(0, 2, 3, 4)).view(-1, 1, 1, 1)
     smooth = weight.clamp(-1, 1) if gradient == "clip" else weight * scale
     return straight_through(sign_of(weight) * scale, smooth)
 
@@ -40,7 +40,7 @@ def twin(layer: ExpertConv2d, x: Tensor, p: dict[str, Tensor]) -> Tensor:
         if layer.precision == Precision.BINARY:
             mixed = sum(gates[e] * p["weight"][e] for e in range(EXPERTS))
             assert isinstance(mixed, Tensor)
-            weight = binary(mixed, layer.weight_gradient)
+            weight = binary(mixed, p["weight"], layer.weight_gradient)
         else:
             weight = p["weight"].mean(dim=0)
         if layer.precision != Precision.FLOAT:

@@ -67,11 +67,11 @@ class _Shared(torch.autograd.Function):
 class _ExpertConv2d(torch.autograd.Function):
     """Convolution of each image's signs with the binary weights that it has chosen.
 
-    With one-hot g, the weights of an image are B(V), V = Σ g_e W_e and B(V) = sign(V) · mean|V|, of
-    which only one expert's is ever computed. Their gradients follow from the gradient of B(V):
-    dL/dV is that of `binary_weight`, dL/dW_e sums g_e · dL/dV over the images, and dL/dg_e is
-    <dL/dV, W_e>, also for the experts that the image has not chosen. Images pass in parts, because
-    each has a gradient of the size of a weight.
+    With one-hot g, the weights of an image are sign(V) · c, V = Σ g_e W_e, of which only one
+    expert's are ever computed; c is the mean |W| of each output channel over all experts. The
+    gradients follow from that of sign(V) · c: dL/dV is as in `binary_weight`, dL/dW_e sums
+    g_e · dL/dV over the images, and dL/dg_e is <dL/dV, W_e>, also for the experts that the image
+    has not chosen. Images pass in parts, because each has a gradient of the size of a weight.
     """
 
     @staticmethod
@@ -92,7 +92,7 @@ class _ExpertConv2d(torch.autograd.Function):
             each = signs[chosen[part]].to(x.dtype)
             y = _convolve(hard_sign(x[part]), each, stride, padding, groups)
             # After the convolution, whose sums of signs are then exact in any order.
-            outputs.append(y * scale[chosen[part], :, None, None].to(y.dtype))
+            outputs.append(y * per_channel(scale, y))
         return torch.cat(outputs)
 
     @staticmethod
@@ -101,7 +101,7 @@ class _ExpertConv2d(torch.autograd.Function):
         (grad,) = grads
         chosen = gates.argmax(dim=1)
         scale = _scale(weight)
-        binary = hard_sign(weight) * scale[:, :, None, None, None]
+        binary = hard_sign(weight) * scale[:, None, None, None]
         passes = weight.abs() <= 1 if ctx.weight_gradient == "clip" else None
         grad_x, grad_gates = torch.empty_like(x), torch.empty_like(gates)
         grad_weight = torch.zeros_like(weight)
@@ -118,15 +118,15 @@ class _ExpertConv2d(torch.autograd.Function):
             )
             grad_x[part] = sign_derivative(x[part], ctx.activation_gradient).mul_(grad_signs)
             grad_each = grad_each.to(weight.dtype)
-            grad_each *= scale[each, :, None, None, None] if passes is None else passes[each]
+            grad_each *= scale[:, None, None, None] if passes is None else passes[each]
             grad_weight.index_add_(0, each, grad_each)
             grad_gates[part] = (grad_each.flatten(1) @ flat.T).to(gates.dtype)
         return grad_x, grad_gates, grad_weight, None, None, None, None, None
 
 
 def _scale(weight: Tensor) -> Tensor:
-    """Return the mean |W| of each expert's output channels, (experts, out channels)."""
-    return weight.abs().mean(dim=(2, 3, 4))
+    """Return the mean |W| of each output channel over all experts, (out channels,)."""
+    return weight.abs().mean(dim=(0, 2, 3, 4))
 
 
 def _parts(images: int, weight: Tensor) -> Iterator[slice]:
@@ -178,10 +178,10 @@ class ExpertConv2d(BinaryConv2d):
 
     It maps (batch, in_channels, h, w) to (batch, out_channels, ⌈h / stride⌉, ⌈w / stride⌉). A
     linear layer maps the channels' means to a score for each expert, and the largest score wins.
-    Precision BINARY convolves sign(x) with sign(W) · mean|W| of the winner; the output is
-    multiplied by a factor that is learned per output channel. (The paper has sign(W) alone, whose
-    constant the factor learns; mean|W| keeps the size of the output when float weights become
-    binary.)
+    Precision BINARY convolves sign(x) with sign(W) · mean|W|, W being the winner's and the mean
+    that over all experts; the output is multiplied by a factor that is learned per output channel.
+    (The paper has sign(W) alone, whose constant the factor learns. mean|W| keeps the size of the
+    output when float weights become binary, and is one number for all experts, as the factor is.)
 
     At other precisions there is a single weight W, the experts' mean: the paper first trains one
     expert and then copies it (section 4.1). Here the experts start as copies and all get the single
@@ -263,7 +263,7 @@ class ExpertConv2d(BinaryConv2d):
     def effective_weight(self) -> Tensor:
         """Return the weights that the convolution uses at this precision, in the experts' shape."""
         if self.precision == Precision.BINARY:
-            return hard_sign(self.weight) * _scale(self.weight)[:, :, None, None, None]
+            return hard_sign(self.weight) * _scale(self.weight)[:, None, None, None]
         return self.weight.mean(dim=0, keepdim=True).expand_as(self.weight)
 
     def extra_repr(self) -> str:

@@ -141,7 +141,9 @@ def read_family(content: Mapping[Any, Any], format: str) -> Family:
         value = value.float() if value.is_floating_point() else value
         if name.endswith("convolution.weight"):
             zeros += int((value == 0).sum())
-            value = _of_unit_mean(value)
+            # Of an output channel's weights, or those of all experts.
+            axes = (1, 2, 3) if value.ndim == 4 else (0, 2, 3, 4)
+            value = _of_unit_mean(value, axes)
         elif theirs in layout.factors:
             # A float convolution is written as an expert convolution that takes the first expert.
             value = value[0] * found[layout.factors[theirs]].float().view(-1, 1, 1, 1)
@@ -159,9 +161,9 @@ def read_family(content: Mapping[Any, Any], format: str) -> Family:
     )
 
 
-def _of_unit_mean(weight: Tensor) -> Tensor:
-    """Divide the weights of every output channel by their mean|W|, where that is not 0."""
-    scale = weight.abs().mean(dim=(-3, -2, -1), keepdim=True)
+def _of_unit_mean(weight: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Divide weights by their mean|W| over these axes, where that is not 0."""
+    scale = weight.abs().mean(dim=axes, keepdim=True)
     return weight / torch.where(scale > 0, scale, torch.ones_like(scale))
 
 
