@@ -42,7 +42,8 @@ void check_gated(const burn::Layer &layer) {
     const burn::Gated &gated = layer.gated;
     const int out = layer.out_channels, in = layer.in_channels;
     must(gated.groups >= 1 && gated.experts >= 1 && gated.experts <= 64);
-    must(in % gated.groups == 0 && out % gated.groups == 0);
+    must(gated.repeat >= 1 && gated.repeat <= 16 && gated.groups % gated.repeat == 0);
+    must(gated.repeat * in % gated.groups == 0 && out % gated.groups == 0);
     must(layer.shortcut || (!gated.product && gated.sides.empty()));
     for (const auto *vector : {&gated.inner_slope, &gated.scale, &gated.shift}) {
         check_floats(*vector, out);
@@ -93,10 +94,10 @@ void check_layer(const burn::Layer &layer) {
     check_floats(layer.weight, weights ? out * taps * in : 0);
     check_floats(layer.bias, branched ? 0 : out);
     check_floats(layer.padding, first ? 3 : 0);
-    check_floats(layer.threshold, binary ? in : 0);
+    check_floats(layer.threshold, binary ? layer.gated.repeat * in : 0);
     check_floats(layer.multiplier, binary ? layer.gated.experts * out : 0);
     check_floats(layer.slope, binary ? out : 0);
-    const int row = (in / layer.gated.groups + 7) / 8;
+    const int row = (layer.gated.repeat * in / layer.gated.groups + 7) / 8;
     must(layer.weight_bits.size() ==
          static_cast<size_t>(binary ? layer.gated.experts * out * taps * row : 0));
     must(gated || !layer.shortcut || out % in == 0);
@@ -237,8 +238,9 @@ void change_word(std::string &program, Random &random) {
         "\"kind\"", "\"name\"", "\"input\"", "\"stride\"", "\"shortcut\"", "\"relu\"",
         "\"convolution\"", "\"binary_convolution\"", "\"global_mean\"", "\"linear\"",
         "\"gated_convolution\"", "\"branched_convolution\"", "\"gate\"", "\"experts\"",
-        "\"groups\"", "\"side\"", "\"product\"", "\"none\"", "\"input\"", "\"mixed\"", "64", "65",
-        "\"features\"", "\"classes\"", "\"origin\"", "\"resize\"", "\"size\"", "\"layers\""};
+        "\"groups\"", "\"repeat\"", "\"side\"", "\"product\"", "\"none\"", "\"input\"", "\"mixed\"",
+        "64", "65", "\"features\"", "\"classes\"", "\"origin\"", "\"resize\"", "\"size\"",
+        "\"layers\""};
     const char *const separators = "{}[],: ";
     const size_t begin = program.find_first_not_of(separators, below(random, program.size() + 1));
     if (begin == std::string::npos) return;
@@ -292,7 +294,7 @@ void change_layer(std::string &program, Random &random) {
 
 // Resizes a tensor's data to what its dtype and shape need, unless that is large.
 void fit_data(Tensor &tensor) {
-    uint64_t count = tensor.dtype == "F32" ? 4 : 1;
+    uint64_t count = tensor.dtype == "F32" ? 4 : tensor.dtype == "I16" ? 2 : 1;
     for (const uint64_t length : tensor.shape) {
         if (length > 4096 || (count *= length) > 65'536) return;
     }
@@ -315,7 +317,7 @@ void change_tensor(Parts &parts, Random &random) {
             break;
         case 1: tensor.shape.push_back(lengths[below(random, std::size(lengths))]); break;
         case 2:
-            tensor.dtype = tensor.dtype == "F32" ? "U8" : tensor.dtype == "U8" ? "I8" : "F32";
+            tensor.dtype = tensor.dtype == "F32" ? "U8" : tensor.dtype == "U8" ? "I16" : "F32";
             break;
         case 3: tensor.data.resize(below(random, 100)); return;
         case 4: std::swap(tensor, parts.tensors[below(random, parts.tensors.size())]); return;

@@ -39,6 +39,7 @@ constexpr size_t max_layers = 1000;
 constexpr uint64_t max_image_size = 4096;
 constexpr uint64_t max_channels = 4096;
 constexpr uint64_t max_experts = 64;
+constexpr uint64_t max_repeat = 16;
 constexpr uint64_t max_linear_outputs = 1'000'000;
 
 [[noreturn]] void fail(const std::string &where, const std::string &what) {
@@ -118,13 +119,17 @@ class Fields {
 
 // ---- The shell: header and tensors, which every safetensors file has
 
-enum class Dtype { f32, u8, i8 };
+enum class Dtype { f32, u8, i16 };
+
+uint64_t size_of(Dtype dtype) {
+    return dtype == Dtype::f32 ? sizeof(float) : dtype == Dtype::i16 ? sizeof(int16_t) : 1;
+}
 
 const char *dtype_name(Dtype dtype) {
     switch (dtype) {
         case Dtype::f32: return "F32";
         case Dtype::u8: return "U8";
-        case Dtype::i8: return "I8";
+        case Dtype::i16: return "I16";
     }
     return "";
 }
@@ -134,8 +139,6 @@ struct Tensor {
     Shape shape;
     uint64_t begin = 0;  // counted from the first byte of data
     uint64_t end = 0;
-
-    bool is_float() const { return dtype == Dtype::f32; }
 };
 
 using Tensors = std::map<std::string, Tensor>;
@@ -171,7 +174,7 @@ Shell open_shell(const uint8_t *bytes, size_t size) {
 
 // Returns the number of bytes of a tensor, or nothing if 64 bits cannot hold it. No size is 0.
 std::optional<uint64_t> byte_count(const Tensor &tensor) {
-    uint64_t count = tensor.is_float() ? sizeof(float) : 1;
+    uint64_t count = size_of(tensor.dtype);
     for (const uint64_t length : tensor.shape) {
         if (count > std::numeric_limits<uint64_t>::max() / length) return std::nullopt;
         count *= length;
@@ -203,11 +206,11 @@ Tensor read_tensor(const Value &entry, const std::string &name, uint64_t data_si
     const auto is_named = [&](Dtype one) { return dtype == dtype_name(one); };
     if (is_named(Dtype::u8)) {
         tensor.dtype = Dtype::u8;
-    } else if (is_named(Dtype::i8) && format > 1) {
-        tensor.dtype = Dtype::i8;
+    } else if (is_named(Dtype::i16) && format > 1) {
+        tensor.dtype = Dtype::i16;
     } else if (!is_named(Dtype::f32)) {
         fields.fail("dtype", fields.need("dtype", Type::string),
-                    format > 1 ? "\"F32\", \"U8\" or \"I8\"" : "\"F32\" or \"U8\"");
+                    format > 1 ? "\"F32\", \"U8\" or \"I16\"" : "\"F32\" or \"U8\"");
     }
     tensor.shape = read_integers(fields, "shape", 4);
     if (tensor.shape.empty() || std::count(tensor.shape.begin(), tensor.shape.end(), 0u) != 0) {
@@ -251,9 +254,11 @@ void check_layout(const Tensors &tensors, uint64_t data_size, uint64_t data_posi
                                         ": the one before it ends at " + number_text(end));
         }
         const uint64_t position = data_position + tensor.begin;
-        if (tensor.is_float() && position % sizeof(float) != 0) {
-            fail(tensor_text(name),
-                 "F32 at byte " + number_text(position) + " of the file, needs a multiple of 4");
+        const uint64_t size = size_of(tensor.dtype);
+        if (position % size != 0) {
+            fail(tensor_text(name), std::string(dtype_name(tensor.dtype)) + " at byte " +
+                                        number_text(position) +
+                                        " of the file, needs a multiple of " + number_text(size));
         }
         end = tensor.end;
     }
@@ -292,11 +297,11 @@ class Data {
         return {bytes_ + tensor.begin, bytes_ + tensor.end};
     }
 
-    std::vector<int8_t> signed_bytes(const Layer &layer, const std::string &field,
-                                     const Shape &shape) {
-        const Tensor tensor = take(layer, field, Dtype::i8, shape);
-        std::vector<int8_t> values(tensor.end - tensor.begin);
-        std::memcpy(values.data(), bytes_ + tensor.begin, values.size());
+    std::vector<int16_t> integers(const Layer &layer, const std::string &field,
+                                  const Shape &shape) {
+        const Tensor tensor = take(layer, field, Dtype::i16, shape);
+        std::vector<int16_t> values((tensor.end - tensor.begin) / sizeof(int16_t));
+        std::memcpy(values.data(), bytes_ + tensor.begin, tensor.end - tensor.begin);
         return values;
     }
 
@@ -442,7 +447,9 @@ void read_convolution(Layer &layer, const Fields &fields, Data &data) {
 
 // A compute kernel sums whole bytes, so bits after the last channel would be counted.
 void check_spare_bits(const Layer &layer, uint64_t row_bytes) {
-    const unsigned used = static_cast<unsigned>(layer.in_channels / layer.gated.groups) % 8;
+    const Gated &gated = layer.gated;
+    const unsigned used =
+        static_cast<unsigned>(layer.in_channels * gated.repeat / gated.groups) % 8;
     if (used == 0) return;
     for (uint64_t last = row_bytes - 1; last < layer.weight_bits.size(); last += row_bytes) {
         if (layer.weight_bits[last] >> used == 0) continue;
@@ -512,7 +519,7 @@ std::vector<Side> read_sides(const Layer &layer, Data &data, uint64_t count) {
                                "[" + needed + ", " + std::to_string(side.in) + "]");
         }
         side.out = static_cast<int>(shape[0]);
-        side.weight = data.signed_bytes(layer, part + ".weight", shape);
+        side.weight = data.integers(layer, part + ".weight", shape);
         side.scale = data.floats(layer, part + ".scale", {shape[0]});
         side.bias = data.floats(layer, part + ".bias", {shape[0]});
         side.slope = data.floats(layer, part + ".slope", {shape[0]});
@@ -530,10 +537,11 @@ Gate gate_of(const Fields &fields) {
 }
 
 void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
-    fields.only({"kind", "name", "input", "stride", "groups", "experts", "gate", "product",
-                 "shortcut", "side"});
+    fields.only({"kind", "name", "input", "stride", "repeat", "groups", "experts", "gate",
+                 "product", "shortcut", "side"});
     Gated &gated = layer.gated;
     layer.stride = static_cast<int>(fields.integer("stride", 1, 2));
+    gated.repeat = static_cast<int>(fields.integer("repeat", 1, max_repeat));
     gated.groups = static_cast<int>(fields.integer("groups", 1, max_channels));
     gated.experts = static_cast<int>(fields.integer("experts", 1, max_experts));
     gated.gate = gate_of(fields);
@@ -544,11 +552,12 @@ void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
         fields.fail(std::string("has ") + (gated.product ? "a product" : "sides") +
                     " without a shortcut");
     }
-    if (layer.in_channels % gated.groups != 0) {
+    if (layer.in_channels * gated.repeat % gated.groups != 0 || gated.groups % gated.repeat != 0) {
         fields.fail("has " + std::to_string(gated.groups) + " groups of " +
-                    std::to_string(layer.in_channels) + " inputs, which is not a multiple");
+                    std::to_string(layer.in_channels) + " inputs repeated " +
+                    std::to_string(gated.repeat) + " times, which is not a multiple");
     }
-    const uint64_t used = unsigned_of(layer.in_channels / gated.groups);
+    const uint64_t used = unsigned_of(layer.in_channels * gated.repeat / gated.groups);
     const uint64_t row_bytes = (used + 7) / 8, experts = unsigned_of(gated.experts);
     read_kernel(layer, data, {1, 3}, row_bytes, experts);
     if (layer.out_channels % gated.groups != 0) {
@@ -561,7 +570,7 @@ void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
     const uint64_t k = unsigned_of(layer.kernel);
     layer.weight_bits = data.bytes(layer, "weight", {experts * out, k, k, row_bytes});
     check_spare_bits(layer, row_bytes);
-    layer.threshold = data.floats(layer, "threshold", {in});
+    layer.threshold = data.floats(layer, "threshold", {in * unsigned_of(gated.repeat)});
     layer.multiplier = data.floats(layer, "multiplier", {experts * out});
     layer.bias = data.floats(layer, "bias", {out});
     layer.slope = data.floats(layer, "slope", {out});

@@ -38,13 +38,13 @@ struct Matrix {
 // A 1 × 1 convolution of a gated_convolution's shortcut.
 struct Side {
     int in = 0, out = 0;
-    std::vector<int8_t> weight;  // [out][in]
+    std::vector<int16_t> weight;  // [out][in]
     std::vector<float> scale, bias, slope;
 };
 
 // What a gated_convolution has beyond a binary_convolution.
 struct Gated {
-    int groups = 1, experts = 1;
+    int repeat = 1, groups = 1, experts = 1;
     Gate gate = Gate::none;
     bool product = false;
     std::vector<float> inner_slope, scale, shift;  // [out]
@@ -74,11 +74,12 @@ struct Layer {
     bool shortcut = false;
     bool relu = false;
     std::vector<float> weight;  // convolution: [out][k][k][3]; linear: [out][in]
-    // binary_convolution: [out][k][k][⌈in / 8⌉]; gated: [experts][out][k][k][⌈in / groups / 8⌉]
+    // binary_convolution: [out][k][k][⌈in / 8⌉]; gated: [experts][out][k][k][⌈repeat · in / groups
+    // / 8⌉]
     std::vector<uint8_t> weight_bits;
     std::vector<float> bias;        // [out]
     std::vector<float> padding;     // convolution, branched: [3]
-    std::vector<float> threshold;   // binary and gated: [in]
+    std::vector<float> threshold;   // binary: [in]; gated: [repeat][in]
     std::vector<float> multiplier;  // binary and gated: [out]
     std::vector<float> slope;       // binary_convolution: [out]
     Gated gated;

@@ -200,7 +200,7 @@ Layer part_of(const Layer &layer, int expert, int group) {
     part.kind = Kind::binary_convolution;
     part.kernel = layer.kernel;
     part.stride = layer.stride;
-    part.in_channels = layer.in_channels / gated.groups;
+    part.in_channels = layer.in_channels * gated.repeat / gated.groups;
     part.out_channels = layer.out_channels / gated.groups;
     auto slice = [&](const auto &values, int begin, size_t times, size_t count) {
         const auto first = values.begin() + static_cast<ptrdiff_t>(to_size(begin) * times);
@@ -227,8 +227,12 @@ Model::Ready make_gated(const Tier &tier, const Layer &layer) {
             ready.parts.push_back(make_binary(tier, part));
         }
     }
-    ready.threshold =
-        padded(layer.threshold, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
+    ready.threshold = Aligned(to_size(gated.repeat * ready.in_pitch) * sizeof(float));
+    for (int i = 0; i < gated.repeat; ++i) {
+        float *to = ready.threshold.as<float>() + static_cast<ptrdiff_t>(i) * ready.in_pitch;
+        std::fill_n(to, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
+        std::copy_n(&layer.threshold[to_size(i * layer.in_channels)], layer.in_channels, to);
+    }
     ready.slope = padded(layer.slope, ready.out_pitch);
     ready.scale = padded(gated.scale, ready.out_pitch);
     ready.shift = padded(gated.shift, ready.out_pitch);

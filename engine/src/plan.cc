@@ -177,8 +177,9 @@ void Plan::make_maps() {
                 map.kernel = reader.kernel;
                 map.words = words_of(tier, reader.in_channels);
                 map.threshold = model_.ready(step.last + 1).threshold.as<float>();
+                map.repeat = reader.gated.repeat;
                 map.groups = reader.gated.groups;
-                map.group_channels = reader.in_channels / map.groups;
+                map.group_channels = reader.in_channels * map.repeat / map.groups;
                 map.group_words = words_of(tier, map.group_channels);
                 const size_t row = tier.operand_row(map.width, map.kernel, map.group_words);
                 map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words));
@@ -206,12 +207,13 @@ void Plan::make_scratch() {
     const auto &layers = model_.program().layers;
     const Tier &tier = model_.tier();
     size_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
-    size_t row = 0, group_values = 0, group_signs = 0;
+    size_t row = 0, group_values = 0, group_signs = 0, repeated_signs = 0;
     size_t gated = 0, input_sums = 0, pooled_sums = 0, output_sums = 0;  // whole maps
     for (size_t i = 0; i < steps_.size(); ++i) {
         const Step &step = steps_[i];
         const Map &out = maps_[i];
         grow(group_signs, to_size(out.width) * to_size(out.group_words));
+        if (out.repeat > 1) grow(repeated_signs, to_size(out.width) * to_size(out.words));
         if (step.alone && i > 0) {
             const Map &in = maps_[i - 1];
             const Layer &layer = layers[to_size(step.first)];
@@ -279,6 +281,7 @@ void Plan::make_scratch() {
         for (auto &one : scratch.vectors) one = Aligned(row ? vector * sizeof(float) : 0);
         scratch.group_values = Aligned(group_values * sizeof(float));
         scratch.group_signs = Aligned(group_signs * sizeof(uint32_t));
+        scratch.repeated_signs = Aligned(repeated_signs * sizeof(uint32_t));
         scratch.image = Aligned(image * sizeof(float));
         scratch.next_row.resize(steps_.size());
         scratch_.push_back(std::move(scratch));
@@ -309,7 +312,7 @@ size_t Plan::num_bytes() const {
     for (const auto &s : scratch_) {
         total += s.values[0].bytes() + s.values[1].bytes() + s.operands.bytes() + s.signs.bytes() +
                  s.shortcut.bytes() + s.image.bytes() + s.group_values.bytes() +
-                 s.group_signs.bytes();
+                 s.group_signs.bytes() + s.repeated_signs.bytes();
         for (int i = 0; i < 4; ++i) total += s.rows[i].bytes() + s.vectors[i].bytes();
     }
     return total;
@@ -452,9 +455,17 @@ void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *sig
         return;
     }
     uint32_t *part = scratch_[to_size(thread)].group_signs.as<uint32_t>();
+    const int each = map.groups / map.repeat;
     for (int group = 0; group < map.groups; ++group) {
-        copy_channels(signs, map.width, map.words, group * map.group_channels, map.group_channels,
-                      map.group_words, part);
+        if (group && group % each == 0) {  // the signs for the next thresholds
+            uint32_t *again = scratch_[to_size(thread)].repeated_signs.as<uint32_t>();
+            clear_padding(again, map.words, map.pitch, map.width);
+            tier.sign_row(map.row(thread, y), map.threshold + group / each * map.pitch, map.width,
+                          map.pitch, map.words, again);
+            signs = again;
+        }
+        copy_channels(signs, map.width, map.words, group % each * map.group_channels,
+                      map.group_channels, map.group_words, part);
         tier.expand(part, map.width, map.kernel, map.group_words,
                     map.operands_at(thread, row, group));
     }

@@ -19,8 +19,9 @@ struct Plan::Map {
     int kernel = 0;     // of the binary convolution that reads it; 0 if there is none
     int words = 0;      // of a pixel's signs
     const float *threshold = nullptr;  // of that convolution
-    // Each group of its channels has operands of its own, operand_group bytes apart.
-    int groups = 1, group_channels = 0, group_words = 0;
+    // Each group of its channels has operands of its own, operand_group bytes apart. A map that is
+    // read several times has as many thresholds, `pitch` apart, and groups of each.
+    int repeat = 1, groups = 1, group_channels = 0, group_words = 0;
     ptrdiff_t operand_pixel = 0, operand_row = 0, operand_group = 0;
     struct Memory {
         std::shared_ptr<Aligned> values;  // [kept_rows][width][pitch]
@@ -72,7 +73,7 @@ struct Plan::Scratch {
     Aligned shortcut;
     Aligned rows[4];     // of a gated_convolution or branched_convolution
     Aligned vectors[4];  // means and gates of a gated_convolution
-    Aligned group_values, group_signs;
+    Aligned group_values, group_signs, repeated_signs;
     Aligned image;  // rows of the image as floats
     const float *image_rows[7] = {};
     int next_image_row = 0;     // the first row that is not in `image` yet

@@ -224,6 +224,17 @@ void leaky_row(const float *row, const float *slope, int width, int channels, fl
     }
 }
 
+template <class Kernel>
+void sign_row(const float *row, const float *threshold, int width, int channels, int words,
+              uint32_t *signs) {
+    for (int x = 0; x < width; ++x, row += channels) {
+        uint16_t *to = reinterpret_cast<uint16_t *>(signs) + static_cast<ptrdiff_t>(x) * 2 * words;
+        for (int c = 0; c < channels; c += kLanes) {
+            to[c / kLanes] = Kernel::at_least(Kernel::load(row + c), Kernel::load(threshold + c));
+        }
+    }
+}
+
 template <class Kernel, bool has_shortcut, bool has_slope, bool product, bool has_signs>
 void gated_pixels(const GatedRow &r) {
     const auto zero = Kernel::all(0.0f);

@@ -134,6 +134,10 @@ struct Tier {
     // Computes y where it is at least 0, else slope · y, of pixels [width][channels].
     void (*leaky_row)(const float *row, const float *slope, int width, int channels, float *out);
 
+    // Writes signs [x][words] of a row, as BinaryRows has them, [width][channels].
+    void (*sign_row)(const float *row, const float *threshold, int width, int channels, int words,
+                     uint32_t *signs);
+
     void (*gated_row)(const GatedRow &);
     void (*dense_row)(const DenseRow &);
 

@@ -93,6 +93,7 @@ const Tier tier_avx2 = {
     mean_row<Kernel>,
     sum_row<Kernel>,
     leaky_row<Kernel>,
+    sign_row<Kernel>,
     gated_row<Kernel>,
     dense_row<Kernel>,
     to_unit,

@@ -61,6 +61,7 @@ const Tier tier_avx512_bw = {
     mean_row<Kernel>,
     sum_row<Kernel>,
     leaky_row<Kernel>,
+    sign_row<Kernel>,
     gated_row<Kernel>,
     dense_row<Kernel>,
     to_unit,

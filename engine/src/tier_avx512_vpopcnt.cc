@@ -174,6 +174,7 @@ const Tier tier_avx512_vpopcnt = {
     mean_row<Vpopcnt>,
     sum_row<Vpopcnt>,
     leaky_row<Vpopcnt>,
+    sign_row<Vpopcnt>,
     gated_row<Vpopcnt>,
     dense_row<Vpopcnt>,
     to_unit,

@@ -127,6 +127,7 @@ const Tier tier_neon = {
     mean_row<Neon>,
     sum_row<Neon>,
     leaky_row<Neon>,
+    sign_row<Neon>,
     gated_row<Neon>,
     dense_row<Neon>,
     to_unit,

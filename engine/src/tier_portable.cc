@@ -103,6 +103,7 @@ const Tier tier_portable = {
     mean_row<Portable>,
     sum_row<Portable>,
     leaky_row<Portable>,
+    sign_row<Portable>,
     gated_row<Portable>,
     dense_row<Portable>,
     to_unit,

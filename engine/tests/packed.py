@@ -17,14 +17,14 @@ class Packed:
     tensors: dict
 
     def header(self):
-        """Return the header and the data; F32 tensors come first, so that they are aligned."""
+        """Return the header and the data; larger numbers come first, so that all are aligned."""
         header: dict[str, Any] = {"__metadata__": {"bnn": json.dumps(self.program)}}
         data = b""
-        for name, array in sorted(self.tensors.items(), key=lambda item: item[1].dtype != "<f4"):
+        for name, array in sorted(self.tensors.items(), key=lambda item: -item[1].itemsize):
             begin = len(data)
             data += array.tobytes()
             header[name] = {
-                "dtype": {"f": "F32", "u": "U8", "i": "I8"}[array.dtype.kind],
+                "dtype": {"f": "F32", "u": "U8", "i": "I16"}[array.dtype.kind],
                 "shape": list(array.shape),
                 "data_offsets": [begin, len(data)],
             }
@@ -162,6 +162,7 @@ def gated(
     out,
     kernel=3,
     stride=1,
+    repeat=1,
     groups=1,
     experts=1,
     gate="mixed",
@@ -178,6 +179,7 @@ def gated(
         out: Number of outputs.
         kernel: 1 or 3.
         stride: 1 or 2.
+        repeat: How many times the inputs are read.
         groups: Groups of channels.
         experts: Number of weights.
         gate: none, input or mixed.
@@ -186,11 +188,11 @@ def gated(
         side: Outputs of the shortcut's convolutions.
         hidden: Values inside the gate.
     """
-    used = width // groups
+    used = repeat * width // groups
     bits = random.integers(0, 2, (experts * out, kernel, kernel, used))
     arrays = {
         "weight": np.packbits(bits.astype(np.uint8), axis=-1, bitorder="little"),
-        "threshold": random.normal(size=width) / 2,
+        "threshold": random.normal(size=repeat * width) / 2,
         "multiplier": random.normal(size=experts * out) / np.sqrt(kernel * kernel * used),
         "scale": random.normal(size=out),
     }
@@ -213,14 +215,14 @@ def gated(
     before = width
     for index, after in enumerate(side):
         part = f"side.{index}"
-        arrays[f"{part}.weight"] = random.integers(-127, 128, (after, before)).astype(np.int8)
-        arrays[f"{part}.scale"] = random.random(after) / 64 / np.sqrt(before)
+        arrays[f"{part}.weight"] = random.integers(-9999, 9999, (after, before)).astype("<i2")
+        arrays[f"{part}.scale"] = random.random(after) / 5_000 / np.sqrt(before)
         for name in ("bias", "slope"):
             arrays[f"{part}.{name}"] = random.normal(size=after) / 2
         before = after
     fields = {
-        **{"stride": stride, "groups": groups, "experts": experts, "gate": gate},
-        **{"product": product, "shortcut": shortcut, "side": len(side)},
+        **{"stride": stride, "repeat": repeat, "groups": groups, "experts": experts},
+        **{"gate": gate, "product": product, "shortcut": shortcut, "side": len(side)},
     }
     return out, fields, arrays
 
@@ -250,9 +252,9 @@ NETWORKS = {
         "first": (16, 3, 2),
         "blocks": (
             {"out": 16, "product": True},
-            {"out": 32, "kernel": 1},
+            {"out": 32, "kernel": 1, "repeat": 2, "groups": 2},
             {"out": 32, "stride": 2, "product": True},
-            {"out": 32, "kernel": 1},
+            {"out": 64, "kernel": 1, "repeat": 2, "groups": 2},
         ),
         "num_classes": 3,
     },
@@ -270,7 +272,7 @@ NETWORKS = {
     "mixture": {
         "first": {"out": 5, "kernel": 5, "stride": 1, "second_stride": 1, "widen": 1},
         "blocks": (
-            {"out": 15, "gate": "mixed", "hidden": 1},
+            {"out": 15, "gate": "mixed", "hidden": 1, "repeat": 3, "groups": 3},
             (15, 3, 2, True),
             {"out": 9, "groups": 3, "experts": 2, "shortcut": False, "gate": "none"},
             (9, 1, 1, True),

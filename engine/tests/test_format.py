@@ -518,10 +518,13 @@ def test_refuses_the_attacks():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (top("format", 1), "dtype 'I8' is none of F32, U8"),
+        (top("format", 1), "dtype 'I16' is none of F32, U8"),
         (field("block0", "groups", 0), "groups 0 is not an integer in 1 … 4096"),
         (field("block0", "groups", True), "groups True is not"),
-        (field("block0", "groups", 3), "3 groups of 32 inputs, which is not a multiple"),
+        (field("block0", "groups", 3), "3 groups of 32 inputs repeated 1 times, which is not"),
+        (field("block0", "repeat", 4), "2 groups of 32 inputs repeated 4 times, which is not"),
+        (field("block0", "repeat", 17), "repeat 17 is not an integer in 1 … 16"),
+        (field("block0", "repeat", 2), "tensor 'block0.weight' has shape"),
         (field("block0", "experts", 0), "experts 0 is not an integer in 1 … 64"),
         (field("block0", "experts", 65), "experts 65 is not"),
         (field("block0", "experts", 5), "192 weights are not a multiple of 5 experts"),
@@ -545,7 +548,7 @@ def test_refuses_the_attacks():
         (tensor("block0.gate.down.bias", np.zeros(4, "f4")), "has shape [4], expected [3]"),
         (tensor("block0.gate.up.weight", np.zeros((64, 4), "f4")), "expected [64, 3]"),
         (tensor("block0.scale", np.full(64, np.nan, "f4")), "is not finite"),
-        (tensor("block0.side.0.weight", np.zeros((5, 32), "u1")), "has dtype U8, expected I8"),
+        (tensor("block0.side.0.weight", np.zeros((5, 32), "u1")), "has dtype U8, expected I16"),
         (tensor("stem.narrow.weight", np.zeros((5, 7), "f4")), "expected [1 … 4096, 6]"),
         (tensor("stem.widen.weight", np.zeros((7, 5, 5, 5), "f4")), "k in 1, 3"),
         (tensor("stem.last.bias", None), "tensor 'stem.last.bias' is missing"),
@@ -557,7 +560,7 @@ def test_refuses_gates_and_branches(edit, message):
     refuses(network.to_bytes(), message)
 
 
-def test_refuses_bytes_with_signs_in_format_1():
+def test_refuses_integers_in_format_1():
     network = packed.random_network()
-    network.tensors["more"] = np.zeros(4, np.int8)
-    refuses(network.to_bytes(), "tensor 'more': dtype 'I8' is none of F32, U8")
+    network.tensors["more"] = np.zeros(4, np.int16)
+    refuses(network.to_bytes(), "tensor 'more': dtype 'I16' is none of F32, U8")

@@ -52,7 +52,7 @@ def magnitude(layer, x):
 
 def magnitude_of_gated(layer, x):
     """`magnitude` of a gated_convolution, where summands of the gate count as they change it."""
-    k, used = layer.weight.shape[1], x.shape[-1] // layer.groups
+    k, used = layer.weight.shape[1], layer.repeat * x.shape[-1] // layer.groups
     multiplier = np.abs(layer.multiplier).reshape(layer.experts, -1).max(0)
     u = multiplier * k * k * used + np.abs(layer.bias)
     u = u * np.maximum(1, np.abs(layer.inner_slope))
@@ -80,6 +80,7 @@ def uncertain(layer, x):
     """Return a mask of the pixels with a sign in their sum that rounding of x could turn."""
     if not isinstance(layer, BinaryConvolution | GatedConvolution):
         return np.zeros(1, bool)
+    x = np.tile(x, len(layer.threshold) // x.shape[-1])
     scale = np.maximum(np.abs(x), np.abs(layer.threshold))
     near = (np.abs(x - layer.threshold) <= 8 * ROUNDING * scale).any(-1, keepdims=True)
     k = layer.weight.shape[1]

@@ -82,7 +82,7 @@ def naive_gated_convolution(layer, x):
     if layer.choice is not None:
         expert = int(np.argmax(matrix(layer.choice, means)))
     u = np.zeros((-(-height // stride), -(-width // stride), out))
-    used = channels // layer.groups
+    used = layer.repeat * channels // layer.groups
     for i, j, o in np.ndindex(u.shape):
         d = 0
         for a, b, c in np.ndindex(k, k, used):
@@ -90,7 +90,7 @@ def naive_gated_convolution(layer, x):
             if 0 <= row < height and 0 <= column < width:
                 bit = layer.weight[expert * out + o, a, b, c // 8] >> (c % 8) & 1
                 read = o // (out // layer.groups) * used + c
-                s = 1 if x[row, column, read] >= layer.threshold[read] else -1
+                s = 1 if x[row, column, read % channels] >= layer.threshold[read] else -1
                 d += s if bit else -s
         multiplier = float(layer.multiplier[expert * out + o])
         u[i, j, o] = leaky(multiplier * d + layer.bias[o], layer.inner_slope[o])

@@ -22,6 +22,7 @@ MAX_HEADER_BYTES = 10_000_000
 MAX_LAYERS = 1_000
 MAX_CHANNELS = 4_096
 MAX_EXPERTS = 64
+MAX_REPEAT = 16
 MAX_OUTPUTS = 1_000_000
 MAX_IMAGE_SIDE = 4_096
 
@@ -136,13 +137,13 @@ class Side:
     """A 1×1 convolution of a shortcut.
 
     Attributes:
-        weight: int8 (outputs, inputs).
+        weight: int16 (outputs, inputs).
         scale: float32 (outputs,), by which a product is multiplied.
         bias: float32 (outputs,).
         slope: float32 (outputs,), by which negative outputs are multiplied.
     """
 
-    weight: NDArray[np.int8]
+    weight: NDArray[np.int16]
     scale: Floats
     bias: Floats
     slope: Floats
@@ -154,15 +155,16 @@ class GatedConvolution(Layer):
 
     Attributes:
         stride: 1 or 2.
+        repeat: how many times the convolution reads its inputs, with other thresholds each time.
         groups: number of groups of channels.
         experts: number of weights of which the means of the input choose one.
         gate_of: what the gate's means are of: the input, or a mix of the input and the output; or
             none, for no gate.
         product: whether the output is multiplied by the shortcut before the shortcut is added.
         shortcut: whether there is one.
-        weight: uint8 (experts · channels, k, k, ⌈inputs / groups / 8⌉), k in 1, 3, bits as in
-            `BinaryConvolution`.
-        threshold: float32 (inputs,); the sign of an input is +1 where it is at least this.
+        weight: uint8 (experts · channels, k, k, ⌈repeat · inputs / groups / 8⌉), k in 1, 3, bits as
+            in `BinaryConvolution`.
+        threshold: float32 (repeat · inputs,); the sign of an input is +1 where it is at least this.
         multiplier: float32 (experts · channels,), by which the binary sum is multiplied.
         inner_slope: float32 (channels,), by which negative values are multiplied before the gate.
         scale: float32 (channels,), by which the gated values are multiplied.
@@ -179,6 +181,7 @@ class GatedConvolution(Layer):
 
     kind: ClassVar[str] = "gated_convolution"
     stride: int
+    repeat: int
     groups: int
     experts: int
     gate_of: Gate
@@ -367,6 +370,9 @@ def _read_header(data: bytes) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
+_ITEM_BYTES = {"F32": 4, "U8": 1, "I16": 2}
+
+
 class _Entry(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
@@ -380,7 +386,7 @@ class _Tensors:
     def __init__(self, data: bytes, start: int, header: dict[str, Any], format: int) -> None:
         self._data = data
         self._start = start
-        dtypes = ("F32", "U8") if format == 1 else ("F32", "U8", "I8")
+        dtypes = ("F32", "U8") if format == 1 else ("F32", "U8", "I16")
         self._entries = {name: _parse_entry(name, value, dtypes) for name, value in header.items()}
         position = 0
         in_order = sorted(self._entries.items(), key=lambda item: item[1].begin)
@@ -390,10 +396,11 @@ class _Tensors:
                 raise ModelError(
                     f"tensor {short(name)} begins at {entry.begin}, not {position}: {problem}"
                 )
-            if entry.dtype == "F32" and (start + entry.begin) % 4:
+            size = _ITEM_BYTES[entry.dtype]
+            if (start + entry.begin) % size:
                 raise ModelError(
                     f"tensor {short(name)}: its position in the file, {start + entry.begin}, "
-                    "is not a multiple of 4"
+                    f"is not a multiple of {size}"
                 )
             position = entry.end
         if position != len(data) - start:
@@ -408,7 +415,7 @@ class _Tensors:
 
         Args:
             name: Name of the tensor.
-            dtype: "F32", "U8" or "I8".
+            dtype: "F32", "U8" or "I16".
             sizes: The sizes that each axis may have.
             expected: The same in words, for the error message.
 
@@ -425,7 +432,7 @@ class _Tensors:
             size in allowed for size, allowed in zip(entry.shape, sizes, strict=True)
         ):
             raise ModelError(f"tensor {name!r} has shape {list(entry.shape)}, expected {expected}")
-        stored = np.dtype({"F32": "<f4", "U8": "u1", "I8": "i1"}[dtype])
+        stored = np.dtype({"F32": "<f4", "U8": "u1", "I16": "<i2"}[dtype])
         count = (entry.end - entry.begin) // stored.itemsize
         array = np.frombuffer(self._data, stored, count, self._start + entry.begin)
         if dtype == "F32":
@@ -463,7 +470,7 @@ def _parse_entry(name: str, value: Any, dtypes: tuple[str, ...]) -> _Entry:
     ):
         raise ModelError(f"{where}: data_offsets {short(offsets)} are not two positions")
     begin, end = offsets
-    size = 4 if dtype == "F32" else 1
+    size = _ITEM_BYTES[dtype]
     for axis in shape:
         size *= axis
     if end - begin != size:
@@ -558,7 +565,7 @@ _FIELDS: dict[str, set[str]] = {
     "global_mean": set(),
     "linear": {"relu"},
     "gated_convolution": {
-        *("stride", "groups", "experts", "gate", "product", "shortcut", "side"),
+        *("stride", "repeat", "groups", "experts", "gate", "product", "shortcut", "side"),
     },
     "branched_convolution": {"stride", "second_stride"},
 }
@@ -719,7 +726,8 @@ def _binary_convolution(
 def _gated_convolution(
     name: str, value: dict[str, Any], where: str, inputs: int, tensors: _Tensors
 ) -> GatedConvolution:
-    for key, most in (("groups", MAX_CHANNELS), ("experts", MAX_EXPERTS)):
+    limits = {"repeat": MAX_REPEAT, "groups": MAX_CHANNELS, "experts": MAX_EXPERTS}
+    for key, most in limits.items():
         if not _is_int(value[key], 1, most):
             raise ModelError(f"{where}: {key} {short(value[key])} is not an integer in 1 … {most}")
     if not _is_int(value["side"], 0, 2):
@@ -730,10 +738,13 @@ def _gated_convolution(
     shortcut, product, side = value["shortcut"], value["product"], value["side"]
     if not shortcut and (product or side):
         raise ModelError(f"{where}: {'product' if product else 'side'} without a shortcut")
-    groups, experts = value["groups"], value["experts"]
-    if inputs % groups:
-        raise ModelError(f"{where}: {groups} groups of {inputs} inputs, which is not a multiple")
-    used = inputs // groups
+    repeat, groups, experts = value["repeat"], value["groups"], value["experts"]
+    if repeat * inputs % groups or groups % repeat:
+        raise ModelError(
+            f"{where}: {groups} groups of {inputs} inputs repeated {repeat} times, which is not a "
+            "multiple"
+        )
+    used = repeat * inputs // groups
     width = (used + 7) // 8
     weight = tensors.take(
         f"{name}.weight",
@@ -770,13 +781,14 @@ def _gated_convolution(
     return GatedConvolution(
         name=name,
         stride=value["stride"],
+        repeat=repeat,
         groups=groups,
         experts=experts,
         gate_of=cast(Gate, gate_of),
         product=product,
         shortcut=shortcut,
         weight=weight,
-        threshold=tensors.floats(f"{name}.threshold", inputs),
+        threshold=tensors.floats(f"{name}.threshold", repeat * inputs),
         multiplier=tensors.floats(f"{name}.multiplier", experts * outputs),
         choice=choice,
         gate=gate,
@@ -797,7 +809,7 @@ def _sides(name: str, count: int, inputs: int, outputs: int, tensors: _Tensors) 
         part = f"{name}.side.{index}"
         weight = tensors.take(
             f"{part}.weight",
-            "I8",
+            "I16",
             ((outputs,) if last else _CHANNELS, (before,)),
             f"[{outputs if last else _ANY_WIDTH}, {before}]",
         )

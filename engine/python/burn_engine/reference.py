@@ -111,7 +111,8 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
         expert = int(np.argmax(_times(layer.choice, means)))
     chosen = slice(expert * layer.channels, (expert + 1) * layer.channels)
     weight = layer.weight[chosen]
-    sign = np.where(x >= layer.threshold, np.float32(1), np.float32(-1))
+    read = np.tile(x, layer.repeat)
+    sign = np.where(read >= layer.threshold, np.float32(1), np.float32(-1))
     d = np.concatenate(
         [
             _binary_sums(part, signs, layer.stride)

@@ -30,7 +30,6 @@ from burn.backbones.base import Backbone
 from burn.core.types import Precision
 from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
 from burn.layers.block import Half
-from burn.layers.chain import Chain
 from burn.layers.sign import hard_sign, weight_scale
 
 
@@ -42,11 +41,11 @@ def fold(backbone: Backbone) -> tuple[Layer, ...]:
     """
     chain = backbone.chain()
     assert chain is not None
-    layers: list[Layer] = [_stem(backbone, chain)]
+    layers: list[Layer] = [stem(backbone, chain.stem, chain.stem_norm)]
     after = np.zeros(chain.stem.out_channels)
     for name, half in chain.layers:
         layers.append(_binary(name, half, after))
-        after = _float64(half.activation.after)
+        after = float64(half.activation.after)
     layers.append(GlobalMean("pool", after))
     if chain.feature_layer is not None:
         linear = chain.feature_layer
@@ -56,25 +55,26 @@ def fold(backbone: Backbone) -> tuple[Layer, ...]:
 
 def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Linear:
     """Return a Linear with float64 constants, from weight (out, in) and bias (out,)."""
-    return Linear(name, relu, _float64(weight), _float64(bias))
+    return Linear(name, relu, float64(weight), float64(bias))
 
 
-def _stem(backbone: Backbone, chain: Chain) -> Convolution:
-    gain, offset = _affine(chain.stem_norm)
+def stem(backbone: Backbone, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Convolution:
+    """Fold the convolution of the normalized images and the BN after it."""
+    gain, offset = affine(norm)
     # The network divides by its float32 buffers, where 0.229 is not exactly that of the settings.
-    mean, std = (_float64(constant).reshape(3) for constant in (backbone.mean, backbone.std))
-    weight = _float64(chain.stem.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
+    mean, std = (float64(constant).reshape(3) for constant in (backbone.mean, backbone.std))
+    weight = float64(convolution.weight).transpose(0, 2, 3, 1) / std * gain[:, None, None, None]
     bias = offset - (weight * mean).sum(axis=(1, 2, 3))
-    return Convolution("stem", chain.stem.stride[0], weight, bias, mean)
+    return Convolution("stem", convolution.stride[0], weight, bias, mean)
 
 
 def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:
     """Fold a binary layer; `after`, (in,), is the constant that the map before it lacks."""
     convolution, activation = half.convolution, half.activation
-    gain, offset = _affine(half.norm)
+    gain, offset = affine(half.norm)
     weight = convolution.weight.detach()
     if convolution.precision == Precision.BINARY:
-        gain = gain * _float64(weight_scale(weight.double())).reshape(-1)
+        gain = gain * float64(weight_scale(weight.double())).reshape(-1)
         weight = hard_sign(weight)
     repeat = len(weight) // len(after)
     return BinaryConvolution(
@@ -82,20 +82,21 @@ def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:
         stride=convolution.stride,
         shortcut=True,
         weight=weight.cpu().permute(0, 2, 3, 1).contiguous().numpy(),
-        threshold=-_float64(convolution.sign.shift) - after,
+        threshold=-float64(convolution.sign.shift) - after,
         multiplier=gain,
-        bias=offset + _float64(activation.before) + np.tile(after, repeat),
-        slope=_float64(activation.slope),
+        bias=offset + float64(activation.before) + np.tile(after, repeat),
+        slope=float64(activation.slope),
     )
 
 
-def _affine(norm: nn.BatchNorm2d) -> tuple[Array, Array]:
+def affine(norm: nn.BatchNorm2d) -> tuple[Array, Array]:
     """Return BN in eval mode as gain and offset of gain · x + offset, each (channels,)."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    gain = _float64(norm.weight) / np.sqrt(_float64(norm.running_var) + norm.eps)
-    return gain, _float64(norm.bias) - gain * _float64(norm.running_mean)
+    gain = float64(norm.weight) / np.sqrt(float64(norm.running_var) + norm.eps)
+    return gain, float64(norm.bias) - gain * float64(norm.running_mean)
 
 
-def _float64(tensor: Tensor) -> Array:
+def float64(tensor: Tensor) -> Array:
+    """Return a tensor's values as float64."""
     return tensor.detach().to("cpu", torch.float64, copy=True).numpy()

@@ -11,7 +11,8 @@ ReActNet's, its activations have no shifts, so no constant moves from one layer 
   for g > 0. For g < 0 it is x ≤ -o / g, and the sign of x ≥ (the next number above -o / g) is the
   opposite one, so the weights of that channel are negated. The means of g · x + o are g times those
   of x, plus o, which goes into the matrices that read them. The shortcuts' float convolutions have
-  weights of 8 bits, with a scale for each output channel.
+  weights of 16 bits, with a scale for each output channel: with 8 bits the features of a network
+  with random weights agree to a cosine of 0.995, because rounding turns signs behind them.
 """
 
 from __future__ import annotations
@@ -155,15 +156,15 @@ def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedC
     gain, offset = affine(layer.norm)
     threshold, opposite = _threshold(gain, offset)
     weight = _signs(convolution.weight.flatten(0, 1))  # (experts · out, k, k, in / groups)
-    experts, out = convolution.experts, layer.norm.num_features
-    out = convolution.weight.shape[1]
+    experts, out = convolution.experts, convolution.weight.shape[1]
     used = weight.shape[-1]
     each = out // convolution.groups
     for group in range(convolution.groups):
         negated = opposite[group * used : (group + 1) * used]
         rows = np.arange(experts * out) % out // each == group
         weight[np.ix_(rows, [True] * weight.shape[1], [True] * weight.shape[2], negated)] *= -1
-    sizes = _mean_sizes(convolution.weight) * float64(convolution.scale)
+    # One size for all experts, see `ExpertConv2d`.
+    sizes = _mean_sizes(convolution.weight).mean(axis=0) * float64(convolution.scale)
     down = _linear(layer.gate, "squeeze")
     up = _linear(layer.gate, "excite")
     choice = None
@@ -183,7 +184,7 @@ def _expert(name: str, layer: ExpertLayer, shortcut: nn.Module | None) -> GatedC
         shortcut=True,
         weight=weight,
         threshold=threshold,
-        multiplier=sizes.reshape(-1),
+        multiplier=np.tile(sizes, experts),
         bias=zeros,
         inner_slope=float64(layer.activation.weight),
         scale=ones,
@@ -219,9 +220,9 @@ def _sides(shortcut: nn.Module) -> tuple[Side, ...]:
     for convolution, norm, activation in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         gain, offset = affine(norm)  # type: ignore[arg-type]
         weight = float64(convolution.weight)[:, :, 0, 0] * gain[:, None]  # type: ignore[arg-type]
-        scale = np.abs(weight).max(axis=1) / 127
+        scale = np.abs(weight).max(axis=1) / 32_767
         scale = np.where(scale > 0, scale, 1)
-        rounded = np.rint(weight / scale[:, None]).astype(np.int8)
+        rounded = np.rint(weight / scale[:, None]).astype(np.int16)
         slope = float64(activation.weight)  # type: ignore[arg-type]
         sides.append(Side(rounded, scale, offset, slope))
     return tuple(sides)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -85,4 +85,84 @@ class Linear:
     bias: Array
 
 
-Layer = Convolution | BinaryConvolution | GlobalMean | Linear
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix and what is added to its products.
+
+    Attributes:
+        weight: (out, in); (out, k, k, in) for a convolution.
+        bias: (out,).
+    """
+
+    weight: Array
+    bias: Array
+
+
+@dataclass(frozen=True)
+class Side:
+    """1×1 convolution of a shortcut.
+
+    Attributes:
+        weight: (out, in), int16.
+        scale: (out,), factor of the products.
+        bias: (out,).
+        slope: (out,), slope of PReLU.
+    """
+
+    weight: Array
+    scale: Array
+    bias: Array
+    slope: Array
+
+
+@dataclass(frozen=True)
+class GatedConvolution:
+    """Binary convolution that depends on means over the map; see docs/project/pack-format.md.
+
+    The attributes are the format's fields and tensors.
+    """
+
+    name: str
+    stride: int
+    repeat: int
+    groups: int
+    experts: int
+    gate: Literal["none", "input", "mixed"]
+    product: bool
+    shortcut: bool
+    weight: Array  # ±1, (experts · out, k, k, repeat · in / groups)
+    threshold: Array
+    multiplier: Array
+    bias: Array
+    inner_slope: Array
+    scale: Array
+    shift: Array
+    slope: Array
+    choice: Matrix | None = None
+    mix: Array | None = None
+    gate_down: Matrix | None = None
+    gate_up: Matrix | None = None
+    shortcut_slope: Array | None = None
+    sides: tuple[Side, ...] = ()
+
+
+@dataclass(frozen=True)
+class BranchedConvolution:
+    """Float convolutions of images in two branches; see docs/project/pack-format.md.
+
+    The attributes are the format's fields and tensors.
+    """
+
+    name: str
+    stride: int
+    second_stride: int
+    padding: Array
+    first: Matrix
+    narrow: Matrix
+    widen: Matrix
+    last: Matrix
+
+
+Layer = (
+    Convolution | BinaryConvolution | GlobalMean | Linear | GatedConvolution | BranchedConvolution
+)

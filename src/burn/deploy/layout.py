@@ -12,12 +12,26 @@ import numpy as np
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import REACTNET
 from burn.backbones.plan import ReActNetPlan, reactnet_plan
-from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
+from burn.deploy.layers import (
+    Array,
+    BinaryConvolution,
+    BranchedConvolution,
+    Convolution,
+    GatedConvolution,
+    GlobalMean,
+    Layer,
+    Linear,
+    Matrix,
+)
 
 FORMAT = 1
+FORMAT_OF_GATES = 2  # of a program with kinds that format 1 does not have
 MOST_CHANNELS = 4096
 MOST_NAMES = 5_000_000  # characters of all classes' names, see `names_length`
 LARGEST_SIDE = 4096  # pixels, the largest size that the program's `image` may have
+
+
+ITEM_BYTES = {"F32": 4, "U8": 1, "I16": 2}
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Size of its values in bytes."""
-        return int(np.prod(self.shape)) * {"F32": 4, "U8": 1}[self.dtype]
+        return int(np.prod(self.shape)) * ITEM_BYTES[self.dtype]
 
 
 def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -47,9 +61,50 @@ def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
         names = ("threshold", "multiplier", "bias", "slope")
         kind = {"kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut}
         return kind, {name: getattr(layer, name) for name in names}
+    if isinstance(layer, GatedConvolution):
+        return _gated(layer)
+    if isinstance(layer, BranchedConvolution):
+        kind = {"kind": "branched_convolution", "stride": layer.stride}
+        matrices = {name: getattr(layer, name) for name in ("first", "narrow", "widen", "last")}
+        tensors = {"padding": layer.padding, **_of_matrices(matrices)}
+        return {**kind, "second_stride": layer.second_stride}, tensors
     if isinstance(layer, GlobalMean):
         return {"kind": "global_mean"}, {"bias": layer.bias}
     return {"kind": "linear", "relu": layer.relu}, {"weight": layer.weight, "bias": layer.bias}
+
+
+def _gated(layer: GatedConvolution) -> tuple[dict[str, Any], dict[str, Array]]:
+    names = ("stride", "repeat", "groups", "experts", "gate", "product", "shortcut")
+    fields = {name: getattr(layer, name) for name in names}
+    vectors = ("threshold", "multiplier", "bias", "inner_slope", "scale", "shift", "slope")
+    tensors = {name: getattr(layer, name) for name in vectors}
+    matrices = {"choice": layer.choice, "gate.down": layer.gate_down, "gate.up": layer.gate_up}
+    tensors |= _of_matrices(matrices)
+    for name in ("mix", "shortcut_slope"):
+        if getattr(layer, name) is not None:
+            tensors[name] = getattr(layer, name)
+    for index, side in enumerate(layer.sides):
+        for name in ("scale", "bias", "slope"):
+            tensors[f"side.{index}.{name}"] = getattr(side, name)
+    return {"kind": "gated_convolution", **fields, "side": len(layer.sides)}, tensors
+
+
+def _of_matrices(matrices: Mapping[str, Matrix | None]) -> dict[str, Array]:
+    found = {}
+    for name, matrix in matrices.items():
+        if matrix is not None:
+            found |= {f"{name}.weight": matrix.weight, f"{name}.bias": matrix.bias}
+    return found
+
+
+def integers(layer: Layer) -> dict[str, Array]:
+    """Return a layer's tensors that are not float32: weights as bits, and weights of 16 bits."""
+    if not isinstance(layer, BinaryConvolution | GatedConvolution):
+        return {}
+    found = {"weight": np.packbits(layer.weight > 0, axis=-1, bitorder="little")}
+    if isinstance(layer, GatedConvolution):
+        found |= {f"side.{i}.weight": side.weight for i, side in enumerate(layer.sides)}
+    return found
 
 
 def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
@@ -58,9 +113,12 @@ def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
     for layer in layers:
         for name, constant in parts(layer)[1].items():
             found[f"{layer.name}.{name}"] = Tensor("F32", constant.shape)
-        if isinstance(layer, BinaryConvolution):
+        if isinstance(layer, BinaryConvolution | GatedConvolution):
             *outer, channels = layer.weight.shape
             found[f"{layer.name}.weight"] = Tensor("U8", (*outer, -(-channels // 8)))
+        if isinstance(layer, GatedConvolution):
+            for index, side in enumerate(layer.sides):
+                found[f"{layer.name}.side.{index}.weight"] = Tensor("I16", side.weight.shape)
     return found
 
 
@@ -80,7 +138,8 @@ def program_of(
         image: Pixels of the short side after resizing, and of the side of the crop.
         origin: Where the network comes from, as JSON values.
     """
-    program: dict[str, Any] = {"format": FORMAT, "features": features}
+    new = any(isinstance(one, GatedConvolution | BranchedConvolution) for one in layers)
+    program: dict[str, Any] = {"format": FORMAT_OF_GATES if new else FORMAT, "features": features}
     if classes:
         program["classes"] = list(classes)
     if image[0] <= LARGEST_SIDE:
@@ -103,7 +162,8 @@ def file_bytes(program: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int
     """Return the size in bytes of the file that safetensors writes of these."""
     header: dict[str, Any] = {"__metadata__": {"bnn": json.dumps(program)}}
     end = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].dtype != "F32", item[0])):
+    in_order = sorted(tensors.items(), key=lambda item: (-ITEM_BYTES[item[1].dtype], item[0]))
+    for name, tensor in in_order:
         begin, end = end, end + tensor.nbytes
         header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (begin, end)}
     length = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())

@@ -25,8 +25,16 @@ from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
-from burn.deploy.layers import Array, BinaryConvolution, Layer
-from burn.deploy.layout import MOST_CHANNELS, MOST_NAMES, names_length, parts, program_of
+from burn.deploy.fold_gated import fold_gated, is_gated, precision_of
+from burn.deploy.layers import Array, Layer
+from burn.deploy.layout import (
+    MOST_CHANNELS,
+    MOST_NAMES,
+    integers,
+    names_length,
+    parts,
+    program_of,
+)
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
@@ -126,7 +134,7 @@ def pack_network(
     views = views_of(held)
     if classifier:
         _check_head(classifier, backbone, "the classifier")
-    layers = list(fold(backbone))
+    layers = list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
     features = layers[-1].name
     parameters = sum(p.numel() for p in backbone.parameters())
     if classifier:
@@ -166,19 +174,20 @@ def pack_network(
 def _unpackable(backbone: Backbone) -> str | None:
     """Return why the format has no place for this network, or None if it has."""
     chain = backbone.chain()
-    if chain is None:
+    if chain is None and not is_gated(backbone):
         return (
             f"it is a {backbone.config.name}, which is not a chain of binary layers as reactnet_a "
             "is; burn export writes it as ONNX"
         )
-    if problem := _unfoldable(chain):
+    if chain is not None and (problem := _unfoldable(chain)):
         return problem
-    if chain.precision == Precision.BINARY_ACTIVATIONS:
+    precision = precision_of(backbone) if chain is None else chain.precision
+    if precision == Precision.BINARY_ACTIVATIONS:
         return (
             "its weights are not binary: finish stage 2, or import it with --stage 2 if they are "
             "trained to be"
         )
-    if chain.precision == Precision.FLOAT:
+    if precision == Precision.FLOAT:
         return "its precision is float, without binary layers; burn export writes it as ONNX"
     if backbone.num_features > MOST_CHANNELS:
         return f"it has {backbone.num_features} channels; the format has {MOST_CHANNELS} at most"
@@ -217,9 +226,8 @@ def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
                     "the batch normalization there has diverged"
                 )
             tensors[f"{layer.name}.{name}"] = single
-        if isinstance(layer, BinaryConvolution):
-            bits = np.packbits(layer.weight > 0, axis=-1, bitorder="little")
-            tensors[f"{layer.name}.weight"] = bits
+        for name, constant in integers(layer).items():
+            tensors[f"{layer.name}.{name}"] = np.ascontiguousarray(constant)
     return tensors
 
 

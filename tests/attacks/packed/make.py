@@ -31,7 +31,7 @@ class Packed:
         entries, begin = {}, 0
         for name, tensor in self.tensors.items():
             end = begin + tensor.nbytes
-            dtype = {"f": "F32", "u": "U8", "i": "I8"}[tensor.dtype.kind]
+            dtype = {"f": "F32", "u": "U8", "i": "I16"}[tensor.dtype.kind]
             entries[name] = {
                 "dtype": dtype,
                 "shape": list(tensor.shape),
@@ -113,11 +113,12 @@ class Builder:
     def gated(self, name: str, out: int, **fields: Any) -> None:
         """A gated_convolution of kernel 3; fields that are not given are the simplest."""
         fields = {
-            **{"stride": 1, "groups": 1, "experts": 1, "gate": "none", "product": False},
-            **{"shortcut": False, "side": 0, **fields},
+            **{"stride": 1, "repeat": 1, "groups": 1, "experts": 1, "gate": "none"},
+            **{"product": False, "shortcut": False, "side": 0, **fields},
         }
         experts, gate, width = fields["experts"], fields["gate"], self.channels
-        tensors = {"threshold": self.floats(width), "multiplier": self.floats(experts * out)}
+        read = fields["repeat"] * width
+        tensors = {"threshold": self.floats(read), "multiplier": self.floats(experts * out)}
         for part in ("bias", "inner_slope", "scale", "shift", "slope"):
             tensors[part] = self.floats(out)
         if experts > 1:
@@ -132,11 +133,11 @@ class Builder:
             tensors["mix"] = self.floats(out)
         if fields["shortcut"] and not fields["side"]:
             tensors["shortcut_slope"] = self.floats(width)
-        tensors["weight"] = bits(self.rng, experts * out, 3, width // fields["groups"])
+        tensors["weight"] = bits(self.rng, experts * out, 3, read // fields["groups"])
         before = width
         for index in range(fields["side"]):
             after = out if index == fields["side"] - 1 else 3
-            weight = self.rng.integers(-127, 128, (after, before)).astype(np.int8)
+            weight = self.rng.integers(-9999, 9999, (after, before)).astype("<i2")
             tensors[f"side.{index}.weight"] = weight
             for part in ("scale", "bias", "slope"):
                 tensors[f"side.{index}.{part}"] = self.floats(after)
@@ -221,7 +222,7 @@ def gated() -> Packed:
     builder = Builder(5)
     builder.convolution("stem", 4, 3, 2)
     builder.gated("b.1", 4, gate="mixed", shortcut=True, product=True)
-    builder.gated("b.2", 8, gate="mixed", shortcut=True, stride=2)
+    builder.gated("b.2", 8, gate="mixed", shortcut=True, stride=2, repeat=2, groups=2)
     builder.mean("mean")
     return builder.finish("mean")
 
@@ -571,8 +572,19 @@ def gate_in_format_1() -> bytes:
 
 
 @attack
-def bytes_with_signs_in_format_1() -> bytes:
-    return changed(lambda packed: packed.tensors.update(more=np.zeros(4, np.int8)))
+def integers_in_format_1() -> bytes:
+    return changed(lambda packed: packed.tensors.update(more=np.zeros(4, np.int16)))
+
+
+@attack
+def integers_out_of_line() -> bytes:
+    packed = experts()
+    odd = {"odd": np.zeros(1, np.uint8)}
+    integers = {
+        name: packed.tensors.pop(name) for name in ("b.1.side.0.weight", "b.1.side.1.weight")
+    }
+    packed.tensors |= odd | integers
+    return packed.write()
 
 
 @attack
@@ -636,8 +648,13 @@ def groups_that_do_not_divide() -> bytes:
 
 
 @attack
+def repeat_that_does_not_divide_groups() -> bytes:
+    return changed_gate(lambda packed: packed.layer("b.2").update(repeat=3))
+
+
+@attack
 def side_of_another_width() -> bytes:
-    tensor = {"b.1.side.1.weight": np.zeros((6, 4), np.int8)}
+    tensor = {"b.1.side.1.weight": np.zeros((6, 4), np.int16)}
     return changed_gate(lambda packed: packed.tensors.update(tensor), experts)
 
 

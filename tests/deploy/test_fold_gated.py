@@ -1,0 +1,128 @@
+"""BNext and the expert network as packed files: each layer, the whole network, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save
+from samples import save as save_checkpoint
+from torch import nn
+
+import burn_engine
+from burn.backbones.base import Backbone
+from burn.backbones.bnext import BNext
+from burn.backbones.config import BackboneConfig
+from burn.backbones.expert import ExpertNet
+from burn.backbones.registry import build_backbone
+from burn.cli.main import main
+from burn.core.types import Precision
+from burn.deploy.fold_gated import fold_gated
+from burn.deploy.layers import Array
+from burn.deploy.layout import file_bytes, program_of, tensors_of
+from burn.deploy.pack import _encode, pack
+from burn_engine import reference
+from burn_engine.format import Program, parse_program
+from networks import randomize
+
+WIDTHS = {"bnext_t": 0.25, "bnext_s": 0.25, "expert_bnn": 0.125}
+SIZE = 40  # odd maps behind the strides
+
+
+def network(name: str, precision: Precision = Precision.BINARY) -> Backbone:
+    torch.manual_seed(0)
+    backbone = build_backbone(BackboneConfig(name=name, width=WIDTHS[name]), precision)
+    randomize(backbone)
+    for module in backbone.modules():  # randomize leaves these as they start
+        if isinstance(module, nn.PReLU):
+            nn.init.uniform_(module.weight, -0.5, 0.5)
+        if isinstance(module, nn.BatchNorm2d):
+            with torch.no_grad():  # signs behind a negative gain are the opposite ones
+                module.weight[::3] *= -1
+    return backbone.eval()
+
+
+def folded(backbone: Backbone) -> tuple[Program, bytes]:
+    layers = fold_gated(backbone)
+    program = program_of(layers, "pool", (), (SIZE, SIZE), {})
+    data = save(_encode(layers, "it"), metadata={"bnn": json.dumps(program)})
+    assert len(data) == file_bytes(program, tensors_of(layers))
+    assert program["format"] == 2
+    return parse_program(data), data
+
+
+def maps_of(backbone: Backbone, images: torch.Tensor) -> dict[str, Array]:
+    """The output of each packed layer, as PyTorch computes it, by the layer's name."""
+    found: dict[str, Array] = {}
+
+    def keep(name: str, module: Any, after: nn.Module | None = None) -> None:
+        def hook(_: nn.Module, __: Any, output: torch.Tensor) -> None:
+            output = output if after is None else after(output)
+            found[name] = output.permute(0, 2, 3, 1).numpy()
+
+        module.register_forward_hook(hook)
+
+    if isinstance(backbone, BNext):
+        keep("stem", backbone.stem_norm)
+        for i, block in enumerate(backbone.blocks):
+            last = backbone.activation if i == len(backbone.blocks) - 1 else None
+            keep(f"blocks.{i}.spatial", block.spatial)
+            keep(f"blocks.{i}.pointwise", block, last)
+    assert isinstance(backbone, BNext | ExpertNet)
+    if isinstance(backbone, ExpertNet):
+        keep("stem", backbone.stem)
+        for i, stage in enumerate(backbone.stages):
+            for j, block in enumerate(stage):  # type: ignore[arg-type,var-annotated]
+                keep(f"stages.{i}.{j}.2", block)
+    with torch.no_grad():
+        found["pool"] = backbone(images).numpy()
+    return found
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_every_map_is_the_networks(name: str):
+    backbone = network(name)
+    program, _ = folded(backbone)
+    images = torch.randint(0, 256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
+    expected = maps_of(backbone, images)
+    x: Any = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
+    compared = 0
+    for layer in program.layers:
+        x = reference.run_layer(layer, x)
+        if layer.name not in expected:
+            continue
+        compared += 1
+        found, wanted = x.astype(np.float64), expected[layer.name].astype(np.float64)
+        each = (found * wanted).sum() / np.linalg.norm(found) / np.linalg.norm(wanted)
+        # A sign that rounding turns changes a few values of a map, a wrong constant all of them. In
+        # the expert network a BN, which rounds, comes before every sign.
+        assert each > (0.999 if name == "expert_bnn" else 0.999999), layer.name
+        x = expected[layer.name]  # so that turned signs do not accumulate
+    assert compared == len(expected)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_the_packed_file_gives_the_networks_features(name: str, tmp_path: Path):
+    backbone = network(name)
+    packed = pack(
+        save_checkpoint(tmp_path / "n.safetensors", backbone, size=64), tmp_path / "n.bnn"
+    )
+    assert packed.cosine > 0.99
+    assert packed.ratio > 4
+    model = burn_engine.load(tmp_path / "n.bnn")
+    assert model.num_features == backbone.num_features
+
+
+@pytest.mark.parametrize("name", ["bnext_t", "expert_bnn"])
+def test_other_precisions_are_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    backbone = network(name, Precision.BINARY_ACTIVATIONS)
+    file = save_checkpoint(tmp_path / "n.safetensors", backbone, size=32)
+    assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == 2
+    assert "its weights are not binary: finish stage 2" in capsys.readouterr().err
+    assert not (tmp_path / "n.bnn").exists()
