@@ -30,6 +30,9 @@ class Holder(nn.Module):
     def __getattr__(self, name: str) -> Any:
         return super().__getattr__(name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+
 
 def _weight(*shape: int) -> nn.Parameter:
     """Weights of one size in every output channel, so that dividing by it is exact."""
@@ -46,6 +49,7 @@ def _bnext_layer(channels: int, kernel: int, stride: int, multiplies: bool) -> H
         part.register_buffer("temperature", torch.full((1,), 3e-24))
     layer.binary_conv.weight = _weight(channels, channels, kernel, kernel)
     layer.norm1, layer.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+    assert layer.norm1.running_var is not None
     layer.norm1.running_var.fill_(channels * kernel**2)  # about that of a sum of signs
     layer.activation1, layer.activation2 = nn.PReLU(channels), nn.PReLU(channels)
     layer.se = Holder()

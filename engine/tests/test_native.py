@@ -85,8 +85,8 @@ def uncertain(layer, x):
     near = (np.abs(x - layer.threshold) <= 8 * ROUNDING * scale).any(-1, keepdims=True)
     k = layer.weight.shape[1]
     if isinstance(layer, GatedConvolution):  # such a sign changes the gate, and so all pixels
-        return near.any((1, 2, 3), keepdims=True)
-    padded = reference._pad(near.astype(np.float32), k // 2, np.zeros(1, np.float32))
+        return near.reshape(len(x), -1).any(-1).reshape(-1, 1, 1, 1)
+    padded = reference._pad(np.asarray(near, np.float32), k // 2, np.zeros(1, np.float32))
     return sum(under for _, _, under in reference._taps(padded, k, layer.stride)) > 0
 
 

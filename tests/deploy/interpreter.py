@@ -70,6 +70,7 @@ def run_layer(layer: Layer, x: Array) -> tuple[Array, Array]:
     if isinstance(layer, GlobalMean):
         y = x.mean(axis=(1, 2)) + layer.bias
         return y, y
+    assert isinstance(layer, Linear)
     y = x @ layer.weight.T + layer.bias
     return y, np.maximum(y, 0) if layer.relu else y
 

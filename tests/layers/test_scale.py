@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from burn.core.types import Precision
-from burn.deploy.fold import _float64
+from burn.deploy.fold import float64
 from burn.layers import BinaryConv2d, byte_conv
 from burn.layers.activation import RPReLU
 from burn.layers.block import Half
@@ -33,7 +33,7 @@ def layer() -> BinaryConv2d:
 
 def packed(convolution: BinaryConv2d, x: Tensor) -> Tensor:
     """What the packed file computes: sums of signs, times the scale that `burn pack` takes."""
-    scale = torch.from_numpy(_float64(weight_scale(convolution.weight.double())))
+    scale = torch.from_numpy(float64(weight_scale(convolution.weight.double())))
     signs = hard_sign(x.double() + convolution.sign.shift.detach().double().view(1, -1, 1, 1))
     sums = F.conv2d(signs, hard_sign(convolution.weight.detach()).double(), padding=1)
     return sums * scale.view(1, -1, 1, 1)

@@ -14,6 +14,8 @@ from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
 from burn.evaluation import registry
 from burn.evaluation.configs import KnnConfig, Request
+from burn.evaluation.context import EvaluationContext, Model
+from burn.evaluation.entries import PROTOCOLS
 from burn.runtime import compute
 from burn.runtime.compute import default_workers, uses_bfloat16
 from networks import tiny_reactnet
@@ -99,13 +101,13 @@ def test_an_evaluation_has_a_trainings_workers(
     machine(monkeypatch, 128, "cuda")
     asked = []
 
-    def protocol(context: registry.EvaluationContext, *_: object) -> list[Result]:
+    def protocol(context: EvaluationContext, *_: object) -> list[Result]:
         asked.append(context.workers)
         return []
 
     entry = SimpleNamespace(load=lambda: protocol, images="labels", plugin=None, shares=False)
-    monkeypatch.setitem(registry.PROTOCOLS, "knn", entry)
-    model = registry.Model("tiny", tiny_reactnet(), ViewConfig())
+    monkeypatch.setitem(PROTOCOLS, "knn", entry)
+    model = Model("tiny", tiny_reactnet(), ViewConfig())
     source = open_source("digits", "test")
     request = Request("tiny", "digits", "digits", workers=given, device="cpu")
     registry.evaluate_checkpoint(

@@ -410,8 +410,7 @@ void test_program() {
     whole("program: needs to be an object", "\"format\"");
     whole("has no 'format'", "{}");
     whole("has no 'layers'", R"({"format":1})");
-    whole("format is 3, this reader knows 1 and 2: update burn-engine",
-          R"({"format":3,"new":[]})");
+    whole("format is 3, this reader knows 1 and 2: update burn-engine", R"({"format":3,"new":[]})");
     whole("'layers' is {}, needs an array", R"({"format":1,"layers":{}})");
     refused("another format's tensors", "format is 3, this reader knows 1 and 2", [](File &file) {
         replace(file.program, R"("format":1)", R"("format":3)");

@@ -89,7 +89,7 @@ def _binary(name: str, half: Half, after: Array) -> BinaryConvolution:
     )
 
 
-def affine(norm: nn.BatchNorm2d) -> tuple[Array, Array]:
+def affine(norm: nn.BatchNorm2d | nn.SyncBatchNorm) -> tuple[Array, Array]:
     """Return BN in eval mode as gain and offset of gain · x + offset, each (channels,)."""
     assert norm.running_mean is not None
     assert norm.running_var is not None

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.backbones.bnext import BNext, MixedLayer
@@ -246,12 +246,12 @@ def _blocks(matrices: Sequence[Matrix]) -> Matrix:
     return Matrix(weight, np.concatenate([one.bias for one in matrices]))
 
 
-def _signs(weight: nn.Parameter) -> Array:
+def _signs(weight: Tensor) -> Array:
     """Return the signs of weights (out, in, k, k) as (out, k, k, in)."""
     signs = hard_sign(weight.detach()).cpu().permute(0, 2, 3, 1)
     return np.ascontiguousarray(signs.numpy())
 
 
-def _mean_sizes(weight: nn.Parameter) -> Array:
+def _mean_sizes(weight: Tensor) -> Array:
     """Return mean |W| of weights (experts, out, in, k, k), as (experts, out)."""
     return np.abs(float64(weight)).mean(axis=(2, 3, 4))

@@ -150,6 +150,7 @@ def _module(layer: Layer, signs: bool) -> nn.Module:
         return _SignConvolution(layer, signs)
     if isinstance(layer, GlobalMean):
         return _Mean(layer)
+    assert isinstance(layer, Linear), "a chain has no other layers"
     return _Linear(layer)
 
 
