@@ -24,6 +24,7 @@ from burn.core.types import Precision
 from burn.deploy.fold_gated import fold_gated
 from burn.deploy.layers import Array
 from burn.deploy.layout import file_bytes, program_of, tensors_of
+from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import _encode, pack
 from burn_engine import reference
 from burn_engine.format import Program, parse_program
@@ -126,3 +127,10 @@ def test_other_precisions_are_refused(
     assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == 2
     assert "its weights are not binary: finish stage 2" in capsys.readouterr().err
     assert not (tmp_path / "n.bnn").exists()
+
+
+@pytest.mark.parametrize("name", ["bnext_t", "expert_bnn"])
+def test_onnx_runtime_gives_the_networks_features(name: str, tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    file = save_checkpoint(tmp_path / "n.safetensors", network(name), size=SIZE)
+    assert export_onnx(file, tmp_path / "n.onnx").cosine > 0.99

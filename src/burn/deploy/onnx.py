@@ -1,7 +1,8 @@
 """`burn export OUT.onnx`: a network in float, for other runtimes.
 
-A chain of binary layers is exported folded (`fold.py`): with one constant per channel where the
-network has BN, scales and shifts, as one would write the graph by hand.
+A chain of binary layers, BNext and the expert network are exported folded (`fold.py`,
+`fold_gated.py`): with one constant per channel where the network has BN, scales and shifts, as one
+would write the graph by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
-from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
+from burn.deploy.fold_gated import fold_gated, is_gated, precision_of
+from burn.deploy.layers import (
+    BinaryConvolution,
+    BranchedConvolution,
+    Convolution,
+    GatedConvolution,
+    GlobalMean,
+    Layer,
+    Linear,
+)
+from burn.deploy.onnx_gated import Branched, Gated, constant, map_constant
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
@@ -31,7 +42,6 @@ from burn.deploy.shared import (
     sample_images,
     views_of,
 )
-from burn.layers.chain import Chain
 
 _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
 _MISSING = "exporting to ONNX needs packages: pip install onnx onnxruntime onnxscript"
@@ -116,8 +126,7 @@ class _Network(nn.Module):
 
     def __init__(self, backbone: Backbone, classifier: nn.Linear | None) -> None:
         super().__init__()
-        chain = backbone.chain()
-        self.backbone = _Normalized(backbone) if chain is None else _folded(backbone, chain)
+        self.backbone = _folded(backbone) or _Normalized(backbone)
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -138,9 +147,15 @@ class _Normalized(nn.Module):
         return self.backbone(images)
 
 
-def _folded(backbone: Backbone, chain: Chain) -> nn.Sequential:
-    signs = chain.precision != Precision.FLOAT
-    return nn.Sequential(*(_module(layer, signs) for layer in fold(backbone)))
+def _folded(backbone: Backbone) -> nn.Sequential | None:
+    """Return the folded network, or None for a network that cannot be folded."""
+    chain = backbone.chain()
+    if chain is not None:
+        signs = chain.precision != Precision.FLOAT
+        return nn.Sequential(*(_module(layer, signs) for layer in fold(backbone)))
+    if is_gated(backbone) and precision_of(backbone) == Precision.BINARY:
+        return nn.Sequential(*(_module(layer, True) for layer in fold_gated(backbone)))
+    return None
 
 
 def _module(layer: Layer, signs: bool) -> nn.Module:
@@ -150,17 +165,11 @@ def _module(layer: Layer, signs: bool) -> nn.Module:
         return _SignConvolution(layer, signs)
     if isinstance(layer, GlobalMean):
         return _Mean(layer)
-    assert isinstance(layer, Linear), "a chain has no other layers"
+    if isinstance(layer, GatedConvolution):
+        return Gated(layer)
+    if isinstance(layer, BranchedConvolution):
+        return Branched(layer)
     return _Linear(layer)
-
-
-def _buffer(values: Array) -> nn.Parameter:
-    return nn.Parameter(torch.from_numpy(values).float().contiguous(), requires_grad=False)
-
-
-def _map_constant(values: Array) -> nn.Parameter:
-    """Return a parameter (channels, 1, 1) from values (channels,)."""
-    return _buffer(values[:, None, None])
 
 
 class _Stem(nn.Module):
@@ -169,9 +178,9 @@ class _Stem(nn.Module):
     def __init__(self, layer: Convolution) -> None:
         super().__init__()
         weight = layer.weight.transpose(0, 3, 1, 2)
-        self.padding_colour = _map_constant(layer.padding)
-        self.weight = _buffer(weight)
-        self.bias = _buffer(layer.bias + (layer.weight * layer.padding).sum(axis=(1, 2, 3)))
+        self.padding_colour = map_constant(layer.padding)
+        self.weight = constant(weight)
+        self.bias = constant(layer.bias + (layer.weight * layer.padding).sum(axis=(1, 2, 3)))
         self.stride, self.padding = layer.stride, weight.shape[-1] // 2
 
     def forward(self, images: Tensor) -> Tensor:
@@ -185,9 +194,9 @@ class _SignConvolution(nn.Module):
     def __init__(self, layer: BinaryConvolution, signs: bool) -> None:
         super().__init__()
         weight = layer.weight.transpose(0, 3, 1, 2) * layer.multiplier[:, None, None, None]
-        self.threshold = _map_constant(layer.threshold)
-        self.weight, self.bias = _buffer(weight), _buffer(layer.bias)
-        self.slope = _map_constant(layer.slope)
+        self.threshold = map_constant(layer.threshold)
+        self.weight, self.bias = constant(weight), constant(layer.bias)
+        self.slope = map_constant(layer.slope)
         self.signs = signs
         self.stride, self.padding = layer.stride, weight.shape[-1] // 2
         self.repeat = weight.shape[0] // weight.shape[1]
@@ -204,7 +213,7 @@ class _SignConvolution(nn.Module):
 class _Mean(nn.Module):
     def __init__(self, layer: GlobalMean) -> None:
         super().__init__()
-        self.bias = _buffer(layer.bias)
+        self.bias = constant(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.mean(dim=(2, 3)) + self.bias
@@ -213,7 +222,7 @@ class _Mean(nn.Module):
 class _Linear(nn.Module):
     def __init__(self, layer: Linear) -> None:
         super().__init__()
-        self.weight, self.bias, self.relu = _buffer(layer.weight), _buffer(layer.bias), layer.relu
+        self.weight, self.bias, self.relu = constant(layer.weight), constant(layer.bias), layer.relu
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.linear(x, self.weight, self.bias)
