@@ -203,16 +203,29 @@ void mean_row(const float *top, const float *bottom, int width, int channels, fl
     }
 }
 
+// Rows are worked on in blocks of this many vectors of channels. Pixels are a power of two of bytes
+// apart in many maps, so single vectors of a row's pixels would share a few sets of the cache.
+constexpr int kBlock = 4;
+
+template <class Kernel, int V>
+void sum_block(const float *row, int width, int channels, float *sum) {
+    typename Kernel::Floats total[V];
+    for (int v = 0; v < V; ++v) total[v] = Kernel::all(0.0f);
+    for (int x = 0; x < width; ++x, row += channels) {
+        for (int v = 0; v < V; ++v) {
+            total[v] = Kernel::add(total[v], Kernel::load(row + v * kLanes));
+        }
+    }
+    for (int v = 0; v < V; ++v) Kernel::store(sum + v * kLanes, total[v]);
+}
+
 template <class Kernel>
 void sum_row(const float *row, int width, int channels, float *sum) {
-    for (int c = 0; c < channels; c += kLanes) {
-        auto total = Kernel::all(0.0f);
-        const float *at = row + c;
-        for (int x = 0; x < width; ++x, at += channels) {
-            total = Kernel::add(total, Kernel::load(at));
-        }
-        Kernel::store(sum + c, total);
+    int c = 0;
+    for (; c + kBlock * kLanes <= channels; c += kBlock * kLanes) {
+        sum_block<Kernel, kBlock>(row + c, width, channels, sum + c);
     }
+    for (; c < channels; c += kLanes) sum_block<Kernel, 1>(row + c, width, channels, sum + c);
 }
 
 template <class Kernel>
@@ -235,41 +248,57 @@ void sign_row(const float *row, const float *threshold, int width, int channels,
     }
 }
 
-template <class Kernel, bool has_shortcut, bool has_slope, bool product, bool has_signs>
-void gated_pixels(const GatedRow &r) {
+// Computes the V vectors of channels from `c` of all pixels.
+template <class Kernel, int V, bool has_shortcut, bool has_slope, bool product, bool has_signs>
+void gated_block(const GatedRow &r, int c) {
+    using Floats = typename Kernel::Floats;
     const auto zero = Kernel::all(0.0f);
     const ptrdiff_t sign_pixel = 2 * r.sign_words;
-    for (int c = 0; c < r.channels; c += kLanes) {
-        const auto factor = Kernel::load(r.factor + c), shift = Kernel::load(r.shift + c);
-        const auto out_slope = Kernel::load(r.slope + c);
-        const int from = has_shortcut ? c % r.shortcut_channels : 0;
-        const auto slope = has_slope ? Kernel::load(r.shortcut_slope + from) : zero;
-        const auto threshold = has_signs ? Kernel::load(r.next_threshold + c) : zero;
-        const float *values = r.values + c;
-        const float *shortcut = has_shortcut ? r.shortcut + from : nullptr;
-        float *out = r.out + c;
-        uint16_t *signs = nullptr;
-        if (has_signs) signs = reinterpret_cast<uint16_t *>(r.signs) + c / kLanes;
-        for (int x = 0; x < r.width; ++x) {
-            auto y = Kernel::load(values);
+    Floats factor[V], shift[V], slope[V], out_slope[V], threshold[V];
+    ptrdiff_t from[V] = {};
+    for (int v = 0; v < V; ++v) {
+        const int at = c + v * kLanes;
+        factor[v] = Kernel::load(r.factor + at);
+        shift[v] = Kernel::load(r.shift + at);
+        out_slope[v] = Kernel::load(r.slope + at);
+        threshold[v] = has_signs ? Kernel::load(r.next_threshold + at) : zero;
+        if (has_shortcut) from[v] = at % r.shortcut_channels;
+        slope[v] = has_slope ? Kernel::load(r.shortcut_slope + from[v]) : zero;
+    }
+    const float *values = r.values + c, *shortcut = r.shortcut;
+    float *out = r.out + c;
+    uint16_t *signs = nullptr;
+    if (has_signs) signs = reinterpret_cast<uint16_t *>(r.signs) + c / kLanes;
+    for (int x = 0; x < r.width; ++x) {
+        for (int v = 0; v < V; ++v) {
+            Floats y = Kernel::load(values + v * kLanes);
             if (has_shortcut) {
-                auto p = Kernel::load(shortcut);
-                if (has_slope) p = Kernel::leaky(p, slope);
+                Floats p = Kernel::load(shortcut + from[v]);
+                if (has_slope) p = Kernel::leaky(p, slope[v]);
                 if (product) y = Kernel::multiply_add(y, p, zero);
-                y = Kernel::multiply_add(y, factor, Kernel::add(p, shift));
-                shortcut += r.shortcut_pixel;
+                y = Kernel::multiply_add(y, factor[v], Kernel::add(p, shift[v]));
             } else {
-                y = Kernel::multiply_add(y, factor, shift);
+                y = Kernel::multiply_add(y, factor[v], shift[v]);
             }
-            y = Kernel::leaky(y, out_slope);
-            Kernel::store(out, y);
-            if (has_signs) {
-                *signs = Kernel::at_least(y, threshold);
-                signs += sign_pixel;
-            }
-            values += r.channels;
-            out += r.channels;
+            y = Kernel::leaky(y, out_slope[v]);
+            Kernel::store(out + v * kLanes, y);
+            if (has_signs) signs[v] = Kernel::at_least(y, threshold[v]);
         }
+        if (has_shortcut) shortcut += r.shortcut_pixel;
+        if (has_signs) signs += sign_pixel;
+        values += r.channels;
+        out += r.channels;
+    }
+}
+
+template <class Kernel, bool has_shortcut, bool has_slope, bool product, bool has_signs>
+void gated_pixels(const GatedRow &r) {
+    int c = 0;
+    for (; c + kBlock * kLanes <= r.channels; c += kBlock * kLanes) {
+        gated_block<Kernel, kBlock, has_shortcut, has_slope, product, has_signs>(r, c);
+    }
+    for (; c < r.channels; c += kLanes) {
+        gated_block<Kernel, 1, has_shortcut, has_slope, product, has_signs>(r, c);
     }
 }
 
