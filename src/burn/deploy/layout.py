@@ -181,7 +181,8 @@ def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
         num_classes: Number of outputs of a linear classifier, 0 for none.
 
     Returns:
-        The size in bytes, or None for a network that the format has no place for.
+        The size in bytes, or None for a network other than reactnet_a, or one that is too wide for
+        the format.
     """
     if config.name != REACTNET:
         return None
