@@ -175,6 +175,7 @@ void Plan::make_maps() {
             if (step.last < last_layer_ && i + 1 < steps_.size()) {
                 const Layer &reader = layers[to_size(step.last + 1)];
                 map.kernel = reader.kernel;
+                map.stride = reader.stride;
                 map.words = words_of(tier, reader.in_channels);
                 map.threshold = model_.ready(step.last + 1).threshold.as<float>();
                 map.repeat = reader.gated.repeat;
@@ -182,7 +183,8 @@ void Plan::make_maps() {
                 map.group_channels = reader.in_channels * map.repeat / map.groups;
                 map.group_words = words_of(tier, map.group_channels);
                 const size_t row = tier.operand_row(map.width, map.kernel, map.group_words);
-                map.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words));
+                map.operand_pixel =
+                    static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words, map.kernel));
                 map.operand_row = static_cast<ptrdiff_t>(row);
                 const size_t group = to_size(map.height + map.kernel / 2 * 2) * row;
                 map.operand_group = static_cast<ptrdiff_t>(group);
@@ -451,7 +453,8 @@ void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *sig
     const Tier &tier = model_.tier();
     const int row = y + map.kernel / 2;
     if (map.groups == 1) {
-        tier.expand(signs, map.width, map.kernel, map.words, map.operands_at(thread, row));
+        tier.expand(signs, map.width, map.kernel, map.stride, map.words,
+                    map.operands_at(thread, row));
         return;
     }
     uint32_t *part = scratch_[to_size(thread)].group_signs.as<uint32_t>();
@@ -466,7 +469,7 @@ void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *sig
         }
         copy_channels(signs, map.width, map.words, group % each * map.group_channels,
                       map.group_channels, map.group_words, part);
-        tier.expand(part, map.width, map.kernel, map.group_words,
+        tier.expand(part, map.width, map.kernel, map.stride, map.group_words,
                     map.operands_at(thread, row, group));
     }
 }
@@ -529,7 +532,7 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
             r.column_class = step.column_class.data();
         } else {
             r.operands = scratch.operands.as<uint8_t>();
-            r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(ready.binary.in_words));
+            r.operand_pixel = static_cast<ptrdiff_t>(tier.operand_pixel(ready.binary.in_words, 1));
             r.operand_row =
                 static_cast<ptrdiff_t>(tier.operand_row(out.width, 1, ready.binary.in_words));
             r.row_class = r.column_class = no_class_.data();
@@ -567,7 +570,7 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
                 write_operands(out, thread, y + row, signs);
                 continue;
             }
-            tier.expand(signs, out.width, 1, r.sign_words,
+            tier.expand(signs, out.width, 1, 1, r.sign_words,
                         scratch.operands.as<uint8_t>() +
                             to_size(row) * tier.operand_row(out.width, 1, r.sign_words));
         }

@@ -17,6 +17,7 @@ struct Plan::Map {
     int height = 0, width = 0, pitch = 0;
     int kept_rows = 0;  // row y is stored at y mod kept_rows
     int kernel = 0;     // of the binary convolution that reads it; 0 if there is none
+    int stride = 1;     // of that convolution
     int words = 0;      // of a pixel's signs
     const float *threshold = nullptr;  // of that convolution
     // Each group of its channels has operands of its own, operand_group bytes apart. A map that is

@@ -28,34 +28,56 @@ struct ChannelConstants {
     }
 };
 
-// Computes a tile: P pixels of a row from column x, and G groups of output channels from `channel`.
-//
-// Kernel has:
+// A kernel counts in which signs differ. It has:
 //   group: number of output channels whose weights are stored together
 //   groups: number of groups that it computes at once, as long as so many are left
 //   tile: number of pixels that it computes at once; stem_tile: the same in the first convolution
+//   batch: number of tiles whose counts it makes before anything is computed from them
 //   group_bytes(kernel, words): size in bytes of the weights of one group
-//   count<P, G>(operands, pixel_step, row_step, weights, kernel, words, counts): sets `counts`,
-//     vectors [P][G · group / kLanes], to the number of taps whose signs differ
+//   count<P, G>(operands, pixel_step, row_step, weights, kernel, words, counts): counts the taps
+//     whose signs differ of P pixels of a row and G groups of output channels; Counts<P, G>: the
+//     counts, whose at(pixel, vector) are Floats
+//   count_batch<G>(tiles, num_tiles, pixel_step, row_step, weights, kernel, words, counts), if
+//   batch
+//     is not 1: the same for some tiles of up to `tile` pixels
 //   Floats: a vector of kLanes floats, with the functions load, store, all (one value everywhere),
 //     add, multiply_add (a · b + c), leaky (y where it is at least 0, else slope · y) and at_least
 //     (16 bits)
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
-BURN_INLINE void tile(const BinaryRows &r,
-                      const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-                      int row, int x, int channel, const uint8_t *weights) {
-    constexpr int kVectors = G * Kernel::group / kLanes;
-    const BinaryLayer &layer = *r.layer;
-    const ptrdiff_t out_channels = layer.out_channels;
+
+// Some pixels of a row, and their operands.
+struct Tile {
+    int row = 0, x = 0, pixels = 0;
+    const uint8_t *operands = nullptr;
+
+    Tile() = default;
+    Tile(const BinaryRows &r, int y, int first, int count)
+        : row(y),
+          x(first),
+          pixels(count),
+          operands(r.operands + y * r.layer->stride * r.operand_row +
+                   first * r.layer->stride * r.operand_pixel) {}
+};
+
+// Counts that are converted already, of P pixels and V vectors of channels.
+template <class Kernel, int P, int V>
+struct FloatCounts {
     using Floats = typename Kernel::Floats;
-    Floats counts[P * kVectors];
-    Kernel::template count<P, G>(
-        r.operands + row * layer.stride * r.operand_row + x * layer.stride * r.operand_pixel,
-        layer.stride * r.operand_pixel, r.operand_row, weights, layer.kernel, layer.in_words,
-        counts);
+    Floats values[P * V];
+    const Floats &at(int pixel, int vector) const { return values[pixel * V + vector]; }
+};
+
+// Computes everything from the counts of P pixels and G groups of output channels from `channel`.
+template <class Kernel, int P, int G, bool has_shortcut, bool has_signs, class Counts>
+BURN_INLINE void finish(const BinaryRows &r,
+                        const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+                        const Tile &tile, int channel, const Counts &counts) {
+    constexpr int kVectors = G * Kernel::group / kLanes;
+    using Floats = typename Kernel::Floats;
+    const int row = tile.row, x = tile.x;
+    const ptrdiff_t out_channels = r.layer->out_channels;
     // Local copies, because the compiler must assume that storing floats changes what r points to.
     const uint8_t *column_class = r.column_class + x;
-    const float *bias = layer.bias + r.row_class[row] * out_channels + channel;
+    const float *bias = r.layer->bias + r.row_class[row] * out_channels + channel;
     const ptrdiff_t shortcut_pixel = r.shortcut_pixel;
     const float *shortcut =
         has_shortcut ? r.shortcut + row * r.shortcut_row + x * shortcut_pixel : nullptr;
@@ -71,11 +93,9 @@ BURN_INLINE void tile(const BinaryRows &r,
         const float *pixel_bias = bias + column_class[p] * out_channels;
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
-            Floats y = Kernel::multiply_add(counts[p * kVectors + v], constants.multiplier[v],
+            Floats y = Kernel::multiply_add(counts.at(p, v), constants.multiplier[v],
                                             Kernel::load(pixel_bias + v * kLanes));
-            if (has_shortcut) {
-                y = Kernel::add(y, Kernel::load(shortcut + constants.shortcut[v]));
-            }
+            if (has_shortcut) y = Kernel::add(y, Kernel::load(shortcut + constants.shortcut[v]));
             const Floats z = Kernel::leaky(y, constants.slope[v]);
             Kernel::store(out + v * kLanes, z);
             if (has_signs) signs[v] = Kernel::at_least(z, constants.threshold[v]);
@@ -86,17 +106,65 @@ BURN_INLINE void tile(const BinaryRows &r,
     }
 }
 
-// Computes the last tile of a row, of `pixels` pixels, at most P.
+// Fetches what finish() will read and write into the first cache.
+template <class Kernel, int V>
+BURN_INLINE void prefetch(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
+                          const Tile &tile, int channel) {
+    const ptrdiff_t out_channels = r.layer->out_channels;
+    const float *out = r.out + tile.row * r.out_row + tile.x * out_channels + channel;
+    for (int p = 0; p < tile.pixels; ++p) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) __builtin_prefetch(out + p * out_channels + v * kLanes, 1);
+    }
+    if (!r.shortcut) return;
+    const float *shortcut = r.shortcut + tile.row * r.shortcut_row + tile.x * r.shortcut_pixel;
+    for (int p = 0; p < tile.pixels; ++p) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) {
+            __builtin_prefetch(shortcut + p * r.shortcut_pixel + constants.shortcut[v]);
+        }
+    }
+}
+
+// Computes a tile whose counts are already there, of at most P pixels.
+template <class Kernel, int P, int G, bool has_shortcut, bool has_signs, class Counts>
+BURN_INLINE void finish_counted(
+    const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+    const Tile &tile, int channel, const Counts &counts) {
+    if constexpr (P > 0) {
+        if (tile.pixels == P) {
+            finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel, counts);
+        } else {
+            finish_counted<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                      counts);
+        }
+    }
+}
+
+// Counts and computes a tile of P pixels.
+template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
+BURN_INLINE void count_and_finish(
+    const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+    const Tile &tile, int channel, const uint8_t *weights) {
+    const BinaryLayer &layer = *r.layer;
+    typename Kernel::template Counts<P, G> counts;
+    Kernel::template count<P, G>(tile.operands, layer.stride * r.operand_pixel, r.operand_row,
+                                 weights, layer.kernel, layer.in_words, counts);
+    finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel, counts);
+}
+
+// Counts and computes the last tile of a row, of at most P pixels.
 template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
 void last_tile(const BinaryRows &r,
-               const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants, int row,
-               int x, int pixels, int channel, const uint8_t *weights) {
+               const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+               const Tile &tile, int channel, const uint8_t *weights) {
     if constexpr (P > 0) {
-        if (pixels == P) {
-            tile<Kernel, P, G, has_shortcut, has_signs>(r, constants, row, x, channel, weights);
+        if (tile.pixels == P) {
+            count_and_finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                    weights);
         } else {
-            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, row, x, pixels,
-                                                                 channel, weights);
+            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                 weights);
         }
     }
 }
@@ -106,13 +174,39 @@ template <class Kernel, int G, bool has_shortcut, bool has_signs>
 void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     constexpr int P = Kernel::tile;
     const ChannelConstants<Kernel, G * Kernel::group / kLanes> constants(r, channel);
-    for (int row = 0; row < r.num_rows; ++row) {
-        int x = 0;
-        for (; x + P <= r.width; x += P) {
-            tile<Kernel, P, G, has_shortcut, has_signs>(r, constants, row, x, channel, weights);
+    if constexpr (Kernel::batch == 1) {
+        for (int row = 0; row < r.num_rows; ++row) {
+            int x = 0;
+            for (; x + P <= r.width; x += P) {
+                count_and_finish<Kernel, P, G, has_shortcut, has_signs>(
+                    r, constants, Tile(r, row, x, P), channel, weights);
+            }
+            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(
+                r, constants, Tile(r, row, x, r.width - x), channel, weights);
         }
-        last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, row, x, r.width - x,
-                                                             channel, weights);
+    } else {
+        const BinaryLayer &layer = *r.layer;
+        Tile tiles[Kernel::batch];
+        typename Kernel::template Counts<P, G> counts[Kernel::batch];
+        int num_tiles = 0;
+        const auto compute = [&] {
+            Kernel::template count_batch<G>(tiles, num_tiles, layer.stride * r.operand_pixel,
+                                            r.operand_row, weights, layer.kernel, layer.in_words,
+                                            counts);
+            for (int i = 0; i < num_tiles; ++i) {
+                if (i + 1 < num_tiles) prefetch(r, constants, tiles[i + 1], channel);
+                finish_counted<Kernel, P, G, has_shortcut, has_signs>(r, constants, tiles[i],
+                                                                      channel, counts[i]);
+            }
+            num_tiles = 0;
+        };
+        for (int row = 0; row < r.num_rows; ++row) {
+            for (int x = 0; x < r.width; x += P) {
+                tiles[num_tiles++] = Tile(r, row, x, r.width - x < P ? r.width - x : P);
+                if (num_tiles == Kernel::batch) compute();
+            }
+        }
+        if (num_tiles) compute();
     }
 }
 

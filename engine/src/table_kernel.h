@@ -27,8 +27,9 @@ struct Tables {
 constexpr Tables kTables;
 
 // Writes operands, each the offset of the table of four activations: two bytes for eight channels.
-void expand_to_tables(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
-    const size_t border = static_cast<size_t>(kernel / 2) * operand_pixel<8>(words);
+void expand_to_tables(const uint32_t *signs, int width, int kernel, int /*stride*/, int words,
+                      uint8_t *operands) {
+    const size_t border = static_cast<size_t>(kernel / 2) * operand_pixel<8>(words, kernel);
     const size_t num_bytes = static_cast<size_t>(width) * static_cast<size_t>(words) * 4;
     const uint8_t *bytes = reinterpret_cast<const uint8_t *>(signs);
     std::memset(operands, 0, border);
@@ -55,11 +56,14 @@ struct TableKernel : Isa {
         return byte_weights_size<group>(group, kernel, words);
     }
 
+    template <int P, int G>
+    using Counts = FloatCounts<Isa, P, G * group / kLanes>;
+
     // Each table is loaded once for all G groups.
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
                                   const uint8_t *weights, int kernel, int words,
-                                  typename Isa::Floats *counts) {
+                                  Counts<P, G> &counts) {
         // 31 bytes of weights: 31 · 8 fits the byte of a sum, 32 · 8 does not.
         constexpr int kMost = 31;
         const size_t next_group = group_bytes(kernel, words);
@@ -108,7 +112,9 @@ struct TableKernel : Isa {
             }
         }
         flush();
-        for (int i = 0; i < P * G * group / kLanes; ++i) counts[i] = Isa::widen(wide + i * kLanes);
+        for (int i = 0; i < P * G * group / kLanes; ++i) {
+            counts.values[i] = Isa::widen(wide + i * kLanes);
+        }
     }
 };
 

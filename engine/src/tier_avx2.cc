@@ -1,7 +1,8 @@
-// AVX2: tables of counts by byte shuffles, 32 output channels × 4 input channels per instruction.
+// AVX2: tables of counts by byte shuffles, 32 output channels × 4 input channels × 2 pixels per
+// instruction.
 #include <immintrin.h>
 
-#include "table_kernel.h"
+#include "pair_kernel.h"
 
 namespace burn {
 namespace {
@@ -11,27 +12,41 @@ struct Avx2 {
     static constexpr int group = 32;
     static constexpr int groups = 2;
     static constexpr int tile = 4;
+    static constexpr int batch = 16;
     static constexpr int stem_tile = 4;
 
     static Vector zero() { return _mm256_setzero_si256(); }
-    static Vector load_weights(const uint8_t *from) {
-        return _mm256_load_si256(reinterpret_cast<const __m256i *>(from));
+    static Vector load(const void *from) {
+        return _mm256_load_si256(static_cast<const __m256i *>(from));
+    }
+    static void store(void *to, Vector v) { _mm256_store_si256(static_cast<__m256i *>(to), v); }
+    static BURN_INLINE void keep(Vector &v) { asm("" : "+x"(v)); }
+    static void pair_word(uint32_t first, uint32_t second, uint8_t *to) {
+        const __m128i low = _mm_set1_epi8(0x0F), high = _mm_set1_epi8(static_cast<char>(0xF0));
+        const __m128i a = _mm_cvtsi32_si128(static_cast<int>(first));
+        const __m128i b = _mm_cvtsi32_si128(static_cast<int>(second));
+        const __m128i firsts =
+            _mm_unpacklo_epi8(_mm_and_si128(_mm_slli_epi16(a, 4), high), _mm_and_si128(a, high));
+        const __m128i seconds =
+            _mm_unpacklo_epi8(_mm_and_si128(b, low), _mm_and_si128(_mm_srli_epi16(b, 4), low));
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm_unpacklo_epi8(firsts, seconds));
     }
     static Vector table(const uint8_t *from) {
         return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i *>(from)));
     }
-    static Vector low(Vector v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
-    static Vector high(Vector v) { return low(_mm256_srli_epi16(v, 4)); }
     static Vector lookup(Vector table, Vector index) { return _mm256_shuffle_epi8(table, index); }
     static Vector add_bytes(Vector a, Vector b) { return _mm256_add_epi8(a, b); }
-
-    static void widen_add(Vector bytes, uint16_t *to) {
-        __m256i *wide = reinterpret_cast<__m256i *>(to);
-        const __m256i first = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(bytes));
-        const __m256i second = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(bytes, 1));
-        _mm256_store_si256(wide, _mm256_add_epi16(_mm256_load_si256(wide), first));
-        _mm256_store_si256(wide + 1, _mm256_add_epi16(_mm256_load_si256(wide + 1), second));
+    template <int n>
+    static Vector right(Vector v) {
+        return _mm256_srli_epi16(v, n);
     }
+    template <int n>
+    static Vector left(Vector v) {
+        return _mm256_slli_epi16(v, n);
+    }
+    static Vector low_bytes(Vector v) { return _mm256_and_si256(v, _mm256_set1_epi16(255)); }
+    static Vector add_words(Vector a, Vector b) { return _mm256_add_epi16(a, b); }
+    static Vector subtract_words(Vector a, Vector b) { return _mm256_sub_epi16(a, b); }
 
     struct Floats {
         __m256 low, high;
@@ -69,7 +84,7 @@ struct Avx2 {
     }
 };
 
-using Kernel = TableKernel<Avx2>;
+using Kernel = PairKernel<Avx2>;
 
 bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
@@ -81,12 +96,12 @@ const Tier tier_avx2 = {
     supported,
     Kernel::group,
     // Weights
-    byte_weights_size<Kernel::group>,
-    lay_out_bytes<Kernel::group>,
+    Kernel::weight_bytes,
+    Kernel::lay_out,
     // Operands
-    operand_pixel<8>,
-    operand_row<8>,
-    expand_to_tables,
+    pair_operand_pixel,
+    pair_operand_row,
+    Kernel::expand,
     // Kernels
     binary_rows<Kernel>,
     stem_row<Kernel>,

@@ -13,6 +13,7 @@ struct Avx512Bw : FloatsAvx512 {
     static constexpr int group = 64;
     static constexpr int groups = 2;
     static constexpr int tile = 7;
+    static constexpr int batch = 1;
     static constexpr int stem_tile = 7;
 
     static Vector zero() { return _mm512_setzero_si512(); }

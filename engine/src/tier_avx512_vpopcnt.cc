@@ -19,6 +19,7 @@ struct Vpopcnt : FloatsAvx512 {
     static constexpr int group = 16;
     static constexpr int groups = 1;
     static constexpr int tile = 7;
+    static constexpr int batch = 1;
     static constexpr int stem_tile = 7;
 
     static size_t group_bytes(int kernel, int words) {
@@ -50,8 +51,12 @@ struct Vpopcnt : FloatsAvx512 {
     }
 
     template <int P, int G>
+    using Counts = FloatCounts<Vpopcnt, P, G>;
+
+    template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t pixel_step, ptrdiff_t row_step,
-                                  const uint8_t *weights, int kernel, int words, Floats *counts) {
+                                  const uint8_t *weights, int kernel, int words,
+                                  Counts<P, G> &counts) {
         const ptrdiff_t step = pixel_step / 4;
         const __m512i *w = reinterpret_cast<const __m512i *>(weights);
         __m512i ones[P], twos[P];
@@ -83,7 +88,7 @@ struct Vpopcnt : FloatsAvx512 {
         }
 #pragma GCC unroll 16
         for (int p = 0; p < P; ++p) {
-            counts[p] =
+            counts.values[p] =
                 _mm512_cvtepi32_ps(_mm512_add_epi32(ones[p], _mm512_add_epi32(twos[p], twos[p])));
         }
     }
@@ -128,15 +133,17 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
     }
 }
 
-size_t operand_pixel(int words) { return static_cast<size_t>(words) * 4; }
+size_t operand_pixel(int words, int /*kernel*/) { return static_cast<size_t>(words) * 4; }
 
 size_t operand_row(int width, int kernel, int words) {
-    return static_cast<size_t>(kernel == 3 ? 2 * (width + 2) : width) * operand_pixel(words);
+    return static_cast<size_t>(kernel == 3 ? 2 * (width + 2) : width) *
+           operand_pixel(words, kernel);
 }
 
 // Writes, for a 3 × 3 kernel, the row with its border and then its xor with itself one pixel
 // further. For a 1 × 1 kernel the second of three words is replaced by its xor with the first.
-void expand(const uint32_t *signs, int width, int kernel, int words, uint8_t *operands) {
+void expand(const uint32_t *signs, int width, int kernel, int /*stride*/, int words,
+            uint8_t *operands) {
     uint32_t *to = reinterpret_cast<uint32_t *>(operands);
     const ptrdiff_t size = static_cast<ptrdiff_t>(width) * words;
     if (kernel == 1) {

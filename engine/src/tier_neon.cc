@@ -12,6 +12,7 @@ struct Neon {
     static constexpr int group = 16;
     static constexpr int groups = 1;
     static constexpr int tile = 7;
+    static constexpr int batch = 1;
     static constexpr int stem_tile = 4;
 
     static size_t group_bytes(int kernel, int words) {
@@ -56,8 +57,12 @@ struct Neon {
     }
 
     template <int P, int G>
+    using Counts = FloatCounts<Neon, P, G>;
+
+    template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                                  const uint8_t *weights, int kernel, int words, Floats *counts) {
+                                  const uint8_t *weights, int kernel, int words,
+                                  Counts<P, G> &counts) {
         // 31 bytes of weights: 31 · 8 fits the byte of a sum, 32 · 8 does not.
         constexpr int kMost = 31;
         uint8x16_t sums[P];
@@ -97,10 +102,10 @@ struct Neon {
         }
         flush();
         for (int p = 0; p < P; ++p) {
-            counts[p] = {{vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide[p][0]))),
-                          vcvtq_f32_u32(vmovl_high_u16(wide[p][0])),
-                          vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide[p][1]))),
-                          vcvtq_f32_u32(vmovl_high_u16(wide[p][1]))}};
+            counts.values[p] = {{vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide[p][0]))),
+                                 vcvtq_f32_u32(vmovl_high_u16(wide[p][0])),
+                                 vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide[p][1]))),
+                                 vcvtq_f32_u32(vmovl_high_u16(wide[p][1]))}};
         }
     }
 };

@@ -9,6 +9,7 @@ struct Portable {
     static constexpr int group = 16;
     static constexpr int groups = 1;
     static constexpr int tile = 1;
+    static constexpr int batch = 1;
     static constexpr int stem_tile = 1;
 
     static size_t group_bytes(int kernel, int words) {
@@ -51,8 +52,12 @@ struct Portable {
     }
 
     template <int P, int G>
+    using Counts = FloatCounts<Portable, P, G>;
+
+    template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                                  const uint8_t *weights, int kernel, int words, Floats *counts) {
+                                  const uint8_t *weights, int kernel, int words,
+                                  Counts<P, G> &counts) {
         const uint32_t *w = reinterpret_cast<const uint32_t *>(weights);
         const int row_words = kernel * words;
         for (int p = 0; p < P; ++p) {
@@ -66,7 +71,7 @@ struct Portable {
                         count += __builtin_popcount(a[i] ^ *channel++);
                     }
                 }
-                counts[p].v[lane] = static_cast<float>(count);
+                counts.values[p].v[lane] = static_cast<float>(count);
             }
         }
     }

@@ -237,6 +237,26 @@ void check_exact(const char *isa) {
     check_maps(program, isa, random_image(7, 7), 2, true);
 }
 
+// Checks the largest and the smallest counts side by side: all activations are 1, and an output
+// channel's weights are all 1, all 0 or alternate. Sums in small numbers must not run over.
+void check_extremes(const char *isa) {
+    for (const int in : {32, 64, 96, 248, 256, 512, 1024}) {
+        if (is_short && in > 256) break;
+        for (const int kernel : {1, 3}) {
+            burn::Program program;
+            program.layers = {stem(in, 1, 1), binary(in, 72, kernel, 1, false, true)};
+            Layer &layer = program.layers[1];
+            for (float &threshold : layer.threshold) threshold = -1000;
+            const size_t bytes = layer.weight_bits.size() / 72;
+            for (size_t i = 0; i < layer.weight_bits.size(); ++i) {
+                const uint8_t weights[] = {255, 0, 255, 0, 0, 0x55, 255};
+                layer.weight_bits[i] = weights[i / bytes % 7];
+            }
+            check_maps(program, isa, random_image(4, 5), 1, true);
+        }
+    }
+}
+
 // Checks chains of layers as networks have them: every kind of shortcut, consecutive 1 × 1 layers,
 // odd sizes.
 void check_chains(const char *isa) {
@@ -339,6 +359,7 @@ int main(int argc, char **argv) {
         random_bits.seed(7);
         num_checks = 0;
         check_exact(isa.c_str());
+        check_extremes(isa.c_str());
         check_chains(isa.c_str());
         check_vectors(isa.c_str());
         std::printf("%s: %d values\n", isa.c_str(), num_checks);
