@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
-	$(wildcard engine/cmake/*) engine/CMakeLists.txt engine/pyproject.toml
+	$(wildcard engine/cmake/* engine/js/*) engine/CMakeLists.txt engine/pyproject.toml
 
 .PHONY: demo test test-avx2 test-long check docs site clean
 

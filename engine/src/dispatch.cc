@@ -3,7 +3,8 @@
 
 namespace burn {
 
-extern const Tier tier_avx512_vpopcnt, tier_avx512_bw, tier_avx2, tier_neon, tier_portable;
+extern const Tier tier_avx512_vpopcnt, tier_avx512_bw, tier_avx2, tier_neon, tier_wasm,
+    tier_portable;
 
 const Tier *const *tiers(int *count) {
     static const Tier *const kTiers[] = {
@@ -13,8 +14,12 @@ const Tier *const *tiers(int *count) {
         &tier_avx2,
 #elif defined(__aarch64__)
         &tier_neon,
+#elif defined(__wasm_simd128__)
+        &tier_wasm,
 #endif
+#if !defined(BURN_ENGINE_NO_PORTABLE)
         &tier_portable,
+#endif
     };
     *count = static_cast<int>(sizeof kTiers / sizeof *kTiers);
     return kTiers;

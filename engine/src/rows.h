@@ -66,7 +66,8 @@ struct FloatCounts {
     const Floats &at(int pixel, int vector) const { return values[pixel * V + vector]; }
 };
 
-// Computes everything from the counts of P pixels and G groups of output channels from `channel`.
+// Computes everything from the counts of a tile's pixels and G groups of output channels from
+// `channel`. P: the number of pixels, if it is known, or else 0.
 template <class Kernel, int P, int G, bool has_shortcut, bool has_signs, class Counts>
 BURN_INLINE void finish(const BinaryRows &r,
                         const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
@@ -88,8 +89,7 @@ BURN_INLINE void finish(const BinaryRows &r,
         signs = reinterpret_cast<uint16_t *>(r.signs) +
                 (static_cast<ptrdiff_t>(row) * r.width + x) * sign_pixel + channel / kLanes;
     }
-#pragma GCC unroll 32
-    for (int p = 0; p < P; ++p) {
+    const auto compute = [&](int p) __attribute__((always_inline)) {
         const float *pixel_bias = bias + column_class[p] * out_channels;
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
@@ -103,6 +103,13 @@ BURN_INLINE void finish(const BinaryRows &r,
         shortcut += shortcut_pixel;
         out += out_channels;
         signs += sign_pixel;
+    };
+    if constexpr (P > 0) {  // the counts may be in registers
+#pragma GCC unroll 32
+        for (int p = 0; p < P; ++p) compute(p);
+    } else {
+#pragma GCC unroll 1
+        for (int p = 0; p < tile.pixels; ++p) compute(p);
     }
 }
 
@@ -122,21 +129,6 @@ BURN_INLINE void prefetch(const BinaryRows &r, const ChannelConstants<Kernel, V>
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) {
             __builtin_prefetch(shortcut + p * r.shortcut_pixel + constants.shortcut[v]);
-        }
-    }
-}
-
-// Computes a tile whose counts are already there, of at most P pixels.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs, class Counts>
-BURN_INLINE void finish_counted(
-    const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-    const Tile &tile, int channel, const Counts &counts) {
-    if constexpr (P > 0) {
-        if (tile.pixels == P) {
-            finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel, counts);
-        } else {
-            finish_counted<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, tile, channel,
-                                                                      counts);
         }
     }
 }
@@ -195,8 +187,8 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
                                             counts);
             for (int i = 0; i < num_tiles; ++i) {
                 if (i + 1 < num_tiles) prefetch(r, constants, tiles[i + 1], channel);
-                finish_counted<Kernel, P, G, has_shortcut, has_signs>(r, constants, tiles[i],
-                                                                      channel, counts[i]);
+                finish<Kernel, 0, G, has_shortcut, has_signs>(r, constants, tiles[i], channel,
+                                                              counts[i]);
             }
             num_tiles = 0;
         };

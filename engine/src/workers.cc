@@ -15,6 +15,11 @@ namespace burn {
 
 namespace {
 
+#if defined(__EMSCRIPTEN__) && !defined(__EMSCRIPTEN_PTHREADS__)
+constexpr bool kThreads = false;
+#else
+constexpr bool kThreads = true;
+#endif
 constexpr auto kSpin = std::chrono::microseconds(50);
 
 void pause() {
@@ -98,8 +103,8 @@ struct Workers::State {
     std::vector<std::thread> threads;
 };
 
-Workers::Workers(int size) : size_(size), process_(getpid()) {
-    if (size == 1) return;
+Workers::Workers(int size) : size_(kThreads ? size : 1), process_(getpid()) {
+    if (size_ == 1) return;
     state_ = std::make_unique<State>(size);
     State *state = state_.get();
     state->threads.reserve(static_cast<size_t>(size - 1));

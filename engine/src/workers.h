@@ -6,7 +6,8 @@
 
 namespace burn {
 
-// The calling thread and size - 1 threads of its own, which sleep between two runs.
+// The calling thread and size - 1 threads of its own, which sleep between two runs. Where there are
+// no threads, as in WebAssembly, the calling one is alone.
 class Workers {
   public:
     // Throws std::system_error if the system allows no more threads.

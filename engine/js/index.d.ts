@@ -1,0 +1,62 @@
+/** An image: its pixels row by row, three (red, green, blue) or four (and alpha) bytes each. */
+export interface Pixels {
+  data: Uint8Array | Uint8ClampedArray;
+  /** In pixels. */
+  width: number;
+  height: number;
+}
+
+export interface Result {
+  /** The output of the model's last layer: scores of its classes, or features. */
+  output: Float32Array;
+  /** The classes, most likely first, with their softmax in percent; empty without a classifier. */
+  classes: { name: string; percent: number }[];
+  /** Time of the network alone, without resizing. */
+  milliseconds: number;
+}
+
+export interface Model {
+  /** Names of the classes; empty without a classifier. */
+  readonly classNames: string[];
+  /** What photographs are resized and cropped to, in pixels; null if the model does not say. */
+  readonly imageSize: { resize: number; size: number } | null;
+  /** The instruction set that it runs on. */
+  readonly isa: string;
+  /**
+   * Runs the model on one image, which is resized (bicubic, antialiased) and cropped as the model
+   * says. Alpha is ignored.
+   *
+   * @throws Error if the image's sizes do not fit each other, or are out of range.
+   */
+  run(image: Pixels): Result;
+  /** Frees the model's memory. It cannot be used any more. */
+  free(): void;
+}
+
+export interface Options {
+  /** The WebAssembly module; default: burn_engine.wasm beside this script. */
+  wasm?: BufferSource | WebAssembly.Module;
+}
+
+/**
+ * Loads a packed model, the bytes of a .bnn file.
+ *
+ * @throws Error with one sentence if the bytes are not a packed model or break a rule of the format.
+ */
+export function load(bytes: ArrayBuffer | Uint8Array, options?: Options): Promise<Model>;
+
+/**
+ * Resizes the short side of an image (bicubic, antialiased), then cuts out its centre, as
+ * `burn-engine run` does: the same bytes as Pillow's. An image that is more than 4 times as long as
+ * wide loses its ends first. Alpha is dropped.
+ *
+ * @param imageSize lengths in pixels; null to leave the size as it is.
+ * @returns three bytes for each pixel.
+ */
+export function prepare(
+  image: Pixels,
+  imageSize: { resize: number; size: number } | null,
+): { data: Uint8Array; width: number; height: number };
+
+/** Decodes a file that the browser knows into pixels, upright. Not in Node.js. */
+export function decode(file: Blob): Promise<Pixels>;

@@ -1,0 +1,348 @@
+// Runs packed 1-bit networks: the C++ engine, compiled to WebAssembly with 128-bit vectors.
+
+const MAX_SIDE = 16384;
+const MAX_PIXELS = 2 ** 26;
+const UINT8 = 0; // burn_pixels in burn_engine.h
+
+export async function load(bytes, options = {}) {
+  if (bytes instanceof ArrayBuffer) bytes = new Uint8Array(bytes);
+  if (!(bytes instanceof Uint8Array)) {
+    throw new Error("the model must be an ArrayBuffer or a Uint8Array: the bytes of a .bnn file");
+  }
+  return new Model(await instantiate(options.wasm), bytes);
+}
+
+async function instantiate(wasm) {
+  if (!wasm) wasm = await read(new URL("burn_engine.wasm", import.meta.url));
+  let memory = null;
+  // All that the module imports: a clock for its barriers, which it has no use for, the
+  // environment, which is empty, and its end.
+  const imports = {
+    env: { emscripten_notify_memory_growth() {} },
+    wasi_snapshot_preview1: {
+      clock_time_get(id, precision, result) {
+        const now = BigInt(Math.round(performance.now() * 1e6));
+        new DataView(memory.buffer).setBigUint64(result, now, true);
+        return 0;
+      },
+      environ_sizes_get(count, size) {
+        const view = new DataView(memory.buffer);
+        view.setUint32(count, 0, true);
+        view.setUint32(size, 0, true);
+        return 0;
+      },
+      environ_get: () => 0,
+      proc_exit(code) {
+        throw new Error(`the engine ended with status ${code}`);
+      },
+    },
+  };
+  const made = await WebAssembly.instantiate(wasm, imports);
+  const { exports } = made instanceof WebAssembly.Instance ? made : made.instance;
+  memory = exports.memory;
+  exports._initialize();
+  return exports;
+}
+
+async function read(url) {
+  if (url.protocol === "file:" && typeof process === "object") {
+    const { readFile } = await import("node:fs/promises");
+    return readFile(url);
+  }
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
+  return response.arrayBuffer();
+}
+
+class Model {
+  #engine;
+  #model = 0;
+  #plan = null; // of one image size, with the memory of its input and output
+
+  constructor(engine, bytes) {
+    this.#engine = engine;
+    const file = this.#allocate(bytes.length);
+    new Uint8Array(engine.memory.buffer).set(bytes, file);
+    try {
+      this.#model = this.#made((result) => engine.burn_load_memory(file, bytes.length, 0, result));
+    } finally {
+      engine.free(file);
+    }
+    this.isa = this.#text(engine.burn_isa(this.#model));
+    const resize = engine.burn_image_resize(this.#model);
+    const size = engine.burn_image_size(this.#model);
+    this.imageSize = size > 0 ? { resize, size } : null;
+    this.classNames = [];
+    for (let i = 0; i < engine.burn_num_classes(this.#model); ++i) {
+      this.classNames.push(this.#text(engine.burn_class_name(this.#model, i)));
+    }
+  }
+
+  run(image) {
+    if (!this.#model) throw new Error("the model was freed");
+    const { data, width, height } = prepare(image, this.imageSize);
+    const plan = this.#planOf(height, width);
+    new Uint8Array(this.#engine.memory.buffer).set(data, plan.input);
+    const began = performance.now();
+    this.#check(this.#engine.burn_run(plan.address, plan.input, UINT8, 1, plan.output));
+    const milliseconds = performance.now() - began;
+    const output = new Float32Array(this.#engine.memory.buffer, plan.output, plan.length).slice();
+    return { output, classes: ranked(this.classNames, output), milliseconds };
+  }
+
+  free() {
+    this.#freePlan();
+    this.#engine.burn_free(this.#model);
+    this.#model = 0;
+  }
+
+  #planOf(height, width) {
+    if (this.#plan?.height === height && this.#plan.width === width) return this.#plan;
+    this.#freePlan();
+    const engine = this.#engine;
+    const last = -1;
+    const shape = this.#allocate(12);
+    let length = 1;
+    try {
+      this.#check(
+        engine.burn_output_shape(this.#model, height, width, last, shape, shape + 4, shape + 8),
+      );
+      for (const side of new Int32Array(engine.memory.buffer, shape, 3)) length *= side;
+    } finally {
+      engine.free(shape);
+    }
+    const address = this.#made((result) =>
+      engine.burn_plan_create(this.#model, height, width, 1, last, result),
+    );
+    this.#plan = { height, width, address, length, input: 0, output: 0 };
+    this.#plan.input = this.#allocate(height * width * 3);
+    this.#plan.output = this.#allocate(4 * length);
+    return this.#plan;
+  }
+
+  #freePlan() {
+    if (!this.#plan) return;
+    this.#engine.burn_plan_free(this.#plan.address);
+    this.#engine.free(this.#plan.input);
+    this.#engine.free(this.#plan.output);
+    this.#plan = null;
+  }
+
+  // Returns the pointer that a function of the engine writes.
+  #made(make) {
+    const result = this.#allocate(4);
+    try {
+      this.#check(make(result));
+      return new Uint32Array(this.#engine.memory.buffer, result, 1)[0];
+    } finally {
+      this.#engine.free(result);
+    }
+  }
+
+  #check(status) {
+    if (status !== 0) throw new Error(this.#text(this.#engine.burn_last_error()));
+  }
+
+  #allocate(size) {
+    const address = this.#engine.malloc(Math.max(size, 1));
+    if (!address) throw new Error("out of memory");
+    return address;
+  }
+
+  #text(address) {
+    const bytes = new Uint8Array(this.#engine.memory.buffer, address);
+    return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
+  }
+}
+
+function ranked(names, scores) {
+  if (!names.length) return [];
+  const highest = scores.reduce((a, b) => Math.max(a, b));
+  const powers = Array.from(scores, (score) => Math.exp(score - highest));
+  const sum = powers.reduce((a, b) => a + b);
+  return names
+    .map((name, i) => ({ name, percent: (100 * powers[i]) / sum }))
+    .sort((a, b) => b.percent - a.percent);
+}
+
+export function prepare(image, imageSize) {
+  let photo = withoutAlpha(image);
+  if (!imageSize) return photo;
+  const most = 4 * Math.min(photo.width, photo.height); // not to enlarge only to crop
+  photo = centre(photo, Math.min(photo.width, most), Math.min(photo.height, most));
+  const short = Math.min(photo.width, photo.height);
+  if (short !== imageSize.resize) {
+    const scaled = (side) =>
+      Math.max(imageSize.resize, roundHalfEven(side * (imageSize.resize / short)));
+    photo = resized(photo, scaled(photo.width), scaled(photo.height));
+  }
+  return centre(photo, imageSize.size, imageSize.size);
+}
+
+function withoutAlpha(image) {
+  const { data, width, height } = image ?? {};
+  const inRange = (side) => Number.isInteger(side) && side >= 1 && side <= MAX_SIDE;
+  if (!inRange(width) || !inRange(height) || width * height > MAX_PIXELS) {
+    throw new Error(
+      `an image of ${width} × ${height} pixels; expected 1 to ${MAX_SIDE} in width and height, ` +
+        `and at most ${MAX_PIXELS} in all`,
+    );
+  }
+  const pixels = width * height;
+  const bytes = data instanceof Uint8Array || data instanceof Uint8ClampedArray;
+  if (!bytes || (data.length !== 3 * pixels && data.length !== 4 * pixels)) {
+    throw new Error(
+      `an image of ${width} × ${height} pixels needs ${3 * pixels} or ${4 * pixels} bytes ` +
+        `(RGB or RGBA), not ${bytes ? data.length : typeof data}`,
+    );
+  }
+  const rgb = new Uint8Array(3 * pixels);
+  const step = data.length / pixels;
+  for (let from = 0, to = 0; to < rgb.length; from += step, to += 3) {
+    rgb[to] = data[from];
+    rgb[to + 1] = data[from + 1];
+    rgb[to + 2] = data[from + 2];
+  }
+  return { data: rgb, width, height };
+}
+
+function roundHalfEven(x) {
+  const floor = Math.floor(x);
+  if (x - floor !== 0.5) return Math.round(x);
+  return floor % 2 === 0 ? floor : floor + 1;
+}
+
+function centre(photo, width, height) {
+  if (width === photo.width && height === photo.height) return photo;
+  const top = roundHalfEven((photo.height - height) / 2);
+  const left = roundHalfEven((photo.width - width) / 2);
+  const data = new Uint8Array(3 * width * height);
+  for (let y = 0; y < height; ++y) {
+    const begin = 3 * ((top + y) * photo.width + left);
+    data.set(photo.data.subarray(begin, begin + 3 * width), 3 * y * width);
+  }
+  return { data, width, height };
+}
+
+// Bicubic resampling whose support grows with the scale, first across and then down, with weights
+// in fixed point and rounding to bytes in between, which gives the bytes that Pillow gives.
+function resized(photo, width, height) {
+  let { data } = photo;
+  if (width !== photo.width) {
+    data = resampled(data, photo.height, 3 * photo.width, 3, photo.width, width);
+  }
+  if (height !== photo.height) {
+    data = transposedResampled(data, width, photo.height, height);
+  }
+  return { data, width, height };
+}
+
+const FIXED = 2 ** 22; // a weight of 1: 8 bits of a byte and 2 of overshoot are left of 32
+
+function bicubic(x) {
+  const a = -0.5;
+  x = Math.abs(x);
+  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  if (x < 2) return (((x - 5) * x + 8) * x - 4) * a;
+  return 0;
+}
+
+// For each output position, the first input position and the weights of those that it takes.
+function weightsOf(from, to) {
+  const scale = from / to;
+  const stretch = Math.max(scale, 1);
+  const support = 2 * stretch;
+  return Array.from({ length: to }, (_, i) => {
+    const middle = (i + 0.5) * scale;
+    const first = Math.max(Math.trunc(middle - support + 0.5), 0);
+    const end = Math.min(Math.trunc(middle + support + 0.5), from);
+    const weights = [];
+    for (let x = first; x < end; ++x) weights.push(bicubic((x - middle + 0.5) / stretch));
+    const sum = weights.reduce((a, b) => a + b, 0);
+    const fixed = weights.map((w) => {
+      const scaled = (w / sum) * FIXED;
+      return Math.trunc(scaled < 0 ? scaled - 0.5 : scaled + 0.5);
+    });
+    return { first, weights: Int32Array.from(fixed) };
+  });
+}
+
+function toByte(sum) {
+  return Math.min(Math.max(Math.floor((sum + FIXED / 2) / FIXED), 0), 255);
+}
+
+function resampled(data, rows, rowBytes, channels, from, to) {
+  const all = weightsOf(from, to);
+  const out = new Uint8Array(rows * to * channels);
+  let at = 0;
+  for (let y = 0; y < rows; ++y) {
+    for (const { first, weights } of all) {
+      const begin = y * rowBytes + first * channels;
+      for (let c = 0; c < channels; ++c) {
+        let sum = 0;
+        for (let k = 0; k < weights.length; ++k) sum += data[begin + c + k * channels] * weights[k];
+        out[at++] = toByte(sum);
+      }
+    }
+  }
+  return out;
+}
+
+function transposedResampled(data, width, from, to) {
+  const rowBytes = 3 * width;
+  const out = new Uint8Array(to * rowBytes);
+  const sums = new Float64Array(rowBytes);
+  weightsOf(from, to).forEach(({ first, weights }, y) => {
+    sums.fill(0);
+    weights.forEach((weight, k) => {
+      const row = (first + k) * rowBytes;
+      for (let i = 0; i < rowBytes; ++i) sums[i] += data[row + i] * weight;
+    });
+    for (let i = 0; i < rowBytes; ++i) out[y * rowBytes + i] = toByte(sums[i]);
+  });
+  return out;
+}
+
+export async function decode(file) {
+  let bitmap;
+  try {
+    bitmap = await createImageBitmap(file, {
+      imageOrientation: "from-image",
+      premultiplyAlpha: "none",
+      colorSpaceConversion: "none",
+    });
+  } catch {
+    throw new Error(`${file.name ?? "the file"} is not an image that this browser can read`);
+  }
+  const { width, height } = bitmap;
+  const canvas = new OffscreenCanvas(width, height);
+  // A canvas for drawing multiplies colours by alpha and loses those of transparent pixels.
+  const gl = canvas.getContext("webgl2");
+  const fits = gl && Math.max(width, height) <= gl.getParameter(gl.MAX_TEXTURE_SIZE);
+  const data = fits ? readTexture(gl, bitmap) : readCanvas(bitmap);
+  bitmap.close();
+  return { data, width, height };
+}
+
+function readTexture(gl, bitmap) {
+  const { width, height } = bitmap;
+  gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
+  gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
+  gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, bitmap);
+  gl.bindFramebuffer(gl.FRAMEBUFFER, gl.createFramebuffer());
+  const { FRAMEBUFFER, COLOR_ATTACHMENT0, TEXTURE_2D } = gl;
+  gl.framebufferTexture2D(
+    FRAMEBUFFER, COLOR_ATTACHMENT0, TEXTURE_2D, gl.getParameter(gl.TEXTURE_BINDING_2D), 0,
+  );
+  const data = new Uint8Array(4 * width * height);
+  gl.readPixels(0, 0, width, height, gl.RGBA, gl.UNSIGNED_BYTE, data);
+  gl.getExtension("WEBGL_lose_context")?.loseContext();
+  return data;
+}
+
+function readCanvas(bitmap) {
+  const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+  const context = canvas.getContext("2d");
+  context.drawImage(bitmap, 0, 0);
+  return context.getImageData(0, 0, bitmap.width, bitmap.height).data;
+}

@@ -1,0 +1,52 @@
+// Does what the JSON on standard input says with the JavaScript package, and prints JSON.
+//
+//     node run.mjs index.js < [{"model": file, "images": [[file, width, height], …]}, …]
+//
+// Of each model it prints the error of loading it, or its facts, and of each image the output or
+// the error. Without a model it prints the bytes of the images, prepared for "size".
+import { readFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+
+const { load, prepare } = await import(pathToFileURL(process.argv[2]));
+
+function pixels([file, width, height]) {
+  return { data: new Uint8Array(readFileSync(file)), width, height };
+}
+
+function tried(action) {
+  try {
+    return action();
+  } catch (error) {
+    return { error: `${error.name}: ${error.message}` };
+  }
+}
+
+async function answer({ model, images, size }) {
+  if (!model) {
+    return images.map((image) =>
+      tried(() => {
+        const { data, width, height } = prepare(pixels(image), size);
+        return { width, height, data: Buffer.from(data).toString("base64") };
+      }),
+    );
+  }
+  let network;
+  try {
+    network = await load(readFileSync(model));
+  } catch (error) {
+    return { error: `${error.name}: ${error.message}` };
+  }
+  const { isa, classNames, imageSize } = network;
+  const outputs = images.map((image) =>
+    tried(() => {
+      const { output, classes } = network.run(pixels(image));
+      return { output: Array.from(output), classes };
+    }),
+  );
+  network.free();
+  return { isa, classNames, imageSize, outputs };
+}
+
+const answers = [];
+for (const request of JSON.parse(readFileSync(0, "utf8"))) answers.push(await answer(request));
+console.log(JSON.stringify(answers));

@@ -1,0 +1,177 @@
+"""The JavaScript package in Node.js: outputs, prepared pixels, and bad input."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packed import random_images, random_network
+
+import burn_engine
+from burn_engine.format import ImageSize
+from burn_engine.images import prepare
+
+ENGINE = Path(__file__).parents[1]
+PACKAGE = ENGINE / "js"
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="without node")
+
+
+def ask(*requests, package=PACKAGE):
+    """Return what the package answers to requests, as js/run.mjs takes them."""
+    done = subprocess.run(
+        ["node", ENGINE / "tests" / "js" / "run.mjs", package / "index.js"],
+        input=json.dumps(requests, default=str),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def image(tmp_path):
+    """A function that writes an image's bytes and returns it as run.mjs takes it."""
+
+    def write(pixels):
+        file = tmp_path / f"{len(os.listdir(tmp_path))}.raw"
+        file.write_bytes(np.ascontiguousarray(pixels).tobytes())
+        return [file, pixels.shape[1], pixels.shape[0]]
+
+    return write
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A function that writes a model's bytes and returns its path."""
+
+    def write(contents):
+        file = tmp_path / f"{len(os.listdir(tmp_path))}.bnn"
+        file.write_bytes(contents)
+        return file
+
+    return write
+
+
+NETWORKS = {
+    "small": random_network(0),
+    "odd": random_network(1, first=(9, 3, 1), blocks=((33, 3, 1, False), (66, 1, 1, True))),
+    "gated": random_network(3, blocks=({"out": 16}, (16, 1, 1, True))),
+    "wide": random_network(
+        2, first=(64, 3, 1), blocks=((64, 3, 1, True), (128, 1, 1, True), (256, 3, 2, True))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_are_those_of_the_engine(name, model, image):
+    file = model(NETWORKS[name].to_bytes())
+    images = random_images(shape=(3, 13, 31, 3))
+    network = burn_engine.load(file)
+    expected = [network(prepare(one, ImageSize(resize=20, size=16))) for one in images]
+    (found,) = ask({"model": file, "images": [image(one) for one in images]})
+    assert found["isa"] == "wasm-simd128"
+    assert found["imageSize"] == {"resize": 20, "size": 16}
+    # The same sums of floats in another order; a sign that turns would change far more.
+    for one, wanted in zip(found["outputs"], expected, strict=True):
+        np.testing.assert_allclose(one["output"], wanted.ravel(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(40, 60), (61, 37), (17, 200), (300, 20), (8, 8), (24, 24), (1, 1), (2, 500), (203, 111)],
+)
+def test_prepared_pixels_are_those_of_burn_engine_run(shape, image):
+    pixels = np.random.default_rng(3).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    alpha = np.full((*shape, 1), 7, np.uint8)
+    for size in (ImageSize(resize=24, size=20), ImageSize(resize=37, size=37)):
+        expected = prepare(pixels, size)
+        (found,) = ask(
+            {
+                "images": [image(pixels), image(np.concatenate([pixels, alpha], 2))],
+                "size": {"resize": size.resize, "size": size.size},
+            }
+        )
+        for one in found:
+            data = np.frombuffer(base64.b64decode(one["data"]), np.uint8)
+            np.testing.assert_array_equal(data.reshape(one["height"], one["width"], 3), expected)
+
+
+def test_classes_are_named_and_ranked(model, image):
+    file = model(random_network(4, num_classes=5).to_bytes())
+    pixels = random_images(4, (1, 16, 20, 3))[0]
+    scores = burn_engine.load(file)(prepare(pixels, ImageSize(resize=20, size=16)))
+    (found,) = ask({"model": file, "images": [image(pixels)]})
+    assert found["classNames"] == [f"class {i}" for i in range(5)]
+    ranked = found["outputs"][0]["classes"]
+    assert [one["name"] for one in ranked] == [f"class {i}" for i in np.argsort(-scores)]
+    powers = np.exp(scores.astype(float) - scores.max())
+    expected = 100 * np.sort(powers / powers.sum())[::-1]
+    np.testing.assert_allclose([one["percent"] for one in ranked], expected, rtol=1e-4)
+
+
+def test_damaged_models_are_refused_with_the_engines_sentence(model):
+    whole = NETWORKS["small"].to_bytes()
+    files = [model(contents) for contents in (b"", b"hello", whole[:-9], whole[:100])]
+    found = [one["error"] for one in ask(*({"model": file, "images": []} for file in files))]
+    assert found[0] == "Error: file: 0 bytes long, too short for a header"
+    for sentence in found:
+        assert sentence.startswith("Error: ") and "\n" not in sentence
+
+
+def test_images_that_do_not_fit_are_refused(model, image):
+    file = model(NETWORKS["small"].to_bytes())
+    fine = image(np.zeros((9, 9, 3), np.uint8))
+    too_wide, too_long = [fine[0], 9, 8], [fine[0], 20_000, 1]
+    (found,) = ask({"model": file, "images": [too_wide, too_long, fine]})
+    short, long, last = found["outputs"]
+    assert short["error"] == (
+        "Error: an image of 9 × 8 pixels needs 216 or 288 bytes (RGB or RGBA), not 243"
+    )
+    assert long["error"].startswith("Error: an image of 20000 × 1 pixels; expected 1 to 16384")
+    assert last["output"]  # the model can still be used
+
+
+def test_the_module_is_small():
+    assert (PACKAGE / "burn_engine.wasm").stat().st_size <= 200_000
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The package with a module built from these sources, and the folder of the build."""
+    if not shutil.which("emcmake") or not shutil.which("cmake"):
+        pytest.skip("without emscripten and cmake")
+    folder = tmp_path_factory.mktemp("wasm")
+    done = subprocess.run(
+        ["sh", PACKAGE / "build.sh", folder], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    shutil.copy(PACKAGE / "index.js", folder)
+    return folder
+
+
+def test_the_module_in_the_repository_is_that_of_the_sources(built):
+    assert (built / "burn_engine.wasm").stat().st_size <= 200_000
+    found = (PACKAGE / "burn_engine.wasm").read_bytes()
+    assert (built / "burn_engine.wasm").read_bytes() == found, "run engine/js/build.sh"
+
+
+def test_kernels_in_webassembly(built):
+    paths = {**os.environ, "NODE_PATH": os.environ.get("NODE_PATH", "/usr/share/nodejs")}
+    command = ["cmake", "--build", built / "build", "--target", "test_kernels"]
+    subprocess.run(command, check=True, capture_output=True, env=paths)
+    done = subprocess.run(
+        ["node", built / "build" / "test_kernels.js", "--short"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "wasm-simd128: 1564477 values" in done.stdout
