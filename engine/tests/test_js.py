@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import shutil
@@ -11,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packed import random_images, random_network
 
 import burn_engine
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare
+from packed import random_images, random_network
 
 ENGINE = Path(__file__).parents[1]
 PACKAGE = ENGINE / "js"
+numbers = itertools.count()  # of files
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="without node")
 
@@ -41,7 +43,7 @@ def image(tmp_path):
     """A function that writes an image's bytes and returns it as run.mjs takes it."""
 
     def write(pixels):
-        file = tmp_path / f"{len(os.listdir(tmp_path))}.raw"
+        file = tmp_path / f"{next(numbers)}.raw"
         file.write_bytes(np.ascontiguousarray(pixels).tobytes())
         return [file, pixels.shape[1], pixels.shape[0]]
 
@@ -53,7 +55,7 @@ def model(tmp_path):
     """A function that writes a model's bytes and returns its path."""
 
     def write(contents):
-        file = tmp_path / f"{len(os.listdir(tmp_path))}.bnn"
+        file = tmp_path / f"{next(numbers)}.bnn"
         file.write_bytes(contents)
         return file
 
@@ -123,7 +125,8 @@ def test_damaged_models_are_refused_with_the_engines_sentence(model):
     found = [one["error"] for one in ask(*({"model": file, "images": []} for file in files))]
     assert found[0] == "Error: file: 0 bytes long, too short for a header"
     for sentence in found:
-        assert sentence.startswith("Error: ") and "\n" not in sentence
+        assert sentence.startswith("Error: ")
+        assert "\n" not in sentence
 
 
 def test_images_that_do_not_fit_are_refused(model, image):

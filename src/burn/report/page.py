@@ -36,6 +36,7 @@ from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables
 from burn.report.sections.trained import facts, runs_table, settings_list, stage_table
 from burn.report.sections.training_curves import curve_charts
+from burn.report.sections.try_it import TryIt, try_it
 from burn.report.sections.view_samples import views_part
 
 MOST_BYTES = 5_000_000
@@ -45,22 +46,23 @@ MOST_BYTES = 5_000_000
 _DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
 
 
-def write_report(folders: Sequence[Path], out: Path) -> int:
+def write_report(folders: Sequence[Path], out: Path, model: Path | None = None) -> int:
     """Write the page about the contents of `folders`.
 
     Args:
         folders: Folders of runs, results and campaigns.
         out: File of the page.
+        model: Packed file that the page runs on photographs which its reader gives it.
 
     Returns:
         Size of the page in bytes.
 
     Raises:
-        UserError: A folder contains nothing known or a damaged file, `out` cannot be written, or
-            the page would be larger than 5 MB.
+        UserError: A folder contains nothing known or a damaged file, `out` cannot be written, the
+            page would be larger than 5 MB without the model, or the model cannot be used.
     """
     _check_out(out)
-    page = build_page(gather(folders))
+    page = build_page(gather(folders), try_it(model) if model else None)
     try:
         write_text(out, page)
     except OSError as error:
@@ -85,27 +87,29 @@ def _is_page(path: Path) -> bool:
         return file.read(15).lower() == b"<!doctype html>"
 
 
-def build_page(gathered: Gathered) -> str:
+def build_page(gathered: Gathered, panel: TryIt | None = None) -> str:
     """Return the page; the same values give the same text.
 
     Args:
         gathered: The contents of the folders.
+        panel: The model that the page runs, if any.
 
     Raises:
-        UserError: The page would be larger than 5 MB.
+        UserError: The page would be larger than 5 MB without the model.
     """
-    page = ""
+    size, extra = 0, panel.num_bytes if panel else 0
     for detail in _DETAILS:
-        page = _render(gathered, detail)
-        if len(page.encode(errors="surrogateescape")) <= MOST_BYTES:
+        page = _render(gathered, detail, panel)
+        size = len(page.encode(errors="replace")) - extra
+        if size <= MOST_BYTES:
             return page
     raise UserError(
-        f"the page would have {len(page.encode(errors='replace')) / 1e6:.1f} MB, more than the 5 "
+        f"the page would have {size / 1e6:.1f} MB, more than the 5 "
         "allowed: give fewer folders at once"
     )
 
 
-def _render(gathered: Gathered, detail: Detail) -> str:
+def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
     environment = Environment(
         loader=PackageLoader("burn.report"),
         autoescape=True,
@@ -118,10 +122,23 @@ def _render(gathered: Gathered, detail: Detail) -> str:
     environment.filters["drawn"] = Markup  # only for our own charts, which escape their texts
     loader = environment.loader
     assert loader is not None
-    script = loader.get_source(environment, "script.js")[0].strip()
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+    def source(name: str) -> str:
+        return loader.get_source(environment, name)[0].strip()
+
+    script, hashes = source("script.js"), []
+    try_script = f"{panel.script.strip()}\n{source('try.js')}" if panel else ""
+    for text in filter(None, (script, try_script)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        hashes.append(f"'sha256-{digest}'")
+    if panel:
+        hashes.append("'wasm-unsafe-eval'")  # only WebAssembly, in spite of its name
     return environment.get_template("report.html").render(
-        page=_page(gathered, detail), script=Markup(script), script_hash=f"sha256-{digest}"
+        page=_page(gathered, detail, panel),
+        script=Markup(script),
+        script_hashes=Markup(" ".join(hashes)),
+        try_it=panel,
+        try_script=Markup(try_script),
     )
 
 
@@ -133,7 +150,7 @@ def _clean(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
+def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, Any]:
     found = networks(gathered)
     ablated = {group.folder for group in gathered.groups if group.ablation}
     candidates = [network for network in found if network.group not in ablated]
@@ -192,7 +209,7 @@ def _page(gathered: Gathered, detail: Detail) -> dict[str, Any]:
         "notes": notes,
         "files": [str(file) for file in gathered.files],
     }
-    return page | {"nav": _nav(page)}
+    return page | {"nav": _nav(page, panel)}
 
 
 def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbours]:
@@ -220,7 +237,7 @@ def _over(gathered: Gathered, answer: Verdict) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _nav(page: dict[str, Any]) -> list[tuple[str, str]]:
+def _nav(page: dict[str, Any], panel: TryIt | None) -> list[tuple[str, str]]:
     known = [
         ("answer", "Answer", True),
         ("paper", "The paper", page["beside"]),
@@ -233,6 +250,7 @@ def _nav(page: dict[str, Any]) -> list[tuple[str, str]]:
         ("detections", "Detections", page["detected"]),
         ("packed", "Size, speed", page["packed"]),
         *((a["id"], a["short"], True) for a in page["analyses"]),
+        ("try", "Try it", panel),
         ("sources", "Sources", True),
     ]
     return [(id, name) for id, name, there in known if there]

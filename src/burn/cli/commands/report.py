@@ -16,16 +16,24 @@ def run(arguments: list[str], console: Console) -> None:
         "Each RUN is a folder of\npretrain, evaluate, compare, ablate, analyze or demo.",
         "  burn report runs/demo\n"
         "  burn report runs/student runs/evaluated --out student.html\n"
-        "  burn report runs/compared runs/ablated runs/analysis --out all.html",
+        "  burn report runs/compared runs/ablated runs/analysis --out all.html\n"
+        "  burn report runs/student --with-model student.bnn",
     )
     parser.add_argument("run", type=str, nargs="+", help="folder that burn wrote")
     parser.add_argument(
         "--out", type=str, default="report.html", help="page to write; an older page is replaced"
+    )
+    parser.add_argument(
+        "--with_model",
+        type=str | None,
+        default=None,
+        help="packed file, which the page runs on photographs, offline",
     )
     options = parser.read(arguments)
     from burn.core.paths import expand
     from burn.report.page import write_report
 
     out = expand(options.out)
-    size = write_report([expand(run) for run in options.run], out)
+    model = expand(options.with_model) if options.with_model is not None else None
+    size = write_report([expand(run) for run in options.run], out, model)
     print(f"-> {options.out} ({size / 1000:,.0f} kB)")
