@@ -90,7 +90,9 @@ struct PairKernel : Isa {
                     for (int byte = 0; byte < group; ++byte) {
                         const int channel = first + byte / 2 + byte % 2 * (group / 2);
                         const uint32_t *word = bits + (channel * taps + tap) * words;
-                        *to++ = part < 8 * words ? word[part / 8] >> part % 8 * 4 & 15 : 0;
+                        const uint32_t bits_of_part =
+                            part < 8 * words ? word[part / 8] >> part % 8 * 4 & 15 : 0;
+                        *to++ = static_cast<uint8_t>(bits_of_part);
                     }
                 }
             }
