@@ -211,6 +211,7 @@ class OutputFolder:
                     file.write_table(table)
                     count += len(table)
                 total = count + len(bad)
+                self._name_unreadable(part, bad)
                 if len(bad) > self._max_bad * total:
                     raise LostPart(
                         f"{len(bad):,} of {total:,} images cannot be read, more than "
@@ -222,7 +223,6 @@ class OutputFolder:
                     "label_names": list(images.label_names),
                 }
                 file.add_key_value_metadata({_KEY.decode(): json.dumps(about)})
-            self._name_unreadable(part, bad)
             done.append(Written(count, len(bad)))
 
         write_beside(path, fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError, listed, printable
 from burn.core.files import remove_abandoned
@@ -71,7 +73,9 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     number, count = config.shares
     assert config.out is not None
     out = expand(config.out)
-    with sigterm_raises():
+    # The classifier of a packed file runs in NumPy, in threads that are there already.
+    blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
+    with sigterm_raises(), blas:
         complete = total = 0
         try:
             collection = open_collection(config.data, config.part_size)
