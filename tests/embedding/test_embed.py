@@ -344,6 +344,14 @@ def test_a_damaged_file_is_noticed(
     assert contents(tmp_path) == whole
 
 
+def test_what_a_kill_after_the_last_file_leaves_is_removed(folder: Path, tmp_path: Path):
+    assert embed(folder, "plain.bnn", "photos", tmp_path) == 0
+    whole = contents(tmp_path)
+    (tmp_path / ".writing.0123456789abcdef").mkdir()
+    assert embed(folder, "plain.bnn", "photos", tmp_path) == 0
+    assert contents(tmp_path) == whole
+
+
 def test_readers_find_a_changed_byte(folder: Path, tmp_path: Path):
     assert embed(folder, "plain.bnn", "photos", tmp_path) == 0
     file = tmp_path / "part-00000.parquet"

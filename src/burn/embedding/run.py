@@ -14,7 +14,6 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError, listed, printable
-from burn.core.files import remove_abandoned
 from burn.core.paths import expand
 from burn.data.decode import UnreadableImage
 from burn.data.readable import image_readers
@@ -102,7 +101,6 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
                         console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
                         continue
                     complete, new = complete + 1, new + 1
-            remove_abandoned(out)
         except KeyboardInterrupt as stopped:
             done = f"{complete:,} of {total:,} files are complete in {out}"
             raise interrupted(f"interrupted: {done}; the same command resumes", stopped) from None
