@@ -39,6 +39,7 @@ COMMANDS = {  # a command to what follows it in each of its help texts
     "export": [""],
     "pack": [""],
     "info": [""],
+    "embed": [""],
     "report": [""],
 }
 RESULT = "burn.core.results.Result"  # what a protocol returns a list of

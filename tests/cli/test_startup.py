@@ -24,7 +24,7 @@ for line in sys.stdin:
     print(json.dumps([line.strip(), status, [name for name in {HEAVY} if name in sys.modules]]))
 """
 COMMANDS = ("demo", "pretrain", "evaluate", "compare", "ablate", "analyze", "import", "export",
-            "pack", "info", "report")  # fmt: skip
+            "pack", "info", "embed", "report")  # fmt: skip
 PROTOCOLS = ("knn", "linear", "semi", "svm", "transfer", "detection")
 ANALYSES = ("gradients", "ema-toy", "schedules", "cost", "negatives")
 

@@ -42,6 +42,7 @@ commands:
   export     convert a checkpoint to ONNX or to another project's format
   pack       write a binary checkpoint as one packed file, for burn-engine
   info       show the size and cost of a network or a checkpoint
+  embed      write the features of a collection of images as parquet files
   report     write runs, results and comparisons as one HTML page
 
 `burn COMMAND --help` shows the options of a command, with examples; `burn --version` shows the
@@ -61,6 +62,7 @@ _COMMANDS = {  # the module of each command, imported only when the command runs
     "export": "burn.cli.commands.export",
     "pack": "burn.cli.commands.pack",
     "info": "burn.cli.commands.info",
+    "embed": "burn.cli.commands.embed",
     "report": "burn.cli.commands.report",
 }
 

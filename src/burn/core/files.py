@@ -127,7 +127,7 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 
     A process that is killed leaves it behind without its lock; the next call removes it.
     """
-    _remove_abandoned(parent)
+    remove_abandoned(parent)
     with contextlib.ExitStack() as held:
         while True:
             folder = parent / f"{_BESIDE}{secrets.token_hex(8)}"
@@ -143,8 +143,8 @@ def _own_folder(parent: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
-    """Remove folders of `_own_folder` whose process has ended.
+def remove_abandoned(parent: Path, *, without_locks: bool = False) -> None:
+    """Remove the hidden folders of calls of `write_beside` whose process has ended.
 
     Args:
         parent: Folder to search.
@@ -164,7 +164,7 @@ def remove_unfinished(folder: Path) -> None:
     The folder must belong to the caller (`locked`): files of an earlier version of burn are
     removed, too.
     """
-    _remove_abandoned(folder, without_locks=True)
+    remove_abandoned(folder, without_locks=True)
     for file in folder.glob(f"{_BESIDE}*"):
         if not file.is_dir():
             file.unlink(missing_ok=True)

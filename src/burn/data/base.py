@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
 
-from burn.data.decode import decode, read_image
+from burn.data.decode import as_tensor, decode_pixels, read_image
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Split = Literal["train", "test"]
 
@@ -47,6 +49,16 @@ class Source(Protocol):
     def describe(self, index: int) -> str: ...
 
 
+@runtime_checkable
+class PixelSource(Source, Protocol):
+    """A source that returns its images without torch, too; all of burn's own formats do.
+
+    `pixels` returns an image as uint8 (height, width, 3), and raises UnreadableImage as `read`.
+    """
+
+    def pixels(self, index: int) -> np.ndarray: ...
+
+
 def named_part(words: Collection[str], split: Split) -> str | None:
     """Find the word that names a split among names of folders or files.
 
@@ -73,8 +85,11 @@ class ImageFiles:
         return len(self._names)
 
     def read(self, index: int) -> Tensor:
+        return as_tensor(self.pixels(index))
+
+    def pixels(self, index: int) -> np.ndarray:
         file = self._path / self._names[index]
-        return decode(read_image(file), str(file))
+        return decode_pixels(read_image(file), str(file))
 
     def describe(self, index: int) -> str:
         return str(self._path / self._names[index])

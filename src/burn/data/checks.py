@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from burn.core.errors import UserError
-from burn.data.base import Source
+from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
 
@@ -31,9 +31,11 @@ def require_readable(source: Source, at_least: int = 1) -> None:
     reason = ""
     for some, indices in _samples(source, at_least):
         tried, readable = len(indices), 0
+        # A packed network needs no torch, which `read` imports.
+        read = some.pixels if isinstance(some, PixelSource) else some.read
         for index in indices:
             try:
-                some.read(index)
+                read(index)
             except UnreadableImage as error:
                 reason = reason or f": {error}"
                 continue

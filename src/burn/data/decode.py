@@ -14,14 +14,16 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, TiffImagePlugin
-from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Pillow's names of the formats that are decoded, whatever a file is called. For some other formats
 # Pillow starts a program, e.g. Ghostscript for EPS. MPO, which some phones write, opens as JPEG and
@@ -41,6 +43,28 @@ class UnreadableImage(Exception):
 
 
 def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
+    """Decode an image as a tensor, as `decode_pixels` does.
+
+    Returns:
+        uint8 (3, height, width) in the channels-last layout, so not contiguous.
+
+    Raises:
+        UnreadableImage: As `decode_pixels`.
+    """
+    return as_tensor(decode_pixels(encoded, name, upright=upright))
+
+
+def as_tensor(pixels: np.ndarray) -> Tensor:
+    """Return pixels, uint8 (height, width, 3), as a tensor (3, height, width) of the same memory.
+
+    Torch is imported here, because a packed network reads images without it.
+    """
+    import torch
+
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndarray:
     """Decode an image.
 
     Of an animation the first frame is returned, of 16-bit values the high byte. Transparency is
@@ -52,7 +76,7 @@ def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
         upright: Apply the rotation that the EXIF data ask for.
 
     Returns:
-        uint8 (3, height, width) in the channels-last layout, so not contiguous.
+        uint8 (height, width, 3).
 
     Raises:
         UnreadableImage: The image has none of FORMATS or more than MOST_PIXELS or MOST_BYTES, or
@@ -69,7 +93,7 @@ def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
             if image.mode.startswith("I"):  # convert() would clip 16-bit values
                 array = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
                 image = Image.fromarray(array)
-            pixels = np.array(image if image.mode == "RGB" else image.convert("RGB"))
+            return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     except _PILLOW_ERRORS as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         if "BytesIO" in reason:  # Pillow does not know the format, and names the BytesIO object
@@ -77,7 +101,6 @@ def decode(encoded: bytes, name: str, *, upright: bool = True) -> Tensor:
         if isinstance(error, Image.DecompressionBombError):  # its text may name Pillow's limit
             reason = f"more than {MOST_PIXELS:,} pixels"
         raise UnreadableImage(f"{name}: {reason}") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def read_image(file: Path) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from burn.core.errors import UserError, shortened
 from burn.runtime.hardware import cores
 
@@ -44,6 +46,24 @@ def require_processes(low: int, **values: int | None) -> None:
                 f"{option} {shown} is not in {low} … {most} processes, as this machine has "
                 f"{cores()} processor cores"
             )
+
+
+def require_share(max_bad: str) -> float:
+    """Return the largest share of unreadable images that `--max-bad` allows, in [0, 1].
+
+    Raises:
+        UserError: `max_bad` is not a share, such as 1% or 0.01.
+    """
+    try:
+        share = float(max_bad.removesuffix("%"))
+    except ValueError:
+        share = math.nan
+    share /= 100 if max_bad.endswith("%") else 1
+    if not 0 <= share <= 1:
+        raise UserError(
+            f"--max-bad {shortened(max_bad)} is not a share of the images: give 1% or 0.01"
+        )
+    return share
 
 
 def _plain(number: float) -> str:

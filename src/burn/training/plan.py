@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from burn.core.errors import UserError, shortened
 from burn.recipes.schema import Recipe
-from burn.runtime.bounds import require_processes, require_within
+from burn.runtime.bounds import require_processes, require_share, require_within
 from burn.runtime.compute import Device
 
 
@@ -98,16 +97,7 @@ class Machine:
         Raises:
             UserError: `max_bad` is not a share, such as 1% or 0.01.
         """
-        try:
-            share = float(self.max_bad.removesuffix("%"))
-        except ValueError:
-            share = math.nan
-        share /= 100 if self.max_bad.endswith("%") else 1
-        if not 0 <= share <= 1:
-            raise UserError(
-                f"--max-bad {shortened(self.max_bad)} is not a share of the images: give 1% or 0.01"
-            )
-        return share
+        return require_share(self.max_bad)
 
     def check(self) -> None:
         """Check all values.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import cv2
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from torch import Tensor
 
 from burn.data.base import Split
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SIDE = 32
 
@@ -40,7 +41,12 @@ class Digits:
         return len(self._images)
 
     def read(self, index: int) -> Tensor:
+        import torch  # here, because a packed network reads pixels without it
+
         return torch.from_numpy(self._images[index]).expand(3, -1, -1).contiguous()
+
+    def pixels(self, index: int) -> np.ndarray:
+        return np.repeat(self._images[index][..., None], 3, axis=2)
 
     def describe(self, index: int) -> str:
         return f"{self.name}[{index}]"

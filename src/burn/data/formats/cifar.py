@@ -7,15 +7,16 @@ import io
 import pickle
 import pickletools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.inputs import read_bytes, status_of
 from burn.data.base import Split
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_BYTES = 2**28  # of a batch; the largest one, of CIFAR-100, has 155 MB
 _MOST_TUPLES = 1000  # in a batch; CIFAR's batches have a handful
@@ -62,7 +63,12 @@ class Cifar:
         return len(self._images)
 
     def read(self, index: int) -> Tensor:
+        import torch  # here, because a packed network reads pixels without it
+
         return torch.from_numpy(self._images[index].copy())
+
+    def pixels(self, index: int) -> np.ndarray:
+        return np.ascontiguousarray(self._images[index].transpose(1, 2, 0))
 
     def describe(self, index: int) -> str:
         return f"{self.name}[{index}]"

@@ -13,17 +13,19 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from torch import Tensor
 
 from burn.core.errors import UserError, listed
 from burn.core.inputs import open_regular, require_regular
-from burn.data.decode import UnreadableImage, check_bytes, decode
+from burn.data.decode import UnreadableImage, as_tensor, check_bytes, decode_pixels
 from burn.data.formats.labeled import MOST_CLASSES, digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_ROWS = 2**20  # of a file with fewer bytes than rows
 # Parquet hardly compresses JPEGs; it compresses bitmaps or PNGs of few colours several times.
@@ -413,11 +415,14 @@ class Parquet:
         return len(self._images)
 
     def read(self, index: int) -> Tensor:
+        return as_tensor(self.pixels(index))
+
+    def pixels(self, index: int) -> np.ndarray:
         buffer = self._images[index].as_buffer()
         if buffer is None or buffer.size == 0:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
         check_bytes(buffer.size, self.describe(index))
-        return decode(buffer.to_pybytes(), self.describe(index))
+        return decode_pixels(buffer.to_pybytes(), self.describe(index))
 
     def describe(self, index: int) -> str:
         return f"{self.name} row {index}"

@@ -7,23 +7,26 @@ inside a tar only appear in messages, so a name that points outside the tar's fo
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
-from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
 from burn.core.paths import expand
 from burn.data.base import EXTENSIONS, Split, named_part
-from burn.data.decode import MOST_BYTES, UnreadableImage, decode
+from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.formats.labeled import MOST_CLASSES, digest
 from burn.data.formats.parquet import Budget, Columns, images_in, opened, read_labels
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MOST_NAME = 1 << 20  # bytes of the entry in a tar that holds a long name
@@ -51,8 +54,9 @@ class _Shard(Protocol):
     labels: np.ndarray | None
     class_names: tuple[str, ...]
 
-    def read(self, rows: Sequence[int]) -> list[bytes | None]: ...
+    def read(self, rows: Sequence[int]) -> Iterator[bytes | None]: ...
     def describe(self, row: int) -> str: ...
+    def names(self) -> list[str]: ...
 
 
 class ShardedImages:
@@ -123,10 +127,26 @@ class ShardedImages:
         Raises:
             UnreadableImage: The image cannot be read or decoded.
         """
+        return as_tensor(self.pixels(index))
+
+    def pixels(self, index: int) -> np.ndarray:
+        """Return an image as `read` does, uint8 (height, width, 3).
+
+        Raises:
+            UnreadableImage: The image cannot be read or decoded.
+        """
         (encoded,) = self.encoded([index])
-        return self.decode(index, encoded)
+        return self.decode_pixels(index, encoded)
+
+    def names(self) -> list[str]:
+        """Return the names of all images, as `describe` does, with one pass over each shard."""
+        return [name for shard in self._shards for name in shard.names()]
 
     def decode(self, index: int, encoded: bytes | None) -> Tensor:
+        """Decode an image as a tensor, uint8 (3, height, width), as `decode_pixels` does."""
+        return as_tensor(self.decode_pixels(index, encoded))
+
+    def decode_pixels(self, index: int, encoded: bytes | None) -> np.ndarray:
         """Decode an image.
 
         Args:
@@ -134,7 +154,7 @@ class ShardedImages:
             encoded: Its bytes, or None, as `encoded` yields them.
 
         Returns:
-            uint8 (3, height, width).
+            uint8 (height, width, 3).
 
         Raises:
             UnreadableImage: There are no bytes, or they cannot be decoded.
@@ -142,7 +162,7 @@ class ShardedImages:
         if not encoded:
             raise UnreadableImage(f"{self.describe(index)}: no bytes")
         try:
-            return decode(encoded, self.name)
+            return decode_pixels(encoded, self.name)
         except UnreadableImage as error:  # a name in a tar is looked up only for an error
             reason = str(error).removeprefix(f"{self.name}: ")
             raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
@@ -244,17 +264,38 @@ def open_shards(
         UserError: A shard is damaged or compressed, the kinds of files are mixed, or there are no
             images.
     """
-    paths, name = _find(spec, split)
+    paths, name = find_shards(spec, split)
     shards: list[_Shard] = []
     for path in paths:
-        shard = _Tar(path) if path.suffix == ".tar" else _ParquetFile(path)
+        shard = _open(path)
         shards.append(shard)
         advance(shard.groups[-1])
     return ShardedImages(shards, name)
 
 
-def _find(spec: str, split: Split) -> tuple[list[Path], str]:
-    """Return the shards, all of one kind, and the name of the data."""
+def open_shard(path: Path) -> ShardedImages | None:
+    """Open the images of one shard that `find_shards` found; None if it holds no image.
+
+    Raises:
+        UserError: The shard is missing, damaged or compressed.
+    """
+    shard = _open(path)
+    return ShardedImages([shard], str(path)) if shard.groups[-1] else None
+
+
+def _open(path: Path) -> _Shard:
+    return _Tar(path) if path.suffix == ".tar" else _ParquetFile(path)
+
+
+def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str]:
+    """Find the shards that a specification of `open_shards` names, without opening them.
+
+    Returns:
+        The shards, all of one kind, and the name of the data.
+
+    Raises:
+        UserError: There are none, they are of several kinds, or one is no regular file.
+    """
     if not spec:
         raise UserError("stream: names no data: give stream:FOLDER, of .tar or .parquet files")
     path, name = expand(spec), spec
@@ -331,21 +372,20 @@ class _Tar:
                 raise UserError(f"{self.describe(row)} has no .cls member, but other images do")
             self.labels = np.array(labels, dtype=np.int64)
 
-    def read(self, rows: Sequence[int]) -> list[bytes | None]:
-        """Return the encoded images of ascending rows, None for those that cannot be read."""
-        found: list[bytes | None] = []
+    def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
+        """Yield the encoded images of ascending rows, None for those that cannot be read."""
+        given = 0
         try:
             with open_regular(self.path) as file:
                 for offset, size in self._places[rows].tolist():
-                    if size > MOST_BYTES:
-                        found.append(None)
-                        continue
-                    file.seek(offset)
-                    encoded = file.read(size)
-                    found.append(encoded if len(encoded) == size else None)
+                    encoded = b""
+                    if size <= MOST_BYTES:
+                        file.seek(offset)
+                        encoded = file.read(size)
+                    given += 1
+                    yield encoded if len(encoded) == size else None
         except (OSError, UserError):
-            found.extend([None] * (len(rows) - len(found)))
-        return found
+            yield from [None] * (len(rows) - given)
 
     def describe(self, row: int) -> str:
         """Return the name of an image for messages.
@@ -361,6 +401,17 @@ class _Tar:
         except (OSError, UserError, _Damaged):
             pass
         return f"{self.path} image {row}"
+
+    def names(self) -> list[str]:
+        """Return the names of all rows, as `describe` does."""
+        found: dict[int, bytes] = {}
+        with contextlib.suppress(OSError, UserError, _Damaged), open_regular(self.path) as file:
+            members = _members(file, self.path.stat().st_size)
+            found.update((offset, name) for name, offset, _ in members)
+        return [
+            f"{self.path} member {_shown(found[at])}" if at in found else f"{self.path} image {row}"
+            for row, at in enumerate(self._places[:, 0].tolist())
+        ]
 
 
 def _members(file: BinaryIO, length: int) -> Iterator[tuple[bytes, int, int]]:
@@ -485,15 +536,16 @@ class _ParquetFile:
                 self.labels = labels.to_numpy()
             self.class_names = columns.class_names
 
-    def read(self, rows: Sequence[int]) -> list[bytes | None]:
-        """Return the encoded images of ascending rows, None for those that cannot be read."""
-        found: list[bytes | None] = []
+    def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
+        """Yield the encoded images of ascending rows, None for those that cannot be read."""
+        given = 0
         try:
             with opened(self.path) as (file, columns):
-                found.extend(self._picked(file, columns, rows))
+                for encoded in self._picked(file, columns, rows):
+                    given += 1
+                    yield encoded
         except (UserError, IndexError):
-            found.extend([None] * (len(rows) - len(found)))  # removed, damaged or replaced
-        return found
+            yield from [None] * (len(rows) - given)  # removed, damaged or replaced
 
     def _picked(
         self, file: pq.ParquetFile, columns: Columns, rows: Sequence[int]
@@ -516,3 +568,7 @@ class _ParquetFile:
     def describe(self, row: int) -> str:
         """Return the name of an image for messages."""
         return f"{self.path} row {row}"
+
+    def names(self) -> list[str]:
+        """Return the names of all rows, as `describe` does."""
+        return [self.describe(row) for row in range(self.groups[-1])]

@@ -15,17 +15,27 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, open_regular, read_bytes
 from burn.core.paths import expand
 from burn.data.base import Split
 from burn.data.builtin.scenes import digit_scenes
-from burn.data.decode import FORMATS, MOST_BYTES, UnreadableImage, decode, read_image
+from burn.data.decode import (
+    FORMATS,
+    MOST_BYTES,
+    UnreadableImage,
+    as_tensor,
+    decode_pixels,
+    read_image,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -141,9 +151,17 @@ class Voc:
         Raises:
             UnreadableImage: The image cannot be decoded, or its size is not the annotation's.
         """
+        return as_tensor(self.pixels(index))
+
+    def pixels(self, index: int) -> np.ndarray:
+        """Return an image as `read` does, uint8 (height, width, 3).
+
+        Raises:
+            UnreadableImage: As `read`.
+        """
         item = self._items[index]
-        image = decode(read_image(item.image), str(item.image), upright=False)
-        size = (image.shape[2], image.shape[1])
+        image = decode_pixels(read_image(item.image), str(item.image), upright=False)
+        size = (image.shape[1], image.shape[0])
         if size != item.size:
             raise UnreadableImage(
                 f"{item.image} has {size[0]}×{size[1]} pixels, "

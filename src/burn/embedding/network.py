@@ -1,0 +1,89 @@
+"""What `burn embed` needs of a network, and which kind of network a name means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from rich.console import Console
+
+from burn.core.errors import UserError
+from burn.embedding.settings import EmbedConfig
+
+
+class Unfit(Exception):
+    """Raised for an image that a network cannot take, such as one of too many pixels."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs for some images.
+
+    Attributes:
+        features: float32 (images, features).
+        scores: float32 (images, classes), or None without a classifier.
+    """
+
+    features: np.ndarray
+    scores: np.ndarray | None
+
+
+class Network(Protocol):
+    """A network that embeds images in two steps: one for each image, and one for a batch.
+
+    `prepare` is called in several threads, with a tensor or an array as `tensors` says; it raises
+    Unfit for an image that the network cannot take. `finish` is called in one thread, with what
+    `prepare` returned for the images of a batch.
+
+    Attributes:
+        name: Short name for people.
+        fingerprint: A string that changes with the weights, the classifier and the preparation of
+            images.
+        num_features: Number of features of an image.
+        classes: Names of the scores; empty without a classifier.
+        settings: Other settings, as plain values, that the outputs depend on.
+        notes: Remarks for the user.
+        tensors: Whether `prepare` takes tensors (3, height, width), not arrays (height, width, 3).
+        batch_size: Number of images of a batch.
+        threads: Number of threads that call `prepare`.
+    """
+
+    name: str
+    fingerprint: str
+    num_features: int
+    classes: tuple[str, ...]
+    settings: dict[str, Any]
+    notes: tuple[str, ...]
+    tensors: bool
+    batch_size: int
+    threads: int
+
+    def prepare(self, image: Any) -> Any: ...
+    def finish(self, prepared: Sequence[Any]) -> Outputs: ...
+
+
+def open_network(config: EmbedConfig, console: Console) -> Network:
+    """Open the network that `config.model` names. For a packed file torch is not imported.
+
+    Args:
+        config: The settings.
+        console: Where a warning of burn-engine is shown.
+
+    Raises:
+        UserError: The network or its classifier cannot be read or used.
+    """
+    if not config.packed:
+        from burn.embedding.trained import TrainedNetwork
+
+        return TrainedNetwork(config)
+    try:
+        from burn.embedding.packed import PackedNetwork
+    except ModuleNotFoundError as error:
+        if error.name != "burn_engine":
+            raise
+        raise UserError(
+            "a packed file needs burn-engine: pip install ./engine in burn's repository"
+        ) from error
+    return PackedNetwork(config, console)

@@ -1,0 +1,177 @@
+"""The parts of a collection of images, each of which becomes one output file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from burn.core.errors import UserError, listed
+from burn.core.inputs import status_of
+from burn.core.paths import expand
+from burn.data.base import PixelSource
+from burn.data.checks import require_readable
+from burn.data.formats.labeled import digest
+from burn.data.formats.shards import ShardedImages, find_shards, open_shard
+from burn.data.open import open_source
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a part.
+
+    Attributes:
+        source: The images, and perhaps others; None if the part has no image.
+        positions: Positions of the part's images in the source.
+    """
+
+    source: PixelSource | None
+    positions: range
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels of the part's images, int64 (images,), or None."""
+        if self.source is None or self.source.labels is None:
+            return None
+        return self.source.labels[self.positions.start : self.positions.stop]
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the classes that the labels number; empty without labels."""
+        return () if self.source is None else self.source.classes
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the part's images, as messages have them."""
+        if self.source is None:
+            return []
+        if isinstance(self.source, ShardedImages):
+            return self.source.names()
+        return [self.source.describe(position) for position in self.positions]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images that become one output file.
+
+    Attributes:
+        name: Name of the file without its suffix.
+        fingerprint: A string that changes when the images change (their names or sizes).
+        open: Opens the images. It raises UserError for a shard that cannot be read.
+    """
+
+    name: str
+    fingerprint: str
+    open: Callable[[], Images]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection of images in parts.
+
+    Attributes:
+        name: Name of the data.
+        fingerprint: A string that changes when the images change; None for shards, of which there
+            may be more later, and each of which is checked by itself.
+        num_images: Number of images; None for shards, which are opened one after the other.
+        parts: The parts.
+        folder: Folder in and below which no output may be written, because it would become input or
+            change what the folder is taken for; None for single files.
+        beside: Folders of single files, in which no output may be written.
+    """
+
+    name: str
+    fingerprint: str | None
+    num_images: int | None
+    parts: tuple[Part, ...]
+    folder: Path | None
+    beside: tuple[Path, ...] = ()
+
+
+def open_collection(spec: str, part_size: int) -> Collection:
+    """Divide the images that a specification names into parts.
+
+    Each shard of `stream:PATH` is a part, and is not opened yet. Other images are opened as
+    `open_source` does, and divided into parts of one size, the last of which may be smaller.
+
+    Args:
+        spec: The specification, as `open_source` takes it.
+        part_size: Number of images of a part.
+
+    Raises:
+        UserError: There is nothing at the path, it cannot be read, it holds no readable images, or
+            two shards have one name.
+    """
+    return _shards(spec) if spec.startswith("stream:") else _images(spec, part_size)
+
+
+def _images(spec: str, part_size: int) -> Collection:
+    source = open_source(spec)
+    require_readable(source)
+    assert isinstance(source, PixelSource), "a format of burn's without pixels"
+    count = len(source)
+    parts = []
+    for number, start in enumerate(range(0, count, part_size)):
+        positions = range(start, min(start + part_size, count))
+        about = digest([source.fingerprint, f"{positions.start} {positions.stop}"])
+        opened = partial(Images, source, positions)
+        parts.append(Part(f"part-{number:05}", about, opened))
+    path = expand(spec)
+    if status_of(path) is None:  # built in, or with :train or :test behind it
+        path = expand(spec.rpartition(":")[0] or spec)
+    return Collection(
+        source.name,
+        source.fingerprint,
+        count,
+        tuple(parts),
+        path if path.is_dir() else None,
+        (path.parent,) * (path.suffix == ".parquet"),
+    )
+
+
+def _shards(spec: str) -> Collection:
+    inner = spec.removeprefix("stream:")
+    split = "train"
+    for suffix in ("train", "test"):
+        if inner.endswith(f":{suffix}") and not expand(inner).exists():
+            inner, split = inner.removesuffix(f":{suffix}"), suffix
+    paths, name = find_shards(inner, split)
+    by_stem: dict[str, list[Path]] = {}
+    for path in paths:
+        by_stem.setdefault(path.stem, []).append(path)
+    if twice := next((found for found in by_stem.values() if len(found) > 1), None):
+        raise UserError(
+            f"{listed(twice, 2)} would give one file {twice[0].stem}.parquet: embed one folder at "
+            "a time, each into an --out of its own"
+        )
+    parts = [
+        Part(path.stem, digest([f"{path.name} {path.stat().st_size}"]), partial(_opened, path))
+        for path in paths
+    ]
+    beside = tuple(sorted({path.parent for path in paths}))
+    single = len(paths) == 1 and status_of(expand(inner)) is not None
+    folder = None if single else Path(os.path.commonpath(beside))
+    return Collection(name, None, None, tuple(parts), folder, beside)
+
+
+def _opened(path: Path) -> Images:
+    shard = open_shard(path)
+    return Images(shard, range(0 if shard is None else len(shard)))
+
+
+def require_apart(out: Path, collection: Collection) -> None:
+    """Check that an output folder lies in none of the folders of a collection.
+
+    Raises:
+        UserError: It does, so that the files in it would become images of the collection.
+    """
+    place, folder = out.resolve(), collection.folder
+    below = folder is not None and place.is_relative_to(folder.resolve())
+    if below or any(place == parent.resolve() for parent in collection.beside):
+        raise UserError(
+            f"--out {out} lies in the folder of {collection.name}, whose images the files would "
+            "then belong to: give an --out elsewhere"
+        )

@@ -1,0 +1,233 @@
+"""The work of `burn embed`: every missing part of a collection, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from rich.console import Console
+from threadpoolctl import threadpool_limits
+
+from burn.core.errors import UserError, listed, printable
+from burn.core.paths import expand
+from burn.data.decode import UnreadableImage
+from burn.data.readable import image_readers
+from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written
+from burn.embedding.network import Network, Unfit, open_network
+from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
+from burn.embedding.settings import EmbedConfig
+from burn.evaluation.progress import progress_bar
+from burn.runtime.bounds import require_share
+from burn.runtime.signals import interrupted, sigterm_raises
+
+_TASK_IMAGES = 16  # that a thread takes at a time: handing over costs about 50 µs
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Summary of the files of this process's share.
+
+    Attributes:
+        files: Number of files that are complete.
+        new: Number of these that were computed now.
+        images: Number of images in them.
+        unreadable: Number of images that were left out and are named beside the files.
+        features: Number of features of an image.
+        classes: Number of scores of an image, 0 without a classifier.
+    """
+
+    files: int
+    new: int
+    images: int
+    unreadable: int
+    features: int
+    classes: int
+
+
+def embed(config: EmbedConfig, console: Console) -> Embedded:
+    """Write the features of a collection, and go on where an earlier call was interrupted.
+
+    A part that is there is left as it is. A part that cannot be computed, because its shard is
+    damaged or too many of its images are, does not keep the others from being computed.
+
+    Args:
+        config: The settings.
+        console: Where progress and remarks are shown.
+
+    Raises:
+        UserError: A setting, the network or the images cannot be used, or the folder holds
+            something else; or, after all other parts, some could not be computed.
+        OSError: A file cannot be written.
+        Interrupted: After Ctrl-C or SIGTERM.
+    """
+    config.check()
+    number, count = config.shares
+    assert config.out is not None
+    out = expand(config.out)
+    # The classifier of a packed file runs in NumPy, in threads that are there already.
+    blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
+    with sigterm_raises(), blas:
+        complete = total = 0
+        try:
+            collection = open_collection(config.data, config.part_size)
+            require_apart(out, collection)
+            network = open_network(config, console)
+            for note in network.notes:
+                console.print(printable(note))
+            folder = _folder(config, network, collection)
+            folder.require_no_others(collection)
+            parts = collection.parts[number::count]
+            total = len(parts)
+            found = {part.name: there for part in parts if (there := folder.find(part))}
+            complete, new = len(found), 0
+            failed: list[str] = []
+            with _Progress(console, collection, parts) as progress:
+                for part in parts:
+                    if part.name in found:
+                        progress.advance(part, 1.0)
+                        continue
+                    try:
+                        found[part.name] = _embed_part(network, folder, part, progress)
+                    except LostPart as error:
+                        failed.append(f"{folder.file(part).name}: {error}")
+                        console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
+                        continue
+                    complete, new = complete + 1, new + 1
+        except KeyboardInterrupt as stopped:
+            done = f"{complete:,} of {total:,} files are complete in {out}"
+            raise interrupted(f"interrupted: {done}; the same command resumes", stopped) from None
+    if failed:
+        raise UserError(
+            f"{len(failed):,} of {total:,} files could not be computed, the others are complete in "
+            f"{out}; fix this, and give the same command: {listed(failed, 1, each=400)}"
+        )
+    return Embedded(
+        complete,
+        new,
+        sum(written.images for written in found.values()),
+        sum(written.unreadable for written in found.values()),
+        network.num_features,
+        len(network.classes),
+    )
+
+
+def _folder(config: EmbedConfig, network: Network, collection: Collection) -> OutputFolder:
+    assert config.out is not None
+    settings: dict[str, Any] = {"dtype": config.dtype, **network.settings}
+    if collection.num_images is not None:
+        settings["part_size"] = config.part_size
+    manifest = {
+        "format": FORMAT,
+        "model": {
+            "name": printable(network.name),
+            "fingerprint": network.fingerprint,
+            "features": network.num_features,
+            "classes": list(network.classes),
+        },
+        "data": {
+            "name": printable(collection.name),
+            "fingerprint": collection.fingerprint,
+            "images": collection.num_images,
+        },
+        "settings": settings,
+    }
+    return OutputFolder(expand(config.out), manifest, config.dtype, require_share(config.max_bad))
+
+
+def _embed_part(network: Network, folder: OutputFolder, part: Part, progress: _Progress) -> Written:
+    try:
+        images = part.open()
+    except UserError as error:
+        raise LostPart(str(error)) from error
+    # A pool for each part, so that nothing of a part that failed is left running.
+    pool = ThreadPoolExecutor(network.threads, "embed")
+    try:
+        rows = _rows(network, images, pool)
+        return folder.write(part, images, progress.along(part, images, rows))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:
+    """Yield the outputs of a part's images in batches, which depend on nothing but the part."""
+    source, positions = images.source, images.positions
+    if source is None:
+        return
+
+    def prepare(task: list[tuple[int, Callable[[], Any]]]) -> list[tuple[int, Any]]:
+        made: list[tuple[int, Any]] = []
+        for position, read in task:
+            try:
+                made.append((position, network.prepare(read())))
+            except UnreadableImage as error:
+                made.append((position, error))
+            except Unfit as error:
+                made.append((position, UnreadableImage(f"{source.describe(position)}: {error}")))
+        return made
+
+    readers = image_readers(source, positions, tensors=network.tensors)
+    tasks = _groups(zip(positions, readers, strict=True), _TASK_IMAGES)
+    made = (one for task in _in_order(pool, prepare, tasks, 2 * network.threads) for one in task)
+    for batch in _groups(made, network.batch_size):
+        good = [(at, one) for at, one in batch if not isinstance(one, UnreadableImage)]
+        bad = [(at, str(one)) for at, one in batch if isinstance(one, UnreadableImage)]
+        outputs = network.finish([one for _, one in good]) if good else None
+        yield Rows([at for at, _ in good], outputs, bad)
+
+
+def _groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[Item], Made], items: Iterable[Item], ahead: int
+) -> Iterator[Made]:
+    """Yield what `work` makes of each item, in order; at most `ahead` items are begun before."""
+    waiting: deque[Future[Made]] = deque()
+    for item in items:
+        waiting.append(pool.submit(work, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+class _Progress:
+    """One bar for all parts, in images, or in shards, whose numbers of images are not known."""
+
+    def __init__(self, console: Console, collection: Collection, parts: Sequence[Part]) -> None:
+        self._bar = progress_bar(console)
+        self._sizes = {part.name: 1 for part in parts}
+        unit = "shards"
+        if collection.num_images is not None:
+            unit = "images"
+            self._sizes = {part.name: len(part.open().positions) for part in parts}
+        total = sum(self._sizes.values())
+        self._task = self._bar.add_task(f"features of {collection.name}, {unit}", total=total)
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, part: Part, share: float) -> None:
+        """Show that a share of a part, in [0, 1], is done in addition."""
+        self._bar.advance(self._task, share * self._sizes[part.name])
+
+    def along(self, part: Part, images: Images, batches: Iterable[Rows]) -> Iterator[Rows]:
+        """Yield the batches of a part, and show each as done."""
+        for rows in batches:
+            yield rows
+            self.advance(part, (len(rows.positions) + len(rows.unreadable)) / len(images.positions))

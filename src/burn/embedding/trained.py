@@ -1,0 +1,119 @@
+"""A checkpoint or a teacher that embeds images as `burn evaluate` does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burn.backbones.base import Backbone
+from burn.checkpoints.classifier import Classifier, fingerprint
+from burn.checkpoints.foreign.weights import backbone_from
+from burn.checkpoints.native import find_checkpoint, load_checkpoint
+from burn.core.paths import expand
+from burn.data.augment import plain_view
+from burn.deploy.pack import read_head
+from burn.deploy.shared import linear_classifier
+from burn.embedding.network import Outputs
+from burn.embedding.settings import EmbedConfig
+from burn.evaluation.context import Model, model_of, open_model
+from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
+from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
+
+
+class TrainedNetwork:
+    """A checkpoint or a teacher as a `Network`.
+
+    Args:
+        config: The settings.
+
+    Raises:
+        UserError: The weights or the classifier cannot be read, or the device is not there.
+    """
+
+    tensors = True
+
+    def __init__(self, config: EmbedConfig) -> None:
+        device = torch_device(config.device)
+        model, classifier = _open(config)
+        self._backbone = model.backbone.to(device).eval()
+        self._views, self._device = model.views, device
+        self._bfloat16 = uses_bfloat16(config.compute, config.device)
+        self._weight = self._bias = None
+        if classifier is not None:
+            self._weight, self._bias = classifier.weight.to(device), classifier.bias.to(device)
+        self.name = model.name
+        self.num_features = model.backbone.num_features
+        self.classes = classifier.classes if classifier else ()
+        self.fingerprint = _fingerprint(model, classifier)
+        self.batch_size = config.batch_size
+        self.threads = config.threads or default_workers(config.device)
+        self.settings: dict[str, Any] = {
+            "device": device.type,
+            "compute": "bfloat16" if self._bfloat16 else "float32",
+            "batch_size": config.batch_size,
+        }
+        labels = (model.training or {}).get("teacher_labels")
+        self.notes = (f"{model.name}: its teacher was trained with {labels} labels",) * bool(labels)
+
+    def prepare(self, image: Tensor) -> Tensor:
+        """Return the plain view of an image, uint8 (3, size, size), as evaluations take it."""
+        return plain_view(image, self._views)
+
+    def finish(self, prepared: Sequence[Tensor]) -> Outputs:
+        """Return the outputs of a batch of views.
+
+        Raises:
+            UserError: A GPU's memory does not suffice.
+        """
+        smaller = f"a batch of {len(prepared)} images does not fit; give a smaller --batch-size"
+        autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16)
+        with (
+            gpu_failures_named(smaller),
+            gpu_arithmetic(self._device, fixed_shapes=True),
+            torch.inference_mode(),
+        ):
+            with autocast:
+                features = self._backbone(torch.stack(list(prepared)).to(self._device)).float()
+            scores = None
+            if self._weight is not None:
+                scores = torch.nn.functional.linear(features, self._weight, self._bias)
+            return Outputs(features.cpu().numpy(), None if scores is None else scores.cpu().numpy())
+
+
+def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
+    """Return the network, and the classifier of --head or else the checkpoint's own."""
+    if not Path(config.model).exists():
+        model = open_model(config.model, fresh=False, seed=0)
+        return model, _named_head(config, model.backbone)
+    held = load_checkpoint(find_checkpoint(Path(config.model)))
+    model = model_of(held, backbone_from(held))
+    classifier = _named_head(config, model.backbone)
+    if classifier is None:
+        linear = linear_classifier(held, model.backbone.num_features)
+        if linear is not None:
+            names = tuple(str(number) for number in range(linear.out_features))
+            weight, bias = linear.weight.detach(), linear.bias.detach()
+            classifier = Classifier(weight, bias, names, fingerprint(model.backbone))
+    return model, classifier
+
+
+def _named_head(config: EmbedConfig, backbone: Backbone) -> Classifier | None:
+    if config.head is None:
+        return None
+    found = read_head(expand(config.head), backbone)
+    return Classifier(found.weight.detach(), found.bias.detach(), found.classes, found.backbone)
+
+
+def _fingerprint(model: Model, classifier: Classifier | None) -> str:
+    digest = hashlib.sha256(fingerprint(model.backbone).encode())
+    digest.update(repr((model.views.size, model.views.resize)).encode())
+    if classifier is not None:
+        digest.update(repr(classifier.classes).encode(errors="surrogateescape"))
+        for tensor in (classifier.weight, classifier.bias):
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
