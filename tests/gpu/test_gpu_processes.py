@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from pretend import CUDA, on_gpu, pretended
-from test_steps import CASES
+from pretend import CUDA, group_of_two, on_gpu, pretended
+from steps import CASES
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,25 +29,9 @@ from networks import tiny_reactnet
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes, of which the other has just the same."""
-
-    def all_gather(into: list[Tensor], tensor: Tensor, group: Any = None) -> None:
-        for share in into:
-            share.copy_(tensor)
-
-    def all_reduce(tensor: Tensor, op: Any = None, group: Any = None) -> None:
-        tensor.mul_(2)
-
-    def stats(y: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        variance, mean = torch.var_mean(y.float(), dim=(0, 2, 3), correction=0)
-        return mean, (variance + eps).rsqrt()
-
-    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "get_world_size", lambda group=None: 2)
-    monkeypatch.setattr(distributed, "all_gather", all_gather)
-    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
-    monkeypatch.setattr(torch, "batch_norm_stats", stats)  # only CUDA has it
+def two() -> Iterator[None]:
+    with group_of_two():
+        yield
 
 
 @pytest.mark.usefixtures("two")
