@@ -57,7 +57,8 @@ def _batch_norm_stats(y: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return mean, (variance + eps).rsqrt()
 
 
-_ONLY_CUDA: dict[str, Any] = {"batch_norm_stats": _batch_norm_stats}  # torch has no such kernel for the CPU
+# torch has no such kernels for the CPU.
+_ONLY_CUDA: dict[str, Any] = {"batch_norm_stats": _batch_norm_stats}
 
 
 class OtherDevice(AssertionError):
@@ -93,6 +94,8 @@ class OnGpu(Tensor):
         return self.to(CPU)
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        if args and isinstance(args[0], OnGpu):
+            args = (CUDA, args[0].dtype, *args[1:])
         device, dtype, non_blocking, memory = cast(Any, torch._C)._nn._parse_to(*args, **kwargs)
         if device is None or device.type == "cuda":
             if dtype in (None, self.dtype) and memory is None:
@@ -173,6 +176,12 @@ class Gpu(TorchDispatchMode):
             self.wait(name)
         to_cpu = name == "copy_" and isinstance(args[1], OnGpu) and not isinstance(args[0], OnGpu)
         if to_cpu and not any(args[2:]) and not kwargs.get("non_blocking"):
+            self.wait(name)
+        # A copy to the GPU, too, waits for what that was given before, unless it need not be done
+        # when the call returns.
+        copied = {"_to_copy": args[:1], "copy_": args[1:2]}.get(name, ())
+        to_gpu = bool(copied) and not isinstance(copied[0], OnGpu)
+        if to_gpu and not any(args[2:]) and not kwargs.get("non_blocking"):
             self.wait(name)
         if name not in _NO_KERNEL:
             self.kernels += 1
@@ -292,6 +301,8 @@ def pretended() -> Iterator[Gpu]:
         ),
         mock.patch.object(torch, "tensor", made),
         mock.patch.object(nn.functional, "one_hot", one_hot),
+        # A view of a parameter would be an inference tensor, which C++ does not allow.
+        mock.patch.object(torch, "inference_mode", torch.no_grad),
         mock.patch.object(_optimizer, _GROUPS, grouped),
         mock.patch.object(_clip_grad, _GROUPS, grouped),
         mock.patch.object(torch, "autocast", Autocast),

@@ -46,6 +46,7 @@ def test_a_block_with_sync_norm_saves_its_input_and_two_maps_and_waits_for_nothi
     with pretended() as gpu:
         on_gpu(block)
         x = torch.randn(4, 8, 16, 16).to(CUDA, dtype).requires_grad_()
+        gpu.waits.clear()
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
         with hooks:
             out = block(x)
@@ -58,7 +59,7 @@ def test_a_block_with_sync_norm_saves_its_input_and_two_maps_and_waits_for_nothi
 @pytest.mark.usefixtures("two")
 def test_gathering_rows_waits_for_nothing():
     with pretended() as gpu:
-        rows = gather(torch.ones(3, 2).to(CUDA))
+        rows = gather(torch.ones(3, 2, device=CUDA))
         assert [tuple(share.shape) for share in rows] == [(3, 2)] * 2
         assert not gpu.waits
 
