@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import torch
@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
 _optimizer: Any = importlib.import_module("torch.optim.optimizer")
+M = TypeVar("M", bound=nn.Module)
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 _GROUPS = "_group_tensors_by_device_and_dtype"
 _SOURCE = str(Path(__file__).parents[2] / "src")
@@ -146,6 +147,7 @@ class Gpu(TorchDispatchMode):
         self.names: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
         self.exchanges: Counter[str] = Counter()
+        self.seeded = False  # whether the GPU's own generator is seeded before each step
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # In inference mode operations come here before they are taken apart into simpler ones.
@@ -168,7 +170,7 @@ class Gpu(TorchDispatchMode):
             if not isinstance(args[0], OnGpu):
                 raise OtherDevice(f"{name} of a tensor on the CPU by indices on the GPU")
             self.wait(name)  # an index on the CPU is copied
-        if name in _RANDOM:
+        if name in _RANDOM and not self.seeded:
             raise OtherDevice(f"{name} draws from the GPU's own generator")
         indices = args[1] if name == "index" else ()
         masks = any(isinstance(i, OnGpu) and i.dtype == torch.bool for i in indices)
@@ -269,11 +271,13 @@ def pretended() -> Iterator[Gpu]:
 
     enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
 
-    make = torch.tensor  # in C++ it asks for the device before anything is dispatched
+    def then_moved(make: Any) -> Any:
+        # In C++ these ask for the device before anything is dispatched.
+        def made(*args: Any, device: Any = None, **named: Any) -> Tensor:
+            tensor = make(*args, **named)
+            return tensor if device is None else tensor.to(device)
 
-    def made(*args: Any, device: Any = None, **named: Any) -> Tensor:
-        tensor = make(*args, **named)
-        return tensor if device is None else tensor.to(device)
+        return made
 
     group = _optimizer._group_tensors_by_device_and_dtype
 
@@ -299,7 +303,8 @@ def pretended() -> Iterator[Gpu]:
         mock.patch.object(
             torch.__future__, "get_overwrite_module_params_on_conversion", return_value=True
         ),
-        mock.patch.object(torch, "tensor", made),
+        mock.patch.object(torch, "tensor", then_moved(torch.tensor)),
+        mock.patch.object(torch, "as_tensor", then_moved(torch.as_tensor)),
         mock.patch.object(nn.functional, "one_hot", one_hot),
         # A view of a parameter would be an inference tensor, which C++ does not allow.
         mock.patch.object(torch, "inference_mode", torch.no_grad),
@@ -327,7 +332,7 @@ def group_of_two() -> Iterator[None]:
         distributed.destroy_process_group()
 
 
-def on_gpu(module: nn.Module) -> nn.Module:
+def on_gpu(module: M) -> M:
     """The module, in place, on the pretended GPU."""
     moved: dict[int, nn.Parameter] = {}
     for part in module.modules():
