@@ -9,10 +9,12 @@ import pytest
 import torch
 from pretend import CUDA, Gpu, OnGpu, on_gpu, pretended
 
-from burn.core.types import Features
+from burn.core.types import Features, Precision
 from burn.data.open import open_source
+from burn.data.splits import balanced_share
 from burn.data.view_config import ViewConfig
-from burn.evaluation.configs import KnnConfig, LinearConfig
+from burn.evaluation.configs import KnnConfig, LinearConfig, SemiConfig
+from burn.evaluation.context import EvaluationContext
 from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_predict
 from burn.evaluation.linear_layer import (
@@ -20,7 +22,12 @@ from burn.evaluation.linear_layer import (
     train_linear,
     train_linear_at_best_rate,
 )
+from burn.evaluation.semi import fine_tune
 from networks import tiny_reactnet
+
+# Kernels of a step of fine-tuning in float32 and in bfloat16. Most are of SGD, which on a real GPU
+# updates many parameters in one.
+MOST_OF_SEMI = (2360, 2598)
 
 
 @pytest.fixture
@@ -71,8 +78,8 @@ def test_heads_of_all_learning_rates_are_trained_on_the_gpu(gpu: Gpu):
 
     chosen, expected = train(CUDA), train()
     assert gpu.names["addmm"] >= 2 * 6
-    # Only scores, weight and bias at the end are waited for, not each step.
-    assert gpu.waits.total() == 3
+    # What is copied before the first step and after the last one; no step waits.
+    assert gpu.waits.total() == 7
     assert chosen.held_out == expected.held_out
     assert not isinstance(chosen.layer.weight, OnGpu)
     assert torch.equal(chosen.layer.weight, expected.layer.weight)
@@ -93,3 +100,59 @@ def test_features_are_extracted_on_the_gpu_without_a_wait_but_for_the_result(gpu
     )
     assert type(found.values) is torch.Tensor
     assert gpu.waits == {"features.extract_features": 2}
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_fine_tuning_waits_once_an_epoch_and_at_the_end(gpu: Gpu, bfloat16: bool):
+    digits = open_source("digits", "train")
+    source = balanced_share(digits, 0.02, seed=0)
+    network = on_gpu(tiny_reactnet())
+    context = EvaluationContext(
+        "tiny",
+        "none",
+        network,
+        ViewConfig(size=32),
+        digits,
+        digits,
+        0,
+        0,
+        bfloat16=bfloat16,  # type: ignore[arg-type]
+    )
+    found: list[tuple[int, dict[str, int]]] = []
+
+    def epoch() -> None:
+        found.append((gpu.kernels, dict(gpu.waits)))
+        gpu.waits.clear()
+
+    gpu.waits.clear()
+    config = SemiConfig(epochs=3, batch_size=10)
+    head = fine_tune(network, source, context, config, 0.01, 1.0, epoch)  # type: ignore[arg-type]
+    assert isinstance(head, torch.nn.Linear)
+    assert isinstance(head.weight, OnGpu)
+    assert [waits for _, waits in found[1:]] == [{"semi.fine_tune": 1}] * 2
+    assert gpu.waits == {"semi.fine_tune": 1}  # whether all weights are finite
+    steps = -(-len(source) // 10)
+    assert (found[2][0] - found[1][0]) / steps <= MOST_OF_SEMI[bfloat16]
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_a_batch_of_fine_tuning_that_is_not_finite_ends_it_with_its_epoch(gpu: Gpu):
+    digits = open_source("digits", "train")
+    source = balanced_share(digits, 0.02, seed=0)
+    network = on_gpu(tiny_reactnet(Precision.FLOAT))
+    context = EvaluationContext(
+        "tiny",
+        "none",
+        network,
+        ViewConfig(size=32),
+        digits,
+        digits,
+        0,
+        0,  # type: ignore[arg-type]
+    )
+    epochs: list[int] = []
+    config = SemiConfig(epochs=2, batch_size=10)
+    head = fine_tune(network, source, context, config, 1e30, 1.0, lambda: epochs.append(1))  # type: ignore[arg-type]
+    assert head is None
+    assert not epochs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from pretend import CUDA, on_gpu, pretended
-from test_steps import CASES
+from pretend import CUDA, group_of_two, on_gpu, pretended
+from steps import CASES
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,25 +29,9 @@ from networks import tiny_reactnet
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes, of which the other has just the same."""
-
-    def all_gather(into: list[Tensor], tensor: Tensor, group: Any = None) -> None:
-        for share in into:
-            share.copy_(tensor)
-
-    def all_reduce(tensor: Tensor, op: Any = None, group: Any = None) -> None:
-        tensor.mul_(2)
-
-    def stats(y: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        variance, mean = torch.var_mean(y.float(), dim=(0, 2, 3), correction=0)
-        return mean, (variance + eps).rsqrt()
-
-    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(distributed, "get_world_size", lambda group=None: 2)
-    monkeypatch.setattr(distributed, "all_gather", all_gather)
-    monkeypatch.setattr(distributed, "all_reduce", all_reduce)
-    monkeypatch.setattr(torch, "batch_norm_stats", stats)  # only CUDA has it
+def two() -> Iterator[None]:
+    with group_of_two():
+        yield
 
 
 @pytest.mark.usefixtures("two")
@@ -61,6 +46,7 @@ def test_a_block_with_sync_norm_saves_its_input_and_two_maps_and_waits_for_nothi
     with pretended() as gpu:
         on_gpu(block)
         x = torch.randn(4, 8, 16, 16).to(CUDA, dtype).requires_grad_()
+        gpu.waits.clear()
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
         with hooks:
             out = block(x)
@@ -73,7 +59,7 @@ def test_a_block_with_sync_norm_saves_its_input_and_two_maps_and_waits_for_nothi
 @pytest.mark.usefixtures("two")
 def test_gathering_rows_waits_for_nothing():
     with pretended() as gpu:
-        rows = gather(torch.ones(3, 2).to(CUDA))
+        rows = gather(torch.ones(3, 2, device=CUDA))
         assert [tuple(share.shape) for share in rows] == [(3, 2)] * 2
         assert not gpu.waits
 

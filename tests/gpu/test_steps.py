@@ -1,139 +1,167 @@
-"""Training steps of every method on a GPU: devices, waits, and the number of kernels."""
+"""Training steps of every method on a GPU: devices, waits, exchanges, and the number of kernels."""
 
 from __future__ import annotations
 
-import importlib
-import io
-import sys
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from itertools import product
 
-import lightning as L
 import pytest
 import torch
-from pretend import CUDA, OnGpu, OtherDevice, on_gpu, pretended
-from rich.console import Console
+from pretend import CUDA, Gpu, OtherDevice, group_of_two, pretended
+from steps import Run, build
 from torch import Tensor
 
-import tiny
+from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import BACKBONES, BNEXT, EXPERT, REACTNET, is_binary
+from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
-from burn.core.types import Batch
-from burn.methods.base import Method
-from burn.methods.registry import METHODS
-from burn.runtime.distributed import Processes
-from burn.training.callbacks.finite import FiniteSteps
-from burn.training.callbacks.guard import GradientFlowGuard, Guard
-from burn.training.module import PretrainModule
-from method_checks import views
+from burn.core.types import Precision
+from burn.methods.registry import METHODS, find_method
+from burn.methods.supervised import Supervised
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
-CASES = importlib.import_module("two_processes").CASES
 
-STEPS = 4
-# The kernels of a step with SGD, of which each is a few microseconds of a GPU's and of Python's
-# time, and what it waits for. (The first steps also wait for the guard of the gradient flow, for
-# the seed of shuffled BN, and until SwAV's queue is full.)
-TABLE: dict[str, tuple[int, dict[str, int]]] = {
-    "burn": (529, {}),
-    "burn joint": (557, {}),
-    "burn released": (1058, {}),
-    "burn heaviside": (540, {}),
-    "burn without classifiers": (463, {}),
-    "supervised": (376, {}),
-    "supervised_kl": (448, {}),
-    "byol": (1032, {}),
-    # lightly's loss finds the pairs by a mask.
-    "simclr": (824, {"simclr.forward": 2}),
-    "swav": (868, {}),
-    "swav with a queue": (868, {}),
-    "mocov2": (542, {}),
-    "mocov2 in groups": (964, {}),
-    "infomin": (964, {}),
-    "s2bnn": (483, {}),
-    "s2bnn contrastive": (657, {}),
+@dataclass(frozen=True)
+class Step:
+    """What a step does with the GPU at most, by SGD.
+
+    Attributes:
+        kernels: Number of kernels in bfloat16, each of which is a few microseconds of a GPU's and
+            of Python's time.
+        float32: Likewise in float32.
+        together: Likewise in bfloat16, as one of two processes.
+        exchanges: The number of exchanges between these: of tensors on the GPU, and on the CPU,
+            where processes wait for each other but for no GPU. Gradients are left out.
+        waits: What is waited for, by function. (The first steps also wait for the guard of the
+            gradient flow, for the seed of shuffled BN, and until SwAV's queue is full.)
+    """
+
+    kernels: int
+    float32: int = 0
+    together: int = 0
+    exchanges: tuple[int, int] = (0, 0)
+    waits: dict[str, int] = field(default_factory=dict[str, int])
+
+
+# By method: with a small student whose weights and activations are binary.
+TABLE = {
+    "burn": Step(529, 445, 782, (14, 1)),
+    "burn joint": Step(557, 468, 824, (15, 1)),
+    "burn released": Step(1058, 904, 1591, (29, 1)),
+    "burn heaviside": Step(540, 451, 807, (15, 1)),
+    "burn without classifiers": Step(463, 396, 654, (11, 1)),
+    "supervised": Step(376, 331, 567, (11, 1)),
+    "supervised_kl": Step(448, 377, 639, (11, 1)),
+    "byol": Step(1032, 896, 1853, (41, 1)),
+    "simclr": Step(816, 730, 1429, (35, 1)),
+    "swav": Step(868, 784, 1295, (31, 1)),
+    "swav with a queue": Step(868, 784, 1295, (31, 1)),
+    "mocov2": Step(542, 470, 549, (3, 3)),
+    "mocov2 in groups": Step(964, 833, 971, (3, 3)),
+    "infomin": Step(964, 833, 971, (3, 3)),
+    "s2bnn": Step(483, 406, 484, (1, 1)),
+    "s2bnn contrastive": Step(657, 555, 664, (3, 3)),
+}
+# By network: method supervised, with one view. Two processes train the last stage's.
+NETWORKS = {
+    (REACTNET, Precision.FLOAT): Step(1177, 931),
+    (REACTNET, Precision.BINARY_ACTIVATIONS): Step(1679, 1433),
+    (REACTNET, Precision.BINARY): Step(2069, 1823, 3096, (55, 1)),
+    ("bnext_t", Precision.FLOAT): Step(2738, 2154),
+    ("bnext_t", Precision.BINARY_ACTIVATIONS): Step(3141, 2526),
+    ("bnext_t", Precision.BINARY): Step(3730, 3115, 6125, (127, 1)),
+    (EXPERT, Precision.FLOAT): Step(2458, 1781),
+    (EXPERT, Precision.BINARY_ACTIVATIONS): Step(2788, 2078),
+    (EXPERT, Precision.BINARY): Step(4011, 3235, 5722, (91, 1)),
+    ("resnet10t", Precision.FLOAT): Step(238, 199, 771, (29, 1)),
+    ("test_efficientnet", Precision.FLOAT): Step(338, 285, 833, (27, 1)),
+    ("test_vit", Precision.FLOAT): Step(467, 320, 468, (1, 1)),
+}
+# By optimizer: method supervised. LARS itself does not wait (timm's), but cannot skip a step; a GPU
+# has fewer kernels for it, each for many parameters.
+OPTIMIZERS = {
+    "sgd": Step(376),
+    "adam": Step(384),
+    "lars": Step(539, waits={"finite.on_before_optimizer_step": 1}),
 }
 
 
-class Run:
-    """A stage on the pretended GPU, step by step, with the callbacks that see its gradients.
-
-    Args:
-        method: The method.
-        sizes: Sides of its views.
-        optim: Name of the optimizer.
-        tolerated: Number of steps that may be skipped.
-    """
-
-    def __init__(
-        self, method: Method, sizes: tuple[int, ...], optim: str = "sgd", tolerated: int = 0
-    ) -> None:
-        recipe = tiny.teacher_recipe()
-        recipe = replace(recipe, optim=replace(recipe.optim, name=optim, lr=0.01))
-        processes = Processes(CUDA)
-        self.sizes, self.said = sizes, io.StringIO()
-        self.module = PretrainModule(method, recipe, 100, 100, processes)
-        on_gpu(self.module).train()
-        cast(Any, self.module)._device = CUDA
-        self.trainer: Any = SimpleNamespace(global_step=0, current_epoch=0)
-        cast(Any, self.module)._trainer = self.trainer
-        console = Console(file=self.said, width=1000)
-        self.finite = FiniteSteps(tolerated, 50, processes, console)
-        self.callbacks: list[L.Callback] = [self.finite, Guard(GradientFlowGuard(method.parts()))]
-        self.optimizer = cast(dict[str, Any], self.module.configure_optimizers())["optimizer"]
-
-    def step(self, spoil: Callable[[Tensor], Tensor] = lambda loss: loss) -> None:
-        number = self.trainer.global_step
-        batch: Batch = views(*self.sizes, count=8, seed=number, labels=torch.arange(8) % 3)
-        batch = self.module.transfer_batch_to_device(batch, CUDA, 0)
-
-        def closure() -> Tensor:
-            self.optimizer.zero_grad()
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = spoil(self.module.training_step(batch, 0))
-            loss.backward()
-            for callback in self.callbacks:
-                callback.on_before_optimizer_step(self.trainer, self.module, self.optimizer)
-            return loss
-
-        self.module.optimizer_step(0, 0, self.optimizer, closure)
-        self.trainer.global_step += 1
-
-    def weights(self) -> dict[str, Tensor]:
-        return {
-            name: cast(OnGpu, parameter.detach()).held.clone()
-            for name, parameter in self.module.method.named_parameters()
-        }
-
-
-def build(case: str) -> tuple[Method, tuple[int, ...]]:
-    return CASES[case].build(0, 1), CASES[case].sizes
-
-
-def last_step(case: str, optim: str = "sgd") -> tuple[int, dict[str, int]]:
-    """Kernels and waits of the last of some steps."""
-    with pretended() as gpu:
-        run = Run(*build(case), optim)
-        for _ in range(STEPS - 1):
-            run.step()
-        before = gpu.kernels
-        gpu.waits.clear()
+def last_step(run: Run, *, bfloat16: bool = True, after: int = 3) -> Step:
+    """What a step does after some others; networks need but one."""
+    gpu = Gpu.current
+    assert gpu is not None
+    run.bfloat16 = bfloat16
+    while run.trainer.global_step < after:
         run.step()
-    return gpu.kernels - before, dict(gpu.waits)
+    before = gpu.kernels
+    gpu.waits.clear()
+    gpu.exchanges.clear()
+    run.step()
+    exchanges = gpu.exchanges["cuda"], gpu.exchanges["cpu"]
+    return Step(gpu.kernels - before, exchanges=exchanges, waits=dict(gpu.waits))
 
 
 @pytest.mark.parametrize("case", TABLE)
 def test_a_step_stays_within_its_kernels_and_waits(case: str):
-    most, waits = TABLE[case]
-    kernels, found = last_step(case)
-    assert found == waits
-    assert kernels <= most
+    most = TABLE[case]
+    with pretended():
+        run = build(case)
+        found, float32 = last_step(run), last_step(run, bfloat16=False)
+    assert found.waits == float32.waits == most.waits
+    assert found.exchanges == float32.exchanges == (0, 0)
+    assert found.kernels <= most.kernels
+    assert float32.kernels <= most.float32
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_a_step_of_two_processes_stays_within_its_kernels_waits_and_exchanges(case: str):
+    most = TABLE[case]
+    with group_of_two(), pretended():
+        found = last_step(build(case, synchronize=find_method(case.split()[0]).synchronize_norms))
+    assert found.waits == most.waits
+    assert found.exchanges == most.exchanges
+    assert found.kernels <= most.together
 
 
 def test_every_method_is_in_the_table():
     assert {case.split()[0] for case in TABLE} == set(METHODS)
+
+
+def network(name: str, precision: Precision) -> Run:
+    settings = {"width": 0.25, "stage_strides": (2, 2, 2, 1)} if is_binary(name) else {}
+    torch.manual_seed(0)
+    backbone = build_backbone(BackboneConfig(name, **settings), precision)
+    return Run(Supervised(backbone, 3), (32,), synchronize=True)
+
+
+@pytest.mark.parametrize(("name", "precision"), NETWORKS)
+def test_a_step_of_a_network_stays_within_its_kernels_and_waits(name: str, precision: Precision):
+    most = NETWORKS[name, precision]
+    with pretended():
+        run = network(name, precision)
+        found, float32 = last_step(run, after=1), last_step(run, bfloat16=False)
+    assert found.waits == float32.waits == most.waits
+    assert found.kernels <= most.kernels
+    assert float32.kernels <= most.float32
+    if most.together:
+        with group_of_two(), pretended():
+            found = last_step(network(name, precision), after=1)
+        assert found.waits == most.waits
+        assert found.exchanges == most.exchanges
+        assert found.kernels <= most.together
+
+
+def test_every_binary_network_is_in_the_table_at_every_precision():
+    binary = {name for name in BACKBONES if name not in BNEXT[1:]}  # which differ in size alone
+    assert {key for key in NETWORKS if is_binary(key[0])} == set(product(binary, Precision))
+
+
+@pytest.mark.parametrize("optim", OPTIMIZERS)
+def test_a_step_of_an_optimizer_stays_within_its_kernels_and_waits(optim: str):
+    most = OPTIMIZERS[optim]
+    with pretended():
+        found = last_step(build("supervised", optim=optim))
+    assert found.waits == most.waits
+    assert found.kernels <= most.kernels
 
 
 def infinite(loss: Tensor) -> Tensor:
@@ -143,7 +171,7 @@ def infinite(loss: Tensor) -> Tensor:
 @pytest.mark.parametrize("optim", ["sgd", "adam"])
 def test_a_loss_that_is_not_finite_is_told_to_the_optimizer_and_read_a_step_later(optim: str):
     with pretended():
-        run = Run(*build("supervised"), optim, tolerated=1)
+        run = build("supervised", optim=optim, tolerated=1)
         for _ in range(3):
             run.step()
         before = run.weights()
@@ -165,7 +193,7 @@ def test_a_loss_that_is_not_finite_is_told_to_the_optimizer_and_read_a_step_late
 )
 def test_an_optimizer_that_cannot_skip_by_itself_is_waited_for(optim: str, number: int):
     with pretended() as gpu:
-        run = Run(*build("supervised"), optim, tolerated=1)
+        run = build("supervised", optim=optim, tolerated=1)
         for _ in range(number):
             run.step()
         before = run.weights()
@@ -180,7 +208,7 @@ def test_an_optimizer_that_cannot_skip_by_itself_is_waited_for(optim: str, numbe
 
 def test_the_end_reads_what_is_left():
     with pretended():
-        run = Run(*build("supervised"))
+        run = build("supervised")
         run.step()
         run.step(infinite)
         assert run.module.learned
@@ -198,3 +226,5 @@ def test_a_tensor_of_the_cpu_and_random_numbers_of_the_gpu_are_found():
         with pytest.raises(OtherDevice, match="draws from the GPU's own generator"):
             torch.randn(3, device=CUDA)
         assert torch.equal((x + 1).cpu(), torch.ones(3))
+        with pytest.raises(OtherDevice, match="on the CPU by indices on the GPU"):
+            _ = torch.zeros(3)[torch.arange(2, device=CUDA)]

@@ -81,3 +81,19 @@ def test_the_temperature_counts_in_training_with_binary_weights_alone(precision:
 def test_the_temperature_falls_by_the_same_factor_in_equal_times():
     found = [falling_temperature(i / 4, 1e-8) for i in range(5)]
     assert found == pytest.approx([1, 1e-2, 1e-4, 1e-6, 1e-8], rel=1e-12)
+
+
+def test_in_bfloat16_the_weights_are_soft_too():
+    """Once the signs alone were convolved, with some weight's size as their scale."""
+    convolution = SoftBinaryConv2d(32, 8, 3).train()
+    convolution.temperature.fill_(1.0)
+    x = torch.randn(2, 32, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = convolution(x)
+    assert found.dtype == torch.bfloat16
+    # Rounded to 8 bits are each weight, here up to 0.06, and the sum of 288, of size 1.
+    torch.testing.assert_close(found.float(), convolution(x), rtol=0.01, atol=0.02)
+    convolution.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        binary = convolution(x)
+    assert not torch.allclose(found.float(), binary.float(), rtol=0.01, atol=0.02)

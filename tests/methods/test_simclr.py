@@ -15,7 +15,7 @@ from lightly.models.modules import SimCLRProjectionHead
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.methods.configs import SimclrConfig
-from burn.methods.simclr import Simclr
+from burn.methods.simclr import Simclr, nt_xent
 from method_checks import (
     Plain,
     double,
@@ -34,7 +34,7 @@ from networks import tiny_reactnet
 # --- The loss. ---
 
 
-def nt_xent(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
+def pair_by_pair(first: np.ndarray, second: np.ndarray, temperature: float) -> float:
     """Chen et al., Eq. 1, over every ordered positive pair of the 2N projections."""
     z = np.concatenate([first, second])
     n = len(first)
@@ -62,17 +62,31 @@ def test_loss_and_gradient_are_nt_xents(temperature: float, layers: int):
     first, second = (double(projection) for projection in projections)
     assert first.shape == (5, 4)
     # float32 cosines over T = 0.1: some 1e-6.
-    assert output.loss.item() == pytest.approx(nt_xent(first, second, temperature), rel=1e-5)
+    assert output.loss.item() == pytest.approx(pair_by_pair(first, second, temperature), rel=1e-5)
     assert output.terms["loss"].item() == output.loss.item()
     assert torch.equal(output.features, method.backbone(batch.views[0]))
     assert output.target_probabilities is None
     expected = [
-        numeric_gradient(lambda z: nt_xent(z, second, temperature), first),
-        numeric_gradient(lambda z: nt_xent(first, z, temperature), second),
+        numeric_gradient(lambda z: pair_by_pair(z, second, temperature), first),
+        numeric_gradient(lambda z: pair_by_pair(first, z, temperature), second),
     ]
     for projection, gradient in zip(projections, expected, strict=True):
         # float32 probabilities, 1e-6 of values of size 1 to 10.
         assert np.allclose(gradient_of(projection), gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_loss_and_gradient_are_lightlys_to_the_bit(count: int):
+    generator = torch.Generator().manual_seed(5)
+    ours = [torch.randn(count, 4, generator=generator).requires_grad_() for _ in range(2)]
+    theirs = [one.detach().requires_grad_() for one in ours]
+    loss, expected = nt_xent(ours[0], ours[1], 0.3), NTXentLoss(0.3)(*theirs)
+    assert torch.equal(loss, expected)
+    loss.backward()
+    expected.backward()
+    for one, twin in zip(ours, theirs, strict=True):
+        # Their gradient through the normalization has another layout, and so its sums.
+        torch.testing.assert_close(one.grad, twin.grad, rtol=1e-5, atol=1e-7)
 
 
 def test_version_1_is_as_it_was():

@@ -16,7 +16,6 @@ def test_one_process_has_everything_to_itself():
     assert (alone.count, alone.rank, alone.is_main) == (1, 0, True)
     module = torch.nn.BatchNorm2d(3)
     assert alone.wrap(module) is module
-    assert alone.synchronize_norms(module) is module
     assert alone.share([1, 2, 3]) == [1, 2, 3]
     alone.stop()
 

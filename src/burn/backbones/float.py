@@ -19,10 +19,11 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
+from burn.layers.sync_norm import SyncNorm
 
 _RESNET_CHANNELS = (64, 128, 256, 512)
-# SyncBatchNorm in eval mode is BN: a run on several GPUs has converted the teacher too.
-_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+# Synchronized BN in eval mode is BN: a run on several GPUs has converted the teacher too.
+_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SyncNorm)
 # Pixels that a folded network takes at once on a CPU, 8 images of 224×224: its maps then stay small
 # enough for the allocator to use the same memory again. 16 images at once take 6 % longer.
 _CHUNK = 8 * 224 * 224

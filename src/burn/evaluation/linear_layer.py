@@ -83,7 +83,9 @@ def train_linear(
         optimizer.param_groups[0]["lr"] = rate * config.factor(epoch)
         for features, labels, _ in batches(epoch):
             optimizer.zero_grad()
-            F.cross_entropy(probe(features.to(device)), labels.to(device)).backward()
+            # To wait for the copies would be to wait for all that a GPU has been given.
+            given, answers = (t.to(device, non_blocking=True) for t in (features, labels))
+            F.cross_entropy(probe(given), answers).backward()
             optimizer.step()
         on_epoch(epoch)
     if not bool(torch.isfinite(layer.weight).all()):
@@ -145,8 +147,10 @@ def train_linear_at_best_rate(
         factor = config.factor(epoch)
         for rows, classes, positions in batches(epoch):
             # The positions stay on the CPU: to read from a GPU which rows are left would wait.
-            kept = (~torch.isin(positions, held_out.positions)).nonzero()[:, 0].to(device)
-            features, labels = rows.to(device), classes.to(device)
+            kept = (~torch.isin(positions, held_out.positions)).nonzero()[:, 0]
+            kept, features, labels = (
+                tensor.to(device, non_blocking=True) for tensor in (kept, rows, classes)
+            )
             complete.step(features, labels, factor)
             if len(kept):
                 evaluated.step(features[kept], labels[kept], factor)

@@ -86,6 +86,7 @@ def fine_tune(
     unreadable: set[int] = set()
     backbone.train()
     steps = 0
+    finite = torch.ones((), dtype=torch.bool, device=device)
     for epoch in range(config.epochs):
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate(group["first_lr"], epoch)
@@ -95,19 +96,22 @@ def fine_tune(
                 continue
             with torch.autocast(device.type, torch.bfloat16, enabled=context.bfloat16):
                 features = backbone(batch.views[0].to(device, non_blocking=True))
-            loss = F.cross_entropy(head(features.float()), labels[batch.indices].to(device))
-            if not torch.isfinite(loss):
-                return None
+            answers = labels[batch.indices].to(device, non_blocking=True)
+            loss = F.cross_entropy(head(features.float()), answers)
+            finite &= torch.isfinite(loss)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             steps += 1
         if not steps:
             raise UserError(f"{source.name}: too few of its images can be read to train on")
+        if not finite:  # read once an epoch, since a GPU is waited for
+            return None
         on_epoch()
     context.note_unreadable(source, unreadable)
     state = (*backbone.state_dict().values(), *head.state_dict().values())
-    return head if all(bool(torch.isfinite(tensor).all()) for tensor in state) else None
+    sound = torch.stack([torch.isfinite(tensor).all() for tensor in state]).all()
+    return head if sound else None
 
 
 def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -> list[Result]:

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.core.types import Precision
@@ -29,6 +29,12 @@ from burn.layers.activation import RPReLU, per_channel
 from burn.layers.byte_conv import float_sign_conv2d, sign_conv2d
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import hard_sign, sign_derivative, weight_scale
+from burn.layers.sync_norm import (
+    SyncNorm,
+    num_processes,
+    synchronized_norm,
+    synchronized_norm_backward,
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Half:
         norm = self.norm
         return (
             self.convolution.precision != Precision.FLOAT
-            and type(norm) in (nn.BatchNorm2d, nn.SyncBatchNorm)
+            and type(norm) in (nn.BatchNorm2d, nn.SyncBatchNorm, SyncNorm)
             and norm.training
             and norm.affine
             and norm.track_running_stats
@@ -70,10 +76,7 @@ class Half:
     @property
     def synchronizes(self) -> bool:
         """Whether BN takes its statistics from the maps of several processes."""
-        if not isinstance(self.norm, nn.SyncBatchNorm):
-            return False
-        available = distributed.is_available() and distributed.is_initialized()
-        return available and distributed.get_world_size(self.norm.process_group) > 1
+        return isinstance(self.norm, nn.SyncBatchNorm) and num_processes(self.norm) > 1
 
     def add_shortcut(self, z: Tensor, x: Tensor) -> Tensor:
         """Add shortcut(x) to z in place and return z; x is the input of the half."""
@@ -159,7 +162,7 @@ class _Block(torch.autograd.Function):
             # BN's bias and RPReLU's first shift are added together, which saves a pass.
             count = None
             if half.synchronizes:
-                z, mean, inverse_std, count = _synchronized_norm(y, gain, bias + before, norm)
+                z, mean, inverse_std, count = synchronized_norm(y, gain, bias + before, norm)
             else:
                 z, mean, inverse_std = torch.native_batch_norm(
                     y, gain, bias + before, norm.running_mean, norm.running_var,
@@ -230,15 +233,14 @@ def _half_backward(
     torch.addcmul(1 - middle, grad_z, middle, out=grad_z).mul_(grad)
     grad_slope, grad_after = _products(grad, z.clamp_(max=0))
     del grad, z
-    grad_y, grad_gain, grad_bias = torch.ops.aten.native_batch_norm_backward(
-        grad_z, y, gain, norm.running_mean, norm.running_var, mean, inverse_std, True, norm.eps,
-        [count is None, True, True],
-    )  # fmt: skip
-    if count is not None:
-        sums = torch.cat([grad_gain, grad_bias])
-        distributed.all_reduce(sums, group=_group(norm))
-        grad_y = _synchronized_backward(
-            grad_z, y, gain * inverse_std, mean, inverse_std, sums / count
+    if count is None:
+        grad_y, grad_gain, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad_z, y, gain, norm.running_mean, norm.running_var, mean, inverse_std, True, norm.eps,
+            [True, True, True],
+        )  # fmt: skip
+    else:
+        grad_y, grad_gain, grad_bias = synchronized_norm_backward(
+            grad_z, y, gain, mean, inverse_std, count, norm
         )
     grad_x = half.shortcut_backward(grad_z, x)
     del grad_z
@@ -261,81 +263,6 @@ def _half_backward(
         grad_slope.to(slope.dtype),
         grad_after.to(after.dtype),
     ]
-
-
-def _group(norm: nn.Module) -> Any:
-    """Return the processes of a SyncBatchNorm; None stands for all."""
-    return cast(nn.SyncBatchNorm, norm).process_group
-
-
-def _synchronized_norm(
-    y: Tensor, gain: Tensor, bias: Tensor, norm: nn.BatchNorm2d | nn.SyncBatchNorm
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Normalize by the statistics of all processes, and update the running ones.
-
-    Python waits for no number: torch's SyncBatchNorm reads from the GPU which processes have
-    images, which here is all of them.
-
-    Args:
-        y: (batch, channels, height, width); the processes may have different numbers of images.
-        gain: BN's weight.
-        bias: BN's bias.
-        norm: The layer.
-
-    Returns:
-        The normalized map; mean and inverse standard deviation of each channel; and the number of
-        its values in all processes, a scalar on the device.
-    """
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.momentum is not None
-    if y.device.type == "cuda":
-        own_mean, own_inverse = torch.batch_norm_stats(y, norm.eps)
-        own_variance = own_inverse.square().reciprocal_().sub_(norm.eps)
-    else:
-        exact = y.to(torch.promote_types(y.dtype, torch.float32))
-        own_variance, own_mean = torch.var_mean(exact, dim=(0, 2, 3), correction=0)
-    number = own_mean.new_full((1,), y.numel() // y.shape[1])
-    own = torch.cat([own_mean, own_variance, number])
-    world = distributed.get_world_size(_group(norm))
-    shares = [torch.empty_like(own) for _ in range(world)]
-    distributed.all_gather(shares, own, group=_group(norm))
-    channels = len(own_mean)
-    means, variances, numbers = torch.stack(shares).split([channels, channels, 1], dim=1)
-    count = numbers.sum()
-    weights = numbers / count
-    mean = (weights * means).sum(dim=0)
-    variance = (weights * (variances + (means - mean).square())).sum(dim=0)
-    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
-    unbiased = (variance * (count / (count - 1))).to(norm.running_var.dtype)
-    norm.running_var.lerp_(unbiased, norm.momentum)
-    z = F.batch_norm(y, mean, variance, gain, bias, training=False, eps=norm.eps)
-    return z, mean, (variance + norm.eps).rsqrt(), count
-
-
-def _synchronized_backward(
-    grad_z: Tensor, y: Tensor, factor: Tensor, mean: Tensor, inverse_std: Tensor, means: Tensor
-) -> Tensor:
-    """Return the gradient of BN's input, factor · (grad_z - m_b - (y - mean) · inverse_std · m_g).
-
-    Args:
-        grad_z: Gradient of BN's output.
-        y: BN's input.
-        factor: BN's weight times `inverse_std`.
-        mean: Mean of each channel over all processes.
-        inverse_std: Inverse standard deviation, likewise.
-        means: The gradients of BN's weight, and then of its bias, as means m_g and m_b over all
-            values of a channel in all processes: (2 · channels,).
-    """
-    of_gain, of_bias = means.chunk(2)
-    slope = -factor * inverse_std * of_gain
-    offset = -factor * of_bias - slope * mean
-
-    def channel(vector: Tensor) -> Tensor:
-        return vector.view(1, -1, 1, 1)
-
-    grad = torch.addcmul(channel(offset), y, channel(slope))
-    return grad.addcmul_(grad_z, channel(factor)).to(y.dtype)
 
 
 def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

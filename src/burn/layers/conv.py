@@ -132,6 +132,11 @@ class BinaryConv2d(nn.Module):
         """Number of weights that an output of the convolution depends on."""
         return math.prod(self.weight.shape[-3:])
 
+    @property
+    def has_binary_weight(self) -> bool:
+        """Whether `effective_weight` is signs times a scale of each output channel."""
+        return self.precision == Precision.BINARY
+
     def effective_weight(self) -> Tensor:
         """Return the weight that the convolution uses at this precision."""
         if self.precision == Precision.BINARY:
@@ -143,9 +148,14 @@ class BinaryConv2d(nn.Module):
         if self.precision == Precision.FLOAT:
             shifted = x + per_channel(self.sign.shift, x)
             return F.conv2d(shifted, weight, stride=self.stride, padding=self.padding)
-        binary = self.precision == Precision.BINARY
         return _SignConv2d.apply(  # type: ignore[no-any-return]
-            x, self.sign.shift, weight, self.stride, self.padding, self.sign.gradient, binary
+            x,
+            self.sign.shift,
+            weight,
+            self.stride,
+            self.padding,
+            self.sign.gradient,
+            self.has_binary_weight,
         )
 
     def extra_repr(self) -> str:

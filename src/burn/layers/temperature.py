@@ -88,6 +88,11 @@ class SoftBinaryConv2d(BinaryConv2d):
         # A tensor, because torch.compile would compile again for every other number.
         self.register_buffer("temperature", torch.zeros(()), persistent=False)
 
+    @property
+    def has_binary_weight(self) -> bool:
+        """As in `BinaryConv2d`; in training the weight may be soft."""
+        return super().has_binary_weight and not self.training
+
     def effective_weight(self) -> Tensor:
         """Return the weight that the convolution uses at this precision and temperature."""
         if self.precision == Precision.BINARY and self.training:

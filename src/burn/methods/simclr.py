@@ -8,8 +8,10 @@ NeurIPS 2020.
 from __future__ import annotations
 
 import torch
-from lightly.loss import NTXentLoss
 from lightly.models.modules import SimCLRProjectionHead
+from lightly.utils import dist
+from torch import Tensor
+from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
 from burn.core.types import Batch, Part
@@ -37,7 +39,7 @@ class Simclr(Method):
         self.head = SimCLRProjectionHead(
             width, config.hidden or width, config.dimension, config.layers
         )
-        self.criterion = NTXentLoss(config.temperature, gather_distributed=True)
+        self.temperature = config.temperature
 
     def parts(self) -> list[Part]:
         backbone = Part("backbone", self.backbone, trained=True)
@@ -48,5 +50,35 @@ class Simclr(Method):
         first, second = (self.head(f).float() for f in features)
         # Cosines in bfloat16 err by 0.004, which divided by T = 0.1 is 4 %.
         with torch.autocast(first.device.type, enabled=False):
-            loss = self.criterion(first, second)
+            loss = nt_xent(first, second, self.temperature)
         return StepOutput(loss, {"loss": loss.detach()}, features[0].detach())
+
+
+def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Return NT-Xent, a scalar: the mean over this process's projections (SimCLR, Eq. 1).
+
+    It is lightly's NTXentLoss, which leaves out the similarity of a projection to itself by a mask.
+    For the shape of what is left it waits for the GPU; and with several processes its mask is on
+    the CPU, where indices on a GPU are an error.
+
+    Args:
+        first: Projections of the first view, (batch, dimension).
+        second: Projections of the second view, likewise, in the same order.
+        temperature: Temperature T of the softmax.
+    """
+    count = len(first)
+    own = everyone = F.normalize(torch.stack([first, second]), dim=2)
+    if dist.world_size() > 1:
+        everyone = torch.cat(dist.gather(own), dim=1)
+
+    def similarities(view: int, other: int) -> Tensor:
+        return torch.einsum("nc,mc->nm", own[view], everyone[other]) / temperature
+
+    places = dist.rank() * count + torch.arange(count, device=first.device)
+    columns = torch.arange(everyone.shape[1] - 1, device=first.device)
+    others = columns + (columns >= places[:, None])  # all columns but the row's own
+    logits = [
+        torch.cat([similarities(a, b), similarities(a, a).gather(1, others)], dim=1)
+        for a, b in ((0, 1), (1, 0))
+    ]
+    return F.cross_entropy(torch.cat(logits), places.repeat(2))

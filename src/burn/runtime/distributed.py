@@ -103,12 +103,6 @@ class Processes:
         """Return this process's part of a batch."""
         return batch[self.rank :: self.count]
 
-    def synchronize_norms(self, module: nn.Module) -> Any:
-        """Convert BN to SyncBatchNorm for several processes on CUDA; torch has none for CPUs."""
-        if self.count == 1 or self.device.type != "cuda":
-            return module
-        return nn.SyncBatchNorm.convert_sync_batchnorm(module)
-
     def wrap(self, module: nn.Module) -> Any:
         """Return the module with its gradients averaged over the processes."""
         return module if self.count == 1 else DistributedDataParallel(module)

@@ -9,8 +9,11 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.plugins.layer_sync import LayerSync
+from torch import nn
 
 from burn.backbones.base import Backbone
+from burn.layers.sync_norm import synchronize_norms
 from burn.methods.base import Method
 from burn.runtime.compute import uses_bfloat16
 from burn.training.callbacks.resume import ResumeWriter
@@ -41,13 +44,15 @@ def build_trainer(
         several = {
             "num_nodes": processes.count // processes.local_count,
             "strategy": "ddp",
-            "sync_batchnorm": run.synchronizes,
         }
+    plugins: list[Any] = [writer, _Environment()]
+    if run.synchronizes:
+        plugins.append(_SyncNorms())
     with quiet_lightning():
         trainer = L.Trainer(
             accelerator=processes.device.type,
             devices=processes.local_count,
-            plugins=[writer, _Environment()],
+            plugins=plugins,
             precision="bf16-mixed" if uses_bfloat16(recipe.compute, device) else "32-true",
             max_steps=num_steps,
             max_epochs=-1,
@@ -104,6 +109,19 @@ class quiet_lightning:
         self._caught.__exit__(None, None, None)
         for name, level in self._levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+class _SyncNorms(LayerSync):
+    """Converts BN to burn's synchronized BN, which stays: outside of training it is plain BN.
+
+    Lightning's own conversion drops the activations that timm's BN contains.
+    """
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        return synchronize_norms(model)
+
+    def revert(self, model: nn.Module) -> nn.Module:
+        return model
 
 
 class _Environment(LightningEnvironment):

@@ -40,6 +40,7 @@ from burn.evaluation.detection.average_precision import (
 from burn.evaluation.detection.detector import Detector, Images
 from burn.evaluation.detection.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
+from burn.layers.sync_norm import synchronize_norms
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest, interrupted
 
@@ -177,9 +178,10 @@ def _trained(
         except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise UserError(f"{path} is damaged: remove it to train again") from error
     began, told = time.perf_counter(), len(context.notes)
-    detector = processes.synchronize_norms(detector)
-    if processes.count > 1 and context.device.type != "cuda":
-        context.notes.append("BN used each process's own images: torch has SyncBN only on CUDA")
+    if processes.count > 1 and context.device.type == "cuda":
+        synchronize_norms(detector)
+    elif processes.count > 1:
+        context.notes.append("BN used each process's own images: it is synchronized only on CUDA")
     resume = out / "detection-resume.pt"
     earlier = _train(detector, train, context, config, processes, resume, console)
 

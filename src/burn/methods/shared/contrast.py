@@ -153,7 +153,8 @@ class ShuffledEncoder(nn.Module):
         first = sum(len(share) for share in shares[:rank])
         own = slice(first, first + len(images))
         everything = torch.cat(shares)
-        order = self.next_order(len(everything)).to(images.device)
+        # To wait for the copy would be to wait for all that the GPU has been given.
+        order = self.next_order(len(everything)).to(images.device, non_blocking=True)
         shuffled = l2_normalize(in_parts(encode, everything[order[own]], self.groups))
         shuffled = torch.cat(gather(shuffled))
         keys = torch.empty_like(shuffled)

@@ -1,0 +1,100 @@
+"""Monitors of a run on a GPU: what they wait for, and that the other steps wait for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from pretend import CUDA, Gpu, pretended
+from steps import Run, build
+
+from burn.data.open import open_source
+from burn.runtime.signals import StopRequest
+from burn.training.callbacks.knn import OnlineKnn
+from burn.training.callbacks.monitor import Gradients, Layers, Monitor
+from burn.training.records.binary import BinaryLayers
+from burn.training.records.metrics import read_metrics
+from burn.training.records.writer import Record
+
+EVERY = 4  # steps between two measurements
+EPOCH = 6  # steps
+# At a measured step: each term of the loss, each part's gradient, and each number of the features
+# and of the target.
+MEASURED = {
+    "finite.on_before_optimizer_step": 1, "guard.<dictcomp>": 4, "monitor.<dictcomp>": 3,
+    "monitor.on_train_batch_end": 1, "collapse.effective_rank": 4, "collapse.look": 1,
+    "collapse.close": 3,
+}  # fmt: skip
+# At an epoch's end: each of four layers' signs, and two numbers of its activations.
+LAYERS = {"binary._packed": 4, "binary._rows": 8}
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    with (
+        pretended() as gpu,
+        mock.patch.object(torch.cuda, "max_memory_allocated", return_value=5_000_000),
+        mock.patch.object(torch.cuda, "reset_peak_memory_stats"),
+    ):
+        yield gpu
+
+
+def run_with_monitors(folder: Path) -> tuple[Run, Monitor, Record]:
+    run = build("burn joint", every=EVERY, count=32)
+    run.module.steps_per_epoch = EPOCH
+    method, record = run.module.method, Record(folder, run.console)
+    source, processes = open_source("digits"), run.module.processes
+    monitor = Monitor(EVERY, 1.0, source, record, processes, run.console)
+    run.callbacks += [
+        monitor,
+        Gradients(EVERY, method, record),
+        Layers(EVERY, BinaryLayers(method.backbone), record),
+    ]
+    for callback in run.callbacks:
+        callback.on_train_start(run.trainer, run.module)
+    return run, monitor, record
+
+
+def test_only_measured_steps_wait(gpu: Gpu, tmp_path: Path):
+    run, monitor, record = run_with_monitors(tmp_path)
+    found: dict[int, tuple[int, dict[str, int]]] = {}
+    for step in range(1, 9):
+        gpu.waits.clear()
+        before = gpu.kernels
+        run.step()
+        found[step] = gpu.kernels - before, dict(gpu.waits)
+    waits = {step: waits for step, (_, waits) in found.items()}
+    assert set(waits[1]) == {*MEASURED, "guard.<genexpr>"}
+    assert {step: waits[step] for step in range(2, 9)} == {
+        2: {}, 3: {}, 4: MEASURED, 5: {}, 6: LAYERS, 7: {}, 8: MEASURED
+    }  # fmt: skip
+    # The table's 557, and the target's window; measuring takes a third more.
+    assert found[7][0] <= 562
+    assert found[8][0] <= 780
+    assert {"feature_rank", "target_entropy", "memory"} <= set(monitor.last)
+    assert all(isinstance(value, float) for value in monitor.last.values())
+    record.close()
+    rows = read_metrics(tmp_path / "metrics.csv")
+    assert len(rows) == 4  # steps 1, 4, 6 and 8
+    names = {"metrics.csv", "gradients.csv", "layers.csv"}
+    assert names <= {file.name for file in tmp_path.iterdir()}
+    assert run.said.getvalue() == ""
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_knn_waits_for_each_batch_of_features_alone(gpu: Gpu, tmp_path: Path):
+    run, monitor, record = run_with_monitors(tmp_path)
+    run.module.recipe = replace(run.module.recipe, views=replace(run.module.recipe.views, size=16))
+    knn = OnlineKnn(open_source("digits"), monitor, record, StopRequest())
+    run.step()
+    gpu.waits.clear()
+    knn.on_train_epoch_end(run.trainer, run.module)
+    assert gpu.waits == {"features.extract_features": 1}
+    assert monitor.knn is not None
+    record.close()
+    assert all(p.device == CUDA for p in run.module.method.backbone.parameters())
+    assert run.module.method.backbone.training
