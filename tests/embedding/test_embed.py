@@ -20,7 +20,6 @@ import torch
 from PIL import Image
 from safetensors.numpy import load_file
 
-import burn.embedding.files
 import burn_engine
 from burn.checkpoints.classifier import load_classifier
 from burn.checkpoints.native import save_checkpoint
@@ -391,7 +390,7 @@ def test_a_full_disk_leaves_no_half_file(
         def write_table(self, *arguments: Any, **options: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(burn.embedding.files.pq, "ParquetWriter", Full)
+    monkeypatch.setattr("burn.embedding.files.pq.ParquetWriter", Full)
     fails(capsys, embed(folder, "plain.bnn", "photos", tmp_path), "No space", "part-00000.parquet")
     assert list(contents(tmp_path)) == ["embed.json"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,14 @@ class NoImages:
         self.path = Path(__file__)
         self.groups = [*range(0, rows, group or rows), rows]
 
-    def read(self, rows: Sequence[int]) -> list[bytes | None]:
-        return [None] * len(rows)
+    def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
+        return iter([None] * len(rows))
 
     def describe(self, row: int) -> str:
         return str(row)
+
+    def names(self) -> list[str]:
+        return [str(row) for row in range(self.groups[-1])]
 
 
 def order(images: ShardedImages, batch_size: int, epoch: int = 0) -> np.ndarray:
