@@ -20,8 +20,8 @@ struct Wasm {
         const v128_t low = wasm_i8x16_const_splat(0x0F);
         const v128_t a = wasm_i32x4_make(static_cast<int>(first), 0, 0, 0);
         const v128_t b = wasm_i32x4_make(static_cast<int>(second), 0, 0, 0);
-        const v128_t firsts = interleave(wasm_i16x8_shl(wasm_v128_and(a, low), 4),
-                                         wasm_v128_andnot(a, low));
+        const v128_t firsts =
+            interleave(wasm_i16x8_shl(wasm_v128_and(a, low), 4), wasm_v128_andnot(a, low));
         const v128_t seconds =
             interleave(wasm_v128_and(b, low), wasm_u16x8_shr(wasm_v128_andnot(b, low), 4));
         wasm_v128_store(to, interleave(firsts, seconds));
@@ -66,8 +66,7 @@ struct Wasm {
         return each([&](int i) { return wasm_f32x4_add(a.v[i], b.v[i]); });
     }
     static Floats multiply_add(const Floats &a, const Floats &b, const Floats &c) {
-        return each(
-            [&](int i) { return wasm_f32x4_add(wasm_f32x4_mul(a.v[i], b.v[i]), c.v[i]); });
+        return each([&](int i) { return wasm_f32x4_add(wasm_f32x4_mul(a.v[i], b.v[i]), c.v[i]); });
     }
     static Floats leaky(const Floats &y, const Floats &slope) {
         return each([&](int i) {
@@ -83,9 +82,8 @@ struct Wasm {
         return static_cast<uint16_t>(mask);
     }
     static Floats widen(const uint16_t *counts) {
-        return each([&](int i) {
-            return wasm_f32x4_convert_i32x4(wasm_u32x4_load16x4(counts + 4 * i));
-        });
+        return each(
+            [&](int i) { return wasm_f32x4_convert_i32x4(wasm_u32x4_load16x4(counts + 4 * i)); });
     }
 
   private:
