@@ -5,8 +5,12 @@ from record import CURVES, EXACT, FOLDER, SCHEDULES, STEPS, curves
 
 # How far a curve may be off at any step, as a share of what it spans. Other processors round
 # differently, which flips signs near zero, and twenty steps amplify that: curves were off by up to
-# 0.083, and these two, which are mostly noise in so few steps, by up to 0.15.
-OFF = {"teacher": 0.3, "supervised": 0.3}
+# 0.083, this one by 0.103 (Zen 3), and the first two, which are mostly noise in so few steps, by up
+# to 0.15.
+OFF = {"teacher": 0.3, "supervised": 0.3, "burn_frozen": 0.2}
+# How many of the first losses rounding leaves as they are, where it is not EXACT: SwAV's codes turn
+# it into other targets at once. Its second and third were off by 0.011 and 0.071 (Zen 3).
+FIRST = {"swav": 1}
 # SimCLR's loss does not fall in twenty steps with a binary student: noise is all that it spans.
 EXACT_ALONE = {"simclr"}
 
@@ -30,7 +34,8 @@ def test_the_first_steps_are_those_recorded(name: str):
     span = max(recorded) - min(recorded)
     found = curves(name)
     losses = found.pop("loss")
-    assert losses[:EXACT] == pytest.approx(recorded[:EXACT], abs=0.01 * span)
+    exact = FIRST.get(name, EXACT)
+    assert losses[:exact] == pytest.approx(recorded[:exact], abs=0.01 * span)
     if name not in EXACT_ALONE:
         assert losses == pytest.approx(recorded, abs=OFF.get(name, 0.1) * span)
     schedules = json.loads((FOLDER / "schedules.json").read_text())[name]
