@@ -469,5 +469,39 @@ void linear(const float *weight, const float *bias, const float *x, int in, int 
     }
 }
 
+// How an instruction set stores weights and operands: the functions of Tier with these names.
+struct Layout {
+    decltype(Tier::weight_bytes) weight_bytes;
+    decltype(Tier::lay_out) lay_out;
+    decltype(Tier::operand_pixel) operand_pixel;
+    decltype(Tier::operand_row) operand_row;
+    decltype(Tier::expand) expand;
+};
+
+// Returns the tier of a kernel.
+template <class Kernel>
+constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layout) {
+    return {
+        name,
+        supported,
+        Kernel::group,
+        layout.weight_bytes,
+        layout.lay_out,
+        layout.operand_pixel,
+        layout.operand_row,
+        layout.expand,
+        binary_rows<Kernel>,
+        stem_row<Kernel>,
+        mean_row<Kernel>,
+        sum_row<Kernel>,
+        leaky_row<Kernel>,
+        sign_row<Kernel>,
+        gated_row<Kernel>,
+        dense_row<Kernel>,
+        to_unit,
+        linear<Kernel>,
+    };
+}
+
 }  // namespace
 }  // namespace burn

@@ -91,28 +91,8 @@ bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_suppor
 }  // namespace
 
 extern const Tier tier_avx2;
-const Tier tier_avx2 = {
-    "avx2",
-    supported,
-    Kernel::group,
-    // Weights
-    Kernel::weight_bytes,
-    Kernel::lay_out,
-    // Operands
-    pair_operand_pixel,
-    pair_operand_row,
-    Kernel::expand,
-    // Kernels
-    binary_rows<Kernel>,
-    stem_row<Kernel>,
-    mean_row<Kernel>,
-    sum_row<Kernel>,
-    leaky_row<Kernel>,
-    sign_row<Kernel>,
-    gated_row<Kernel>,
-    dense_row<Kernel>,
-    to_unit,
-    linear<Kernel>,
-};
+constexpr Tier tier_avx2 = tier_of<Kernel>(
+    "avx2", supported,
+    {Kernel::weight_bytes, Kernel::lay_out, pair_operand_pixel, pair_operand_row, Kernel::expand});
 
 }  // namespace burn

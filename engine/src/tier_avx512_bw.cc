@@ -45,28 +45,9 @@ bool supported() {
 }  // namespace
 
 extern const Tier tier_avx512_bw;
-const Tier tier_avx512_bw = {
-    "avx512-bw",
-    supported,
-    Kernel::group,
-    // Weights
-    byte_weights_size<Kernel::group>,
-    lay_out_bytes<Kernel::group>,
-    // Operands
-    operand_pixel<8>,
-    operand_row<8>,
-    expand_to_tables,
-    // Kernels
-    binary_rows<Kernel>,
-    stem_row<Kernel>,
-    mean_row<Kernel>,
-    sum_row<Kernel>,
-    leaky_row<Kernel>,
-    sign_row<Kernel>,
-    gated_row<Kernel>,
-    dense_row<Kernel>,
-    to_unit,
-    linear<Kernel>,
-};
+constexpr Tier tier_avx512_bw =
+    tier_of<Kernel>("avx512-bw", supported,
+                    {byte_weights_size<Kernel::group>, lay_out_bytes<Kernel::group>,
+                     operand_pixel<8>, operand_row<8>, expand_to_tables});
 
 }  // namespace burn

@@ -164,28 +164,7 @@ void expand(const uint32_t *signs, int width, int kernel, int /*stride*/, int wo
 }  // namespace
 
 extern const Tier tier_avx512_vpopcnt;
-const Tier tier_avx512_vpopcnt = {
-    "avx512-vpopcnt",
-    supported,
-    Vpopcnt::group,
-    // Weights
-    weight_bytes,
-    lay_out,
-    // Operands
-    operand_pixel,
-    operand_row,
-    expand,
-    // Kernels
-    binary_rows<Vpopcnt>,
-    stem_row<Vpopcnt>,
-    mean_row<Vpopcnt>,
-    sum_row<Vpopcnt>,
-    leaky_row<Vpopcnt>,
-    sign_row<Vpopcnt>,
-    gated_row<Vpopcnt>,
-    dense_row<Vpopcnt>,
-    to_unit,
-    linear<Vpopcnt>,
-};
+constexpr Tier tier_avx512_vpopcnt = tier_of<Vpopcnt>(
+    "avx512-vpopcnt", supported, {weight_bytes, lay_out, operand_pixel, operand_row, expand});
 
 }  // namespace burn

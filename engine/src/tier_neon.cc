@@ -115,28 +115,9 @@ bool supported() { return true; }  // every aarch64 processor has NEON
 }  // namespace
 
 extern const Tier tier_neon;
-const Tier tier_neon = {
-    "neon",
-    supported,
-    Neon::group,
-    // Weights
-    byte_weights_size<Neon::group>,
-    lay_out_bytes<Neon::group>,
-    // Operands
-    operand_pixel<4>,
-    operand_row<4>,
-    expand_plain,
-    // Kernels
-    binary_rows<Neon>,
-    stem_row<Neon>,
-    mean_row<Neon>,
-    sum_row<Neon>,
-    leaky_row<Neon>,
-    sign_row<Neon>,
-    gated_row<Neon>,
-    dense_row<Neon>,
-    to_unit,
-    linear<Neon>,
-};
+constexpr Tier tier_neon =
+    tier_of<Neon>("neon", supported,
+                  {byte_weights_size<Neon::group>, lay_out_bytes<Neon::group>, operand_pixel<4>,
+                   operand_row<4>, expand_plain});
 
 }  // namespace burn

@@ -91,28 +91,7 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 }  // namespace
 
 extern const Tier tier_portable;
-const Tier tier_portable = {
-    "portable",
-    supported,
-    Portable::group,
-    // Weights
-    weight_bytes,
-    lay_out,
-    // Operands
-    operand_pixel<4>,
-    operand_row<4>,
-    expand_plain,
-    // Kernels
-    binary_rows<Portable>,
-    stem_row<Portable>,
-    mean_row<Portable>,
-    sum_row<Portable>,
-    leaky_row<Portable>,
-    sign_row<Portable>,
-    gated_row<Portable>,
-    dense_row<Portable>,
-    to_unit,
-    linear<Portable>,
-};
+constexpr Tier tier_portable = tier_of<Portable>(
+    "portable", supported, {weight_bytes, lay_out, operand_pixel<4>, operand_row<4>, expand_plain});
 
 }  // namespace burn

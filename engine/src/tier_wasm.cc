@@ -99,28 +99,8 @@ bool supported() { return true; }  // a module with other instructions is not co
 }  // namespace
 
 extern const Tier tier_wasm;
-const Tier tier_wasm = {
-    "wasm-simd128",
-    supported,
-    Kernel::group,
-    // Weights
-    Kernel::weight_bytes,
-    Kernel::lay_out,
-    // Operands
-    pair_operand_pixel,
-    pair_operand_row,
-    Kernel::expand,
-    // Kernels
-    binary_rows<Kernel>,
-    stem_row<Kernel>,
-    mean_row<Kernel>,
-    sum_row<Kernel>,
-    leaky_row<Kernel>,
-    sign_row<Kernel>,
-    gated_row<Kernel>,
-    dense_row<Kernel>,
-    to_unit,
-    linear<Kernel>,
-};
+constexpr Tier tier_wasm = tier_of<Kernel>(
+    "wasm-simd128", supported,
+    {Kernel::weight_bytes, Kernel::lay_out, pair_operand_pixel, pair_operand_row, Kernel::expand});
 
 }  // namespace burn
