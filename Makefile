@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/* engine/js/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test test-avx2 test-long check docs site clean
+.PHONY: demo test test-avx2 test-long check docs site wheels clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -30,6 +30,24 @@ docs: .venv/ready
 # The documentation as pages in build/site, which need no network; tests/test_site.py makes them too.
 site: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# burn-engine's wheels for Linux on x86-64 and 64-bit ARM: make wheels PYTHONS="python3.11 python3.12"
+PYTHONS ?= $(PYTHON)
+wheels: build/wheels/ready
+	build/wheels/bin/python engine/wheels/build.py --out dist $(PYTHONS:%=--python %)
+
+# The compilers, and NumPy's wheel for the tests, which have no network.
+build/wheels/ready: engine/wheels/requirements.txt
+	$(PYTHON) -m venv build/wheels
+	build/wheels/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	build/wheels/bin/pip download --quiet --disable-pip-version-check --only-binary=:all: \
+		--dest build/wheels/packages numpy
+	touch $@
+
+# Debian's Python for 64-bit ARM, in which a test installs a wheel.
+build/aarch64/ready: engine/wheels/aarch64_python.py | .venv/bin/pip
+	$(BIN)/python $< build/aarch64
+	touch $@
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -158,6 +159,20 @@ def test_bench(run, write):
     assert (facts["size"], facts["batch"], facts["threads"]) == (8, 2, 1)
 
 
+def test_bench_report(run, write):
+    path = write()
+    lines = run("bench", path, "--size", 8, "--seconds", 0, "--report").splitlines()
+    assert f"burn-engine {burn_engine.__version__}, Python " in lines[0]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert lines[2] == f"model.bnn: {path.stat().st_size:,} bytes, SHA-256 {digest[:12]}…"
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][1:]
+    cores = str(len(os.sched_getaffinity(0)))
+    assert [row[1:4] for row in rows] == [
+        ["8", threads, batch] for threads in dict.fromkeys(("1", cores)) for batch in ("1", "8")
+    ]
+    assert all(float(row[5]) <= float(row[4]) <= float(row[6]) for row in rows)
+
+
 def test_help_and_version(run):
     assert run("--version") == f"burn-engine {burn_engine.__version__}\n"
     assert "burn-engine run model.bnn photo.jpg" in run("--help")
@@ -192,6 +207,8 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
             "argument --top: 'x' is not a whole number from 1",
         ),
         (["bench", "model.bnn", "--seconds", "nan"], "'nan' is not a number from 0 to 86400"),
+        (["bench", "model.bnn", "--report", "--json"], "--report does not go with --batch, "),
+        (["bench", "model.bnn", "--report", "--batch", "2"], "--report does not go with --batch, "),
         (["bench", "model.bnn", "--more"], "unrecognized arguments: --more"),
         (["info", "none.bnn"], "none.bnn: No such file or directory"),
         (["info", "."], ".: not a regular file"),

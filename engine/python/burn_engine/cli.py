@@ -8,7 +8,6 @@ import io
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
+from burn_engine.bench import measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
 from burn_engine.format import parse_program, read_bytes
-from burn_engine.images import check_size
 from burn_engine.many import Progress, paths_in, read_ahead
 from burn_engine.model import Model, isas, load, load_bytes
 
@@ -157,6 +156,12 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=_seconds, default=3.0, help="time to measure for (default: 3)"
     )
     bench.add_argument("--json", action="store_true", help="print JSON")
+    bench.add_argument(
+        "--report",
+        action="store_true",
+        help="print this machine and a table of one thread, all cores and batches of 8, in "
+        "Markdown, to compare machines (four times --seconds)",
+    )
     bench.set_defaults(run=_bench)
     return parser
 
@@ -356,40 +361,31 @@ def _print_info(facts: dict[str, Any]) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    with _warnings_as_lines():
-        model = load(options.model, options.threads, options.isa)
-    size = options.size or (model.image.size if model.image else 224)
-    check_size(size, size)
-    random = np.random.default_rng(0)
-    shape = (options.batch, size, size, 3)
-    images = random.integers(0, 256, shape, dtype=np.uint8)
-    model(images)  # allocates the memory and warms the caches
-    milliseconds: list[float] = []
-    end = time.perf_counter() + options.seconds
-    while len(milliseconds) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
-        model(images)
-        milliseconds.append((time.perf_counter() - start) * 1000 / options.batch)
-    low, median, high = (float(p) for p in np.percentile(milliseconds, (10, 50, 90)))
-    facts = {
-        "size": size,
-        "batch": options.batch,
-        "threads": options.threads,
-        "backend": model.backend,
-        "isa": model.isa,
-        "runs": len(milliseconds),
-        "median_ms": median,
-        "p10_ms": low,
-        "p90_ms": high,
-    }
+    with in_file(options.model):
+        data = read_bytes(options.model)
+        with _warnings_as_lines():
+            model = load_bytes(data, options.threads, options.isa)
+    if options.report:
+        _bench_report(options, data)
+        return
+    found = measure(model, options.threads, options.size, options.batch, options.seconds)
     if options.json:
-        print(json.dumps(facts, indent=2))
+        print(json.dumps(found._asdict(), indent=2))
         return
     print(
-        f"{median:.3f} ms per image (median of {len(milliseconds)} runs; p10 {low:.3f}, "
-        f"p90 {high:.3f})"
+        f"{found.median_ms:.3f} ms per image (median of {found.runs} runs; p10 {found.p10_ms:.3f}, "
+        f"p90 {found.p90_ms:.3f})"
     )
     print(
-        f"{size} × {size} pixels, batch {options.batch}, threads "
-        f"{options.threads}, {model.isa or 'NumPy reference'}"
+        f"{found.size} × {found.size} pixels, batch {found.batch}, threads "
+        f"{found.threads}, {found.isa or 'NumPy reference'}"
     )
+
+
+def _bench_report(options: argparse.Namespace, data: bytes) -> None:
+    if options.json or options.batch != 1 or options.threads != 1:
+        raise ValueError("--report does not go with --batch, --threads and --json")
+    name = Path(options.model).name
+    with _warnings_as_lines():
+        for line in report(name, data, options.isa, options.size, options.seconds):
+            print(printable(line), flush=True)
