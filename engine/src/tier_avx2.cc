@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "pair_kernel.h"
+#include "x86_features.h"
 
 namespace burn {
 namespace {
@@ -86,7 +87,7 @@ struct Avx2 {
 
 using Kernel = PairKernel<Avx2>;
 
-bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool supported() { return x86_features().avx2; }
 
 }  // namespace
 

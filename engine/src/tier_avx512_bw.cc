@@ -4,6 +4,7 @@
 
 #include "floats_avx512.h"
 #include "table_kernel.h"
+#include "x86_features.h"
 
 namespace burn {
 namespace {
@@ -36,11 +37,7 @@ struct Avx512Bw : FloatsAvx512 {
 
 using Kernel = TableKernel<Avx512Bw>;
 
-bool supported() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("fma");
-}
+bool supported() { return x86_features().avx512; }
 
 }  // namespace
 

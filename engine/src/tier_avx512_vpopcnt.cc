@@ -11,6 +11,7 @@
 
 #include "floats_avx512.h"
 #include "rows.h"
+#include "x86_features.h"
 
 namespace burn {
 namespace {
@@ -94,11 +95,7 @@ struct Vpopcnt : FloatsAvx512 {
     }
 };
 
-bool supported() {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("fma");
-}
+bool supported() { return x86_features().vpopcntdq; }
 
 size_t weight_bytes(int out_channels, int kernel, int words) {
     return static_cast<size_t>(out_channels / Vpopcnt::group) * Vpopcnt::group_bytes(kernel, words);

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,3 +158,18 @@ if child == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     subprocess.run([sys.executable, "-c", program, path], check=True, timeout=60)
+
+
+def test_the_instruction_sets_are_those_that_linux_names():
+    if platform.machine() != "x86_64" or not (info := Path("/proc/cpuinfo")).exists():
+        pytest.skip("not Linux on x86-64")
+    line = next(x for x in info.read_text().splitlines() if x.startswith("flags"))
+    flags = {*line.partition(":")[2].split()}
+    avx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"}
+    needed = {
+        "avx512-vpopcnt": {*avx512, "avx512_vpopcntdq"},
+        "avx512-bw": avx512,
+        "avx2": {"avx2", "fma"},
+        "portable": set(),
+    }
+    assert _core.supported_isas() == [name for name, flag in needed.items() if flag <= flags]
