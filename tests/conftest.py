@@ -34,6 +34,8 @@ LONG_FILES = (
     "experiments/test_costs.py",
     "faults/test_checkpoints.py",
     "test_build.py",
+    "test_wheels.py",
+    "embedding/test_embed_killed.py",
     "recipes/test_learning.py",
     "evaluation/test_detection.py",
     "faults/test_signals.py",
