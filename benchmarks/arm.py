@@ -3,10 +3,10 @@
     make wheels build/aarch64/ready
     python benchmarks/arm.py --wheel dist/burn_engine-0.1.0-cp311-cp311-manylinux_2_27_aarch64.whl
 
-QEMU runs Debian's Python for ARM with either wheel and counts the instructions of one thread, so the
-numbers are the same on every computer. They are not times: a processor executes up to four at once,
-waits for memory, and an instruction on 16 bytes counts as one on 4. Networks have random weights,
-on which the counts do not depend. Prints the table of docs/guide/raspberry-pi.md.
+QEMU runs Debian's Python for ARM with either wheel and counts the instructions of one thread, so
+the numbers are the same on every computer. They are not times: a processor executes up to four at
+once, waits for memory, and an instruction on 16 bytes counts as one on 4. Networks have random
+weights, on which the counts do not depend. Prints the table of docs/guide/raspberry-pi.md.
 
 It needs qemu-aarch64 with plugins (Debian: qemu-user), a C compiler, `burn-ssl[onnx]`, and the
 network for ONNX Runtime's wheel.
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 ARM = ROOT / "build" / "aarch64"
 CPU = "cortex-a76"  # a Raspberry Pi 5's
 ONNX_RUNTIME = "onnxruntime==1.23.2"  # 1.32 ends with SIGSEGV on import in QEMU 7.2
-IMAGES = 2  # counted, after those of a run with one image
+PIXELS = 100_000  # of the images that are counted: a call's own instructions vary by millions
 
 BURN = """
 import sys, numpy, burn_engine
@@ -68,8 +68,9 @@ class Emulator:
         root = ARM / "root"
         self._python = ["qemu-aarch64", "-cpu", CPU, "-L", str(root)]
         self._program = str(root / "usr" / "bin" / "python3")
+        code = "import sys; print(*sys.version_info[:2], sep='.')"
         done = subprocess.run(
-            [*self._python, self._program, "-c", "import sys; print(*sys.version_info[:2], sep='.')"],
+            [*self._python, self._program, "-c", code],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         self._site = folder / "site"
@@ -85,8 +86,9 @@ class Emulator:
     def instructions(self, code: str, *arguments: str) -> float:
         """Return the instructions per image of code whose third argument is a number of images."""
         path, side, *rest = arguments
-        few, many = (self._count(code, path, side, str(n), *rest) for n in (1, 1 + IMAGES))
-        return (many - few) / IMAGES
+        images = max(2, PIXELS // int(side) ** 2)
+        few, many = (self._count(code, path, side, str(n), *rest) for n in (2, 2 + images))
+        return (many - few) / images
 
     def _count(self, code: str, *arguments: str) -> int:
         counting = ["-plugin", str(self._plugin), "-d", "plugin"]
