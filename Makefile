@@ -31,8 +31,8 @@ docs: .venv/ready
 site: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# burn-engine's wheels for Linux on x86-64 and 64-bit ARM: make wheels PYTHONS="python3.11 python3.12"
-PYTHONS ?= $(PYTHON)
+# burn-engine's wheels for Linux on x86-64 and 64-bit ARM, for $(PYTHON); or for several:
+# make wheels PYTHONS="python3.11 python3.12"
 wheels: build/wheels/ready
 	build/wheels/bin/python engine/wheels/build.py --out dist $(PYTHONS:%=--python %)
 

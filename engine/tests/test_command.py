@@ -207,6 +207,7 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
             "argument --top: 'x' is not a whole number from 1",
         ),
         (["bench", "model.bnn", "--seconds", "nan"], "'nan' is not a number from 0 to 86400"),
+        (["bench", "model.bnn", "--report", "--size", "20000"], "images of 20000 × 20000 pixels"),
         (["bench", "model.bnn", "--report", "--json"], "--report does not go with --batch, "),
         (["bench", "model.bnn", "--report", "--batch", "2"], "--report does not go with --batch, "),
         (["bench", "model.bnn", "--more"], "unrecognized arguments: --more"),

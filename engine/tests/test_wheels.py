@@ -118,6 +118,7 @@ def test_on_x86_64(networks, tmp_path):
     [
         (("--python", "no-such-python"), "--python no-such-python: no such program"),
         (("--python", "true"), "--python true: it is not a Python that runs"),
+        (("--out", "/dev/null"), "--out /dev/null: it is not a folder"),
         (("--out", "/dev/null/x"), "Not a directory"),
     ],
 )

@@ -38,6 +38,7 @@ print(json.dumps({
     "platform": sysconfig.get_platform(),
     "include": sysconfig.get_path("include"),
     "multiarch": sysconfig.get_config_var("MULTIARCH"),
+    "prefix": sys.prefix,
 }))
 """
 
@@ -62,6 +63,8 @@ def main() -> int:
     try:
         _check_tools()
         pythons = [_described(name) for name in args.python or [sys.executable]]
+        if args.out.exists() and not args.out.is_dir():
+            raise Failed(f"--out {args.out}: it is not a folder")
         args.out.mkdir(parents=True, exist_ok=True)
         for executable, about in pythons:
             for arch in args.arch or ARCHITECTURES:
@@ -115,8 +118,8 @@ def _wheel(executable: str, about: Mapping[str, object], arch: str, out: Path) -
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         print(f"{Path(executable).name} for {arch}", file=sys.stderr, flush=True)
-        # Without its own Python's isolation pip needs no network.
-        own = Path(executable).samefile(sys.executable)
+        # This environment has the build requirements; without isolation pip needs no network.
+        own = about["prefix"] == sys.prefix
         command = [
             executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--verbose",
             "--no-deps", "--no-cache-dir", "--wheel-dir", str(folder / "raw"),

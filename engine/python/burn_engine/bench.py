@@ -53,8 +53,7 @@ def measure(model: Model, threads: int, size: int | None, batch: int, seconds: f
     Raises:
         ValueError: The images are too large.
     """
-    size = size or (model.image.size if model.image else 224)
-    check_size(size, size)
+    size = _side(model, size)
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8)
     model(images)  # allocates the memory and warms the caches
@@ -87,6 +86,7 @@ def report(
     Raises:
         ValueError: The file, the instruction set or the size is invalid.
     """
+    _side(load_bytes(data, 1, isa), size)  # refused before anything is printed
     machine = describe()
     yield _named(machine)
     yield ""
@@ -113,6 +113,12 @@ def report(
             if slow
             else "The clock was not lowered by heat or by weak power."
         )
+
+
+def _side(model: Model, size: int | None) -> int:
+    size = size or (model.image.size if model.image else 224)
+    check_size(size, size)
+    return size
 
 
 def _named(machine: Machine) -> str:
