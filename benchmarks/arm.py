@@ -4,9 +4,9 @@
     python benchmarks/arm.py --wheel dist/burn_engine-0.1.0-cp311-cp311-manylinux_2_27_aarch64.whl
 
 QEMU runs Debian's Python for ARM with either wheel and counts the instructions of one thread, so
-the numbers are the same on every computer. They are not times: a processor executes up to four at
-once, waits for memory, and an instruction on 16 bytes counts as one on 4. Networks have random
-weights, on which the counts do not depend. Prints the table of docs/guide/raspberry-pi.md.
+the numbers do not depend on the computer; repeated, they differ by up to 5 %. They are not times: a
+processor executes up to four at once, waits for memory, and an instruction on 16 bytes counts as
+one on 4. Networks have random weights. Prints the table of docs/guide/raspberry-pi.md.
 
 It needs qemu-aarch64 with plugins (Debian: qemu-user), a C compiler, `burn-ssl[onnx]`, and the
 network for ONNX Runtime's wheel.
