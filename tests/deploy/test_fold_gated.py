@@ -25,7 +25,7 @@ from burn.deploy.fold_gated import fold_gated
 from burn.deploy.layers import Array
 from burn.deploy.layout import file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
-from burn.deploy.pack import _encode, pack
+from burn.deploy.pack import encode, pack
 from burn_engine import reference
 from burn_engine.format import Program, parse_program
 from networks import randomize
@@ -50,7 +50,7 @@ def network(name: str, precision: Precision = Precision.BINARY) -> Backbone:
 def folded(backbone: Backbone) -> tuple[Program, bytes]:
     layers = fold_gated(backbone)
     program = program_of(layers, "pool", (), (SIZE, SIZE), {})
-    data = save(_encode(layers, "it"), metadata={"bnn": json.dumps(program)})
+    data = save(encode(layers, "it"), metadata={"bnn": json.dumps(program)})
     assert len(data) == file_bytes(program, tensors_of(layers))
     assert program["format"] == 2
     return parse_program(data), data

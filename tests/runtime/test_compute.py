@@ -105,7 +105,9 @@ def test_an_evaluation_has_a_trainings_workers(
         asked.append(context.workers)
         return []
 
-    entry = SimpleNamespace(load=lambda: protocol, images="labels", plugin=None, shares=False)
+    entry = SimpleNamespace(
+        load=lambda: protocol, images="labels", plugin=None, shares=False, frozen=False
+    )
     monkeypatch.setitem(PROTOCOLS, "knn", entry)
     model = Model("tiny", tiny_reactnet(), ViewConfig())
     source = open_source("digits", "test")

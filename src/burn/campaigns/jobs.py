@@ -24,6 +24,7 @@ from burn.core.results import Result
 from burn.data.open import open_source
 from burn.evaluation.configs import KnnConfig, LinearConfig, SvmConfig, TransferConfig
 from burn.evaluation.context import EvaluationContext, open_model
+from burn.evaluation.forward import packed_forward
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.semi import run_semi
@@ -102,6 +103,8 @@ class EvaluationPlan:
         if protocol == "svm":
             return run_svm(context, SvmConfig(full=False), console)
         labels = {"semi1": 1.0, "semi10": 10.0}[protocol]
+        # Fine-tuning changes the weights, which burn-engine would not see.
+        context = replace(context, packed=None)
         return run_semi(context, replace(self.more.semi, labels=labels), console)
 
     def _context(
@@ -111,10 +114,12 @@ class EvaluationPlan:
         views = network.views if size is None else replace(network.views, size=size, resize=None)
         machine = self.machine
         workers = default_workers(machine.device) if machine.workers is None else machine.workers
+        device = torch_device(machine.device)
+        backbone = network.backbone.to(device)
         return EvaluationContext(
             model,
             spec,
-            network.backbone.to(torch_device(machine.device)),
+            backbone,
             views,
             open_source(train, "train"),
             open_source(test, "test"),
@@ -122,6 +127,7 @@ class EvaluationPlan:
             workers=workers,
             bfloat16=uses_bfloat16("auto", machine.device),
             training=network.training,
+            packed=packed_forward(backbone, "auto", device),
         )
 
 

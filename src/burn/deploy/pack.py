@@ -92,7 +92,7 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
     file = find_checkpoint(checkpoint)
     held = load_checkpoint(file)
     backbone = backbone_from(held)
-    if problem := _unpackable(backbone):
+    if problem := unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
     classifier = read_head(head, backbone) if head else None
     with file.open("rb") as opened:
@@ -129,7 +129,7 @@ def pack_network(
             file and network disagree. Nothing is written then.
     """
     _check_out(out)
-    if problem := _unpackable(backbone):
+    if problem := unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
     views = views_of(held)
     if classifier:
@@ -145,7 +145,7 @@ def pack_network(
     program = program_of(
         layers, features, classes, (resize, views.size), {**_origin(held), **about}
     )
-    tensors = _encode(layers, held.origin)
+    tensors = encode(layers, held.origin)
     images = sample_images(min(views.size, _LARGEST_CHECKED))
     cosine, same_class = 0.0, 0
 
@@ -171,8 +171,12 @@ def pack_network(
     )
 
 
-def _unpackable(backbone: Backbone) -> str | None:
-    """Return why the format has no place for this network, or None if it has."""
+def unpackable(backbone: Backbone) -> str | None:
+    """Return why a packed file has no place for a network, or None if it has.
+
+    Args:
+        backbone: The network.
+    """
     chain = backbone.chain()
     if chain is None and not is_gated(backbone):
         return (
@@ -213,8 +217,16 @@ def _unfoldable(chain: Chain) -> str | None:
     return None
 
 
-def _encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
-    """Return the tensors by name. Raises UserError where a constant is too large for float32."""
+def encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
+    """Return the tensors of a packed file by name.
+
+    Args:
+        layers: The folded network.
+        origin: What is packed, for messages.
+
+    Raises:
+        UserError: A constant is too large for float32.
+    """
     tensors: dict[str, Array] = {}
     for layer in layers:
         for name, constant in parts(layer)[1].items():

@@ -82,7 +82,7 @@ def _features(
     source = context.train if split == "train" else context.test
     parts = (
         context.fingerprint, source.fingerprint, source.name, len(source), kind,
-        sorted(asdict(context.views).items()), context.bfloat16,
+        sorted(asdict(context.views).items()), context.compute,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()[:16]
     if key in context.kept:
@@ -98,6 +98,7 @@ def _features(
                 context.views,
                 workers=context.workers,
                 bfloat16=context.bfloat16,
+                packed=context.packed,
                 view=view,
                 pool=pool,
                 advance=lambda number: progress.advance(bar, number),

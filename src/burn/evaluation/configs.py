@@ -7,7 +7,9 @@ from typing import Literal
 
 from burn.core.errors import UserError
 from burn.runtime.bounds import require_processes, require_within
-from burn.runtime.compute import Compute, Device
+from burn.runtime.compute import Device
+
+EvaluationCompute = Literal["auto", "packed", "float32", "bfloat16"]
 
 _MOST_EPOCHS = 10**6
 _WARMUP_START = 1e-3  # share of the learning rate, as in detectron2
@@ -328,8 +330,9 @@ class Request:
             written; semi and detection need one.
         seed: random seed.
         device: where the networks run; auto is the GPU, if there is one.
-        compute: number format of the backbone's arithmetic; auto is bfloat16 if the hardware
-            supports it.
+        compute: arithmetic of the backbone; packed runs a binary network in burn-engine; auto is
+            packed on a CPU where the protocol and the network allow it, otherwise bfloat16 if the
+            hardware supports it.
         workers: data-loader workers (default: by the device).
     """
 
@@ -340,7 +343,7 @@ class Request:
     out: str | None = None
     seed: int = 0
     device: Device = "auto"
-    compute: Compute = "auto"
+    compute: EvaluationCompute = "auto"
     workers: int | None = None
 
     def check(self) -> None:

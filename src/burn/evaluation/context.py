@@ -23,6 +23,8 @@ from burn.core.types import Checkpoint, Features
 from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.view_config import ViewConfig
+from burn.deploy.running import PackedForward
+from burn.evaluation.forward import Forward
 
 _LOST = 5  # least size of a class whose loss is an error; a rare class may lose all its images
 _MOST_NAMES = 1000  # class names to write in each line of results.jsonl; ImageNet's take 10 kB
@@ -43,6 +45,7 @@ class EvaluationContext:
         workers: Number of data-loader workers.
         out: Folder for the files that a protocol writes, or None.
         bfloat16: Whether the backbone runs under autocast.
+        packed: The backbone in burn-engine, which computes features instead, or None.
         notes: Remarks to show the user afterwards, such as images that were left out.
         kept: Extracted features by key.
         training: How long the checkpoint was trained, as in `Result.training`.
@@ -67,11 +70,17 @@ class EvaluationContext:
     announce: Callable[[Sequence[Result]], None] = lambda _: None
     unkept: list[str] = field(default_factory=list)
     classifiers: list[Classifier] = field(default_factory=list)
+    packed: PackedForward | None = None
 
     @property
     def device(self) -> torch.device:
         """The device of the backbone."""
         return next(self.backbone.parameters()).device
+
+    @property
+    def compute(self) -> str:
+        """The arithmetic of features: packed, bfloat16 or float32."""
+        return Forward(self.backbone, self.bfloat16, self.packed).compute
 
     @cached_property
     def fingerprint(self) -> str:
@@ -193,7 +202,6 @@ class EvaluationContext:
             right: The right answers of the top-1, as in `Result.right`.
         """
         seconds = round(time.perf_counter() - began, 3)
-        compute = "bfloat16" if self.bfloat16 else "float32"
         return [
             Result(
                 protocol=protocol,
@@ -201,7 +209,7 @@ class EvaluationContext:
                 value=round(value, 4),
                 seed=self.seed,
                 seconds=seconds,
-                settings={**settings, "compute": compute},
+                settings={**settings, "compute": self.compute},
                 spread=round(spread[metric], 4) if spread and metric in spread else None,
                 data=self.data,
                 training=self.training,

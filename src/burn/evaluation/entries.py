@@ -41,6 +41,8 @@ class ProtocolEntry:
         config: The dataclass of its settings.
         images: What its images must have: labels, boxes in VOC's layout, or either.
         shares: Whether several processes may run it together.
+        frozen: Whether it needs nothing of the network but features of views, so that burn-engine
+            may compute them.
         plugin: The plugin that registered it, or None for burn's own.
     """
 
@@ -49,6 +51,7 @@ class ProtocolEntry:
     config: type
     images: Images = "labels"
     shares: bool = False
+    frozen: bool = False
     plugin: Plugin | None = None
 
     def load(self) -> Run:
@@ -59,11 +62,15 @@ class ProtocolEntry:
 PROTOCOLS: dict[str, ProtocolEntry] = {
     entry.name: entry
     for entry in (
-        ProtocolEntry("knn", "burn.evaluation.knn:run_knn", KnnConfig),
-        ProtocolEntry("linear", "burn.evaluation.linear:run_linear", LinearConfig),
+        ProtocolEntry("knn", "burn.evaluation.knn:run_knn", KnnConfig, frozen=True),
+        ProtocolEntry("linear", "burn.evaluation.linear:run_linear", LinearConfig, frozen=True),
         ProtocolEntry("semi", "burn.evaluation.semi:run_semi", SemiConfig),
-        ProtocolEntry("transfer", "burn.evaluation.linear:run_transfer", TransferConfig),
-        ProtocolEntry("svm", "burn.evaluation.svm.protocol:run_svm", SvmConfig, "either"),
+        ProtocolEntry(
+            "transfer", "burn.evaluation.linear:run_transfer", TransferConfig, frozen=True
+        ),
+        ProtocolEntry(
+            "svm", "burn.evaluation.svm.protocol:run_svm", SvmConfig, "either", frozen=True
+        ),
         ProtocolEntry(
             "detection",
             "burn.evaluation.detection.protocol:run_detection",

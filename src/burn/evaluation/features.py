@@ -13,6 +13,8 @@ from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.loader import plain_batches
 from burn.data.view_config import ViewConfig
+from burn.deploy.running import PackedForward
+from burn.evaluation.forward import Forward
 
 
 def extract_features(
@@ -25,6 +27,7 @@ def extract_features(
     indices: Sequence[int] | None = None,
     unreadable: list[int] | None = None,
     bfloat16: bool = False,
+    packed: PackedForward | None = None,
     view: Callable[[Tensor], Tensor] | None = None,
     pool: Callable[[Tensor], Tensor] | None = None,
     advance: Callable[[int], None] = lambda _: None,
@@ -42,6 +45,7 @@ def extract_features(
         indices: Positions of the images; default: all.
         unreadable: A list to which the positions of unreadable images are added.
         bfloat16: Run the backbone under autocast.
+        packed: The same network in burn-engine, which then runs instead of the backbone.
         view: Function from an image to the backbone's input; default: the plain view.
         pool: Function from the last feature map to features; default: the backbone's own pooling.
         advance: Called after each batch with its number of images; it may raise an exception.
@@ -56,17 +60,15 @@ def extract_features(
     training = backbone.training
     backbone.eval()
     values, kept = [], []
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
+    forward = Forward(backbone, bfloat16, packed)
     try:
-        with torch.inference_mode(), autocast:
+        with torch.inference_mode():
             pin = device.type == "cuda"
             for batch in plain_batches(source, views, batch_size, workers, indices, view, pin=pin):
                 if unreadable is not None:
                     unreadable.extend(batch.unreadable)
                 if batch.views:
-                    images = batch.views[0].to(device, non_blocking=True)
-                    output = pool(backbone.forward_features(images)) if pool else backbone(images)
-                    values.append(output.float().cpu())
+                    values.append(forward(batch.views[0], pool).cpu())
                     kept.append(batch.indices)
                 advance(len(batch.indices) + len(batch.unreadable))
     finally:

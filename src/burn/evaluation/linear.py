@@ -133,6 +133,7 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
             s.workers,
             unreadable,
             bfloat16=s.bfloat16,
+            packed=s.packed,
         )
     num_classes, settings = len(s.train.classes), asdict(config)
     held_out = _held_out(s, console) if config.first_rate is None else None

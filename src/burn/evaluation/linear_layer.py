@@ -17,7 +17,9 @@ from burn.core.results import packed_answers
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
+from burn.deploy.running import PackedForward
 from burn.evaluation.configs import LINEAR_RATES, LinearConfig
+from burn.evaluation.forward import Forward
 
 
 def new_head(num_features: int, num_classes: int, seed: int) -> nn.Linear:
@@ -241,6 +243,7 @@ def augmented_batches(
     unreadable: set[int],
     *,
     bfloat16: bool = False,
+    packed: PackedForward | None = None,
 ) -> Batches:
     """Return batches of features of augmented views, which the backbone computes in eval mode.
 
@@ -255,6 +258,7 @@ def augmented_batches(
         workers: Number of data-loader workers.
         unreadable: A set to which the positions of unreadable images are added.
         bfloat16: Run the backbone under autocast.
+        packed: The same network in burn-engine, which then runs instead of the backbone.
     """
     assert source.labels is not None
     labels = torch.from_numpy(source.labels)
@@ -262,7 +266,7 @@ def augmented_batches(
     sampler = EpochSampler(len(source), batch_size, seed, drop_last=False)
     views = light_views(size, seed)
     loader = TrainLoader(source, views, sampler, workers, pin=device.type == "cuda")
-    backbone.eval()
+    forward = Forward(backbone.eval(), bfloat16, packed)
 
     def batches(epoch: int) -> Iterator[Rows]:  # the loader counts epochs itself
         if len(unreadable) == len(source):
@@ -270,10 +274,7 @@ def augmented_batches(
         for batch in loader:
             unreadable.update(batch.unreadable)
             if batch.views:
-                autocast = torch.autocast(device.type, torch.bfloat16, enabled=bfloat16)
-                with torch.no_grad(), autocast:
-                    features = backbone(batch.views[0].to(device, non_blocking=True)).float()
-                yield features, labels[batch.indices], batch.indices
+                yield forward(batch.views[0]), labels[batch.indices], batch.indices
 
     return batches
 

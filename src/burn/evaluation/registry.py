@@ -26,6 +26,7 @@ from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
 from burn.evaluation.context import EvaluationContext, Model, open_model
 from burn.evaluation.entries import PROTOCOLS
+from burn.evaluation.forward import packed_forward
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.ranks import ranks, require_alone
@@ -194,10 +195,20 @@ def _evaluate(
     )
     if out:
         require_outside(out, train, test)
+    backbone = model.backbone.to(device)
+    packed = None
+    if PROTOCOLS[protocol].frozen:
+        packed = packed_forward(backbone, request.compute, device)
+    elif request.compute == "packed":
+        raise UserError(
+            f"--compute packed: burn-engine only computes features, and {protocol} needs more of "
+            "the network: give float32, bfloat16 or auto"
+        )
+    bfloat16 = request.compute != "packed" and uses_bfloat16(request.compute, request.device)
     context = EvaluationContext(
         model.name,
         request.checkpoint,
-        model.backbone.to(device),
+        backbone,
         model.views,
         train,
         test,
@@ -206,9 +217,10 @@ def _evaluate(
         if request.workers is not None
         else default_workers(request.device, ranks().local_count),
         out,
-        uses_bfloat16(request.compute, request.device),
+        bfloat16,
         announce=announce,
         training=model.training,
+        packed=packed,
     )
     if model.training and "teacher_labels" in model.training:
         labels = model.training["teacher_labels"]

@@ -1,0 +1,83 @@
+"""How the features of views are computed: by PyTorch, or by burn-engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.deploy.running import PackedForward
+from burn.evaluation.configs import EvaluationCompute
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A frozen backbone in eval mode that computes features of views.
+
+    Attributes:
+        backbone: The backbone.
+        bfloat16: Run it under autocast.
+        packed: The same network in burn-engine, which then runs instead.
+    """
+
+    backbone: Backbone
+    bfloat16: bool = False
+    packed: PackedForward | None = None
+
+    @property
+    def compute(self) -> Literal["packed", "bfloat16", "float32"]:
+        """The arithmetic, as results name it."""
+        if self.packed is not None:
+            return "packed"
+        return "bfloat16" if self.bfloat16 else "float32"
+
+    def __call__(self, views: Tensor, pool: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Compute features, without gradients.
+
+        Args:
+            views: uint8 (images, 3, height, width), on the CPU.
+            pool: Function from the last feature map to features; default: the backbone's own
+                pooling.
+
+        Returns:
+            float32 (images, features), on the backbone's device.
+        """
+        if self.packed is not None:
+            return pool(self.packed.feature_maps(views)) if pool else self.packed.features(views)
+        device = next(self.backbone.parameters()).device
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
+            images = views.to(device, non_blocking=True)
+            found = pool(self.backbone.forward_features(images)) if pool else self.backbone(images)
+            return found.float()
+
+
+def packed_forward(
+    backbone: Backbone, compute: EvaluationCompute, device: torch.device
+) -> PackedForward | None:
+    """Return the backbone in burn-engine if `compute` and the device allow it, otherwise None.
+
+    Args:
+        backbone: The backbone.
+        compute: "packed" demands burn-engine, and "auto" takes it for a binary network on a CPU.
+        device: Where the backbone runs.
+
+    Raises:
+        UserError: `compute` is "packed", and burn-engine cannot run the network here.
+    """
+    if compute not in ("auto", "packed"):
+        return None
+    if device.type != "cpu":
+        if compute == "packed":
+            raise UserError("--compute packed runs on the CPU: give --device cpu with it")
+        return None
+    try:
+        return PackedForward(backbone, torch.get_num_threads())
+    except UserError as error:
+        if compute == "packed":
+            raise UserError(f"--compute packed: {error}") from error
+        return None
