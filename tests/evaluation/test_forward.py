@@ -71,7 +71,7 @@ def same(found: Tensor, expected: Tensor) -> bool:
 def test_features_and_maps_are_those_of_pytorch(network: tuple[str, dict[str, Any]]):
     name, settings = network
     backbone = trained(name, **settings)
-    packed = PackedForward(backbone, threads=2)
+    packed = PackedForward(backbone, 40, threads=2)
     views = torch.randint(0, 256, (20, 3, 40, 33), dtype=torch.uint8)
     with torch.no_grad():
         assert same(packed.features(views), backbone(views))
@@ -82,7 +82,7 @@ def test_without_a_pool_and_with_one():
     backbone = trained("reactnet_a", width=0.125)
     views = torch.randint(0, 256, (9, 3, 64, 64), dtype=torch.uint8)  # ends on a 2×2 map
     by_torch = Forward(backbone)
-    packed = Forward(backbone, packed=PackedForward(backbone, 1))
+    packed = Forward(backbone, packed=PackedForward(backbone, 32, 1))
     assert (by_torch.compute, packed.compute) == ("float32", "packed")
     assert Forward(backbone, bfloat16=True).compute == "bfloat16"
 
@@ -96,7 +96,7 @@ def test_without_a_pool_and_with_one():
 
 def test_features_of_a_source():
     backbone, source = trained("reactnet_a", width=0.125), Digits("test")
-    packed = PackedForward(backbone, 1)
+    packed = PackedForward(backbone, 32, 1)
     seen: list[int] = []
     found = extract_features(
         backbone,
@@ -122,20 +122,20 @@ def test_features_of_augmented_views():
         )
         return next(batches(0))
 
-    found, expected = first(PackedForward(backbone, 1)), first(None)
+    found, expected = first(PackedForward(backbone, 32, 1)), first(None)
     assert same(found[0], expected[0])
     assert torch.equal(found[2], expected[2])
 
 
 def test_what_auto_takes():
     binary = tiny_reactnet().eval()
-    assert packed_forward(binary, "auto", CPU) is not None
-    assert packed_forward(binary, "packed", CPU) is not None
+    assert packed_forward(binary, 32, "auto", CPU) is not None
+    assert packed_forward(binary, 32, "packed", CPU) is not None
     for compute in ("float32", "bfloat16"):
-        assert packed_forward(binary, compute, CPU) is None
-    assert packed_forward(binary, "auto", torch.device("cuda")) is None
+        assert packed_forward(binary, 32, compute, CPU) is None
+    assert packed_forward(binary, 32, "auto", torch.device("cuda")) is None
     with pytest.raises(UserError, match=r"--compute packed runs on the CPU: give --device cpu"):
-        packed_forward(binary, "packed", torch.device("cuda"))
+        packed_forward(binary, 32, "packed", torch.device("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -147,27 +147,38 @@ def test_what_auto_takes():
 )
 def test_networks_without_binary_weights_run_in_pytorch(precision: Precision, why: str):
     backbone = tiny_reactnet(precision)
-    assert packed_forward(backbone, "auto", CPU) is None
+    assert packed_forward(backbone, 32, "auto", CPU) is None
     with pytest.raises(UserError, match=f"--compute packed: burn-engine cannot run .*{why}"):
-        packed_forward(backbone, "packed", CPU)
+        packed_forward(backbone, 32, "packed", CPU)
 
 
 def test_a_network_that_diverged_runs_in_pytorch_whose_error_says_so(photos: str):
     backbone = trained("reactnet_a", width=0.125)
     with torch.no_grad():
         next(m for m in backbone.modules() if isinstance(m, nn.BatchNorm2d)).weight.fill_(torch.inf)
-    assert packed_forward(backbone, "auto", CPU) is None
+    assert packed_forward(backbone, 32, "auto", CPU) is None
     source = open_source(photos)
     context = EvaluationContext("it", "it", backbone, VIEWS, source, source, seed=0, workers=0)
     with pytest.raises(UserError, match="the network diverged"):
         plain_features(context, "train", CONSOLE)
 
 
+def test_a_network_that_is_not_its_chain_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch):
+    backbone = trained("reactnet_a", width=0.125)
+    pool = backbone.pool  # a plugin's backbone may do more than its chain says
+    monkeypatch.setattr(backbone, "pool", lambda maps: pool(maps).roll(1, dims=1))
+    assert packed_forward(backbone, 32, "auto", CPU) is None
+    with pytest.raises(
+        UserError, match=r"--compute packed: .* agree with PyTorch's only to cosine"
+    ):
+        packed_forward(backbone, 32, "packed", CPU)
+
+
 def test_without_a_compiled_core_pytorch_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
-    assert packed_forward(tiny_reactnet(), "auto", CPU) is None
+    assert packed_forward(tiny_reactnet(), 32, "auto", CPU) is None
     with pytest.raises(UserError, match="--compute packed: burn-engine has no compiled core here"):
-        packed_forward(tiny_reactnet(), "packed", CPU)
+        packed_forward(tiny_reactnet(), 32, "packed", CPU)
 
 
 @pytest.fixture

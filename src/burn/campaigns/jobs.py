@@ -127,7 +127,7 @@ class EvaluationPlan:
             workers=workers,
             bfloat16=uses_bfloat16("auto", machine.device),
             training=network.training,
-            packed=packed_forward(backbone, "auto", device),
+            packed=packed_forward(backbone, views.size, "auto", device),
         )
 
 

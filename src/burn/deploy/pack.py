@@ -134,7 +134,7 @@ def pack_network(
     views = views_of(held)
     if classifier:
         _check_head(classifier, backbone, "the classifier")
-    layers = list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
+    layers = folded(backbone)
     features = layers[-1].name
     parameters = sum(p.numel() for p in backbone.parameters())
     if classifier:
@@ -169,6 +169,15 @@ def pack_network(
         layers=len(layers),
         classes=len(classifier.classes) if classifier else 0,
     )
+
+
+def folded(backbone: Backbone) -> list[Layer]:
+    """Return the layers that a packed file has of a network, without a classifier.
+
+    Args:
+        backbone: A network for which `unpackable` returns None.
+    """
+    return list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
 
 
 def unpackable(backbone: Backbone) -> str | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-from typing import Any
+import warnings
 
 import numpy as np
 import torch
@@ -13,11 +12,10 @@ from torch import Tensor
 
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
-from burn.deploy.fold import fold
-from burn.deploy.fold_gated import fold_gated, is_gated
 from burn.deploy.layers import GlobalMean
 from burn.deploy.layout import program_of
-from burn.deploy.pack import encode, unpackable
+from burn.deploy.pack import encode, folded, unpackable
+from burn.deploy.shared import LEAST_COSINE, agree, cosines, sample_images
 
 
 class PackedForward:
@@ -25,32 +23,38 @@ class PackedForward:
 
     The network is the one that `burn pack` writes: BN and scales are folded, and sums are added in
     another order than in PyTorch. Where an argument of a sign is nearly 0, the sign may be another.
+    As `burn pack` does, the constructor compares the two on built-in images.
 
     Args:
-        backbone: The backbone, on the CPU. Later changes of its weights are not seen.
+        backbone: The backbone, on the CPU and in eval mode. Later changes of its weights are not
+            seen.
+        size: Side in pixels of the images that are compared.
         threads: Number of threads.
 
     Raises:
-        UserError: The network cannot be packed, or burn-engine or its compiled core is missing.
+        UserError: The network cannot be packed, its features are not those of PyTorch, or
+            burn-engine or its compiled core is missing.
     """
 
-    def __init__(self, backbone: Backbone, threads: int) -> None:
+    def __init__(self, backbone: Backbone, size: int, threads: int) -> None:
         name = backbone.config.name
         if problem := unpackable(backbone):
             raise UserError(f"burn-engine cannot run this network: {problem}")
         try:
-            engine: Any = importlib.import_module("burn_engine.model")
+            from burn_engine.model import MAX_THREADS, load_bytes
         except ImportError as error:
             raise UserError(
                 "burn-engine is missing: pip install ./engine in burn's repository"
             ) from error
         with np.errstate(all="ignore"):  # encode refuses what is not finite
-            layers = list(fold_gated(backbone) if is_gated(backbone) else fold(backbone))
+            layers = folded(backbone)
             tensors = encode(layers, f"the {name}")
         program = program_of(layers, layers[-1].name, (), (1, 1), {"recipe": name})
         data = save(tensors, metadata={"bnn": json.dumps(program)})
         try:
-            self._model = engine.load_bytes(data, min(threads, engine.MAX_THREADS))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # its reference is refused below
+                self._model = load_bytes(data, min(threads, MAX_THREADS))
         except ValueError as error:  # BURN_ENGINE_ISA, or a constant that the format refuses
             raise UserError(f"burn-engine cannot run this network: {error}") from error
         if self._model.backend != "native":
@@ -61,6 +65,14 @@ class PackedForward:
         pool = layers[end]
         assert isinstance(pool, GlobalMean)
         self._map, self._bias = layers[end - 1].name, torch.from_numpy(pool.bias).float()
+        images = sample_images(size)
+        with torch.inference_mode():
+            each = cosines(self.features(images).numpy(), backbone(images).numpy())
+        if not agree(each):
+            raise UserError(
+                "burn-engine cannot run this network: its features agree with PyTorch's only to "
+                f"cosine {each.min():.6f} (needed: {LEAST_COSINE})"
+            )
 
     def features(self, views: Tensor) -> Tensor:
         """Compute pooled features.

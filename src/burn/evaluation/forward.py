@@ -57,12 +57,13 @@ class Forward:
 
 
 def packed_forward(
-    backbone: Backbone, compute: EvaluationCompute, device: torch.device
+    backbone: Backbone, size: int, compute: EvaluationCompute, device: torch.device
 ) -> PackedForward | None:
     """Return the backbone in burn-engine if `compute` and the device allow it, otherwise None.
 
     Args:
-        backbone: The backbone.
+        backbone: The backbone, in eval mode.
+        size: Side of its views in pixels.
         compute: "packed" demands burn-engine, and "auto" takes it for a binary network on a CPU.
         device: Where the backbone runs.
 
@@ -76,7 +77,7 @@ def packed_forward(
             raise UserError("--compute packed runs on the CPU: give --device cpu with it")
         return None
     try:
-        return PackedForward(backbone, torch.get_num_threads())
+        return PackedForward(backbone, size, torch.get_num_threads())
     except UserError as error:
         if compute == "packed":
             raise UserError(f"--compute packed: {error}") from error

@@ -198,7 +198,7 @@ def _evaluate(
     backbone = model.backbone.to(device)
     packed = None
     if PROTOCOLS[protocol].frozen:
-        packed = packed_forward(backbone, request.compute, device)
+        packed = packed_forward(backbone, model.views.size, request.compute, device)
     elif request.compute == "packed":
         raise UserError(
             f"--compute packed: burn-engine only computes features, and {protocol} needs more of "
