@@ -23,7 +23,7 @@ from burn.embedding.parts import Collection, Images, Part, open_collection, requ
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
 from burn.runtime.bounds import require_share
-from burn.runtime.signals import interrupted, sigterm_raises
+from burn.runtime.signals import interrupted, signals_raise
 
 _TASK_IMAGES = 16  # that a thread takes at a time: handing over costs about 50 µs
 
@@ -74,7 +74,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     out = expand(config.out)
     # The classifier of a packed file runs in NumPy, in threads that are there already.
     blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
-    with sigterm_raises(), blas:
+    with signals_raise(), blas:
         complete = total = 0
         try:
             collection = open_collection(config.data, config.part_size)

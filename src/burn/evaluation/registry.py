@@ -30,7 +30,7 @@ from burn.evaluation.forward import packed_forward
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.ranks import ranks, require_alone
-from burn.runtime.signals import interrupted, sigterm_raises
+from burn.runtime.signals import interrupted, signals_raise
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def evaluate_checkpoint(
             if ranks().rank == 0:
                 held.enter_context(locked(out))
                 remove_unfinished(out)
-        held.enter_context(sigterm_raises())
+        held.enter_context(signals_raise())
         announced: list[Result] = []
         try:
             given = (model, train, test)

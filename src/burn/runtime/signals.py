@@ -147,28 +147,50 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM as an exception, which is raised where Ctrl-C would raise KeyboardInterrupt."""
 
 
+_unseen: list[KeyboardInterrupt] = []  # raised by a handler; `interrupted` has not seen it yet
+
+
 @contextlib.contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM raise Terminated in the main thread in this context.
+def signals_raise() -> Iterator[None]:
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt and Terminated in the main thread.
 
     This is for work that has no steps between which to stop: files are closed and finished work is
-    reported, as after Ctrl-C.
+    reported. The code that a signal happens to interrupt may swallow the exception, as `except:`
+    does in Python's own copyreg, so the work calls `raise_unseen` now and then.
     """
 
-    def handle(_number: int, _frame: Any) -> None:
-        raise Terminated
+    def handle(number: int, _frame: Any) -> None:
+        _unseen[:] = [Terminated() if number == signal.SIGTERM else KeyboardInterrupt()]
+        raise _unseen[0]
 
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, handle)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
+        for number, handler in before.items():
+            # A process that runs in the background may have been started to ignore Ctrl-C.
+            if number == signal.SIGTERM or handler != signal.SIG_IGN:
+                signal.signal(number, handle)
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _unseen.clear()
+
+
+def raise_unseen() -> None:
+    """Raise the exception of a signal in `signals_raise` again if it was swallowed.
+
+    Raises:
+        KeyboardInterrupt: There is one; `Terminated` after SIGTERM.
+    """
+    if _unseen:
+        raise _unseen[0]
 
 
 def interrupted(message: str, stopped: KeyboardInterrupt) -> Interrupted:
     """Return the error for work that Ctrl-C or SIGTERM has ended, with its exit status."""
+    _unseen.clear()
     terminated = isinstance(stopped, Terminated)
     return Interrupted(message, signal.SIGTERM if terminated else signal.SIGINT)

@@ -1,0 +1,67 @@
+"""Signals end work as exceptions, even where the interrupted code swallows the exception."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+
+import pytest
+from rich.console import Console
+
+from burn.evaluation.progress import progress_bar
+from burn.runtime.signals import Terminated, interrupted, raise_unseen, signals_raise
+
+BOTH = pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+
+
+def swallow(number: int) -> None:
+    """Receive a signal within code like that of `copyreg._slotnames`, which deepcopy calls."""
+    try:
+        os.kill(os.getpid(), number)
+        for _ in range(1000):  # the handler runs between two instructions
+            pass
+    except:  # noqa: E722
+        return
+    raise AssertionError("no signal arrived")
+
+
+@BOTH
+def test_a_signal_raises(number: int, kind: type[KeyboardInterrupt]):
+    with signals_raise(), pytest.raises(KeyboardInterrupt) as raised:  # noqa: PT012
+        os.kill(os.getpid(), number)
+        for _ in range(1000):
+            pass
+    assert raised.type is kind
+
+
+@BOTH
+def test_a_swallowed_signal_raises_at_the_next_advance(number: int, kind: type[KeyboardInterrupt]):
+    with progress_bar(Console(file=io.StringIO())) as progress:
+        bar = progress.add_task("it", total=3)
+        with signals_raise():
+            progress.advance(bar)
+            swallow(number)
+            with pytest.raises(KeyboardInterrupt) as raised:
+                progress.advance(bar)
+            assert raised.type is kind
+            assert interrupted("it", raised.value).number == number
+            progress.advance(bar)  # the signal has been seen
+            swallow(number)
+        raise_unseen()  # the work has ended
+
+
+def test_handlers_are_put_back_and_ctrl_c_stays_ignored():
+    before = signal.getsignal(signal.SIGTERM)
+    ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals_raise():
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000):
+                pass
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, ctrl_c)
+    assert signal.getsignal(signal.SIGTERM) == before
