@@ -236,7 +236,6 @@ def test_the_cost_of_a_network_is_that_by_hand(experts: int):
     found = (cost.binary_parameters, cost.float_parameters, cost.binary_macs, cost.flops)
     assert found == published_sizes(experts)
     assert cost.binary_macs == 1_706_786_816
-    assert cost.packed_bytes is None
 
 
 # --- Settings, strides, stages. ---

@@ -26,6 +26,7 @@ from burn.deploy.layers import Array
 from burn.deploy.layout import file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import encode, pack
+from burn.experiments.cost.walk import count
 from burn_engine import reference
 from burn_engine.format import Program, parse_program
 from networks import randomize
@@ -116,6 +117,13 @@ def test_the_packed_file_gives_the_networks_features(name: str, tmp_path: Path):
     assert packed.ratio > 4
     model = burn_engine.load(tmp_path / "n.bnn")
     assert model.num_features == backbone.num_features
+    # What `burn info` cannot know is the text of the file's origin.
+    cost = count(backbone, 64, 0)
+    assert cost.packed_bytes is not None
+    assert 0 <= packed.bytes - cost.packed_bytes <= 200
+    assert cost.float_bytes == packed.float32_bytes
+    if name != "bnext_s":  # a stage before binary weights is predicted what it will be
+        assert count(network(name, Precision.BINARY_ACTIVATIONS), 64, 0) == cost
 
 
 @pytest.mark.parametrize("name", ["bnext_t", "expert_bnn"])

@@ -171,33 +171,47 @@ def file_bytes(program: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int
 
 
 def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
-    """Return the size of the file that `burn pack` writes of a network with binary weights.
+    """Return the size of the file that `burn pack` writes of a reactnet_a with binary weights.
 
-    What is unknown here is given the size that it usually has: classes are named by numbers. The
-    file's origin, of which `burn pack` writes 150 bytes or so, is left out.
+    It needs no network, unlike `layers_bytes`.
 
     Args:
         config: Settings of the backbone.
         num_classes: Number of outputs of a linear classifier, 0 for none.
 
     Returns:
-        The size in bytes, or None for a network other than reactnet_a, or one that is too wide for
-        the format.
+        The size in bytes, within some 150 bytes, or None for another network, or one that is too
+        large for the format.
     """
     if config.name != REACTNET:
         return None
     plan = reactnet_plan(config)
     if plan.num_features > MOST_CHANNELS:
         return None
-    layers = _layers(plan)
+    return layers_bytes(_layers(plan), plan.num_features, num_classes)
+
+
+def layers_bytes(layers: Sequence[Layer], num_features: int, num_classes: int = 0) -> int | None:
+    """Return the size of the file that `burn pack` writes of folded layers.
+
+    What is unknown here is given the size that it usually has: classes are named by numbers. The
+    file's origin, of which `burn pack` writes 150 bytes or so, is left out.
+
+    Args:
+        layers: The layers without a classifier; of their tensors only the shapes are read.
+        num_features: Number of features of an image.
+        num_classes: Number of outputs of a linear classifier, 0 for none.
+
+    Returns:
+        The size in bytes, or None if the format has no place for so many classes.
+    """
     features = layers[-1].name
     classes = [str(i) for i in range(num_classes)] if num_classes <= MOST_NAMES else []
     if num_classes and not 0 < names_length(classes) <= MOST_NAMES:
         return None
     if num_classes:
-        layers.append(
-            Linear("head", False, _zeros(num_classes, plan.num_features), _zeros(num_classes))
-        )
+        head = Linear("head", False, _zeros(num_classes, num_features), _zeros(num_classes))
+        layers = [*layers, head]
     program = program_of(layers, features, classes, (256, 224), {})
     return file_bytes(program, tensors_of(layers))
 

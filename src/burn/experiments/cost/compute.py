@@ -39,8 +39,8 @@ class Cost:
         flops: Multiply-accumulates of float convolutions and linear layers, as the paper counts
             them.
         float_bytes: The parameters in float32, as `burn pack` counts them.
-        packed_bytes: Size of the file that `burn pack` writes, within some 150 bytes, or None where
-            `predicted_bytes` does not know it.
+        packed_bytes: Size of the file that `burn pack` writes once the weights are binary, within
+            some 150 bytes, or None if it cannot pack the network.
     """
 
     binary_parameters: int

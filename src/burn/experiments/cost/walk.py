@@ -8,8 +8,12 @@ import torch
 from torch import nn
 
 from burn.backbones.base import Backbone
+from burn.backbones.entries import REACTNET
+from burn.backbones.registry import build_backbone, is_binary
 from burn.core.errors import UserError
-from burn.deploy.layout import predicted_bytes
+from burn.core.types import Precision
+from burn.deploy.layout import layers_bytes, predicted_bytes
+from burn.deploy.pack import folded, unpackable
 from burn.experiments.cost.compute import Cost
 from burn.layers import BinaryConv2d
 
@@ -64,5 +68,20 @@ def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
         binary_macs=macs["binary"],
         flops=macs["float"],
         float_bytes=4 * parameters,
-        packed_bytes=predicted_bytes(backbone.config, num_classes),
+        packed_bytes=_packed_bytes(backbone, num_classes),
     )
+
+
+def _packed_bytes(backbone: Backbone, num_classes: int) -> int | None:
+    """Return the size of the packed file of a network, once its weights are binary."""
+    config = backbone.config
+    if config.name == REACTNET:
+        return predicted_bytes(config, num_classes)
+    if not is_binary(config.name):
+        return None
+    if unpackable(backbone):
+        with torch.random.fork_rng(devices=[]):
+            backbone = build_backbone(config, Precision.BINARY)
+        if unpackable(backbone):
+            return None
+    return layers_bytes(folded(backbone), backbone.num_features, num_classes)
