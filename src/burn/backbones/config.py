@@ -15,14 +15,17 @@ class BackboneConfig:
     """The network to train.
 
     Attributes:
-        name: reactnet_a, bnext_t, bnext_s, bnext_m, bnext_l or expert_bnn, a backbone that a plugin
-            registers, or any architecture of timm for a float network.
+        name: reactnet_a, bnext_t, bnext_s,
+            bnext_m, bnext_l or expert_bnn, a backbone that a plugin registers, or any architecture
+            of timm for a float network.
         width: factor on the number of channels of every layer.
         stem_stride: stride of the first convolution; on a float ResNet, 1 or 2 makes the stem a
             3×3 convolution without max-pooling, for small images. Default: the architecture's own.
-        stage_strides: strides where reactnet_a widens to 128, 256, 512 and 1024 channels, and the
-            bnext networks to 4, 8, 16 and 32 times their stem's; in expert_bnn, strides of the
-            stem's second half and of the second to fourth stages.
+        stage_strides: strides where the reactnet and bnext networks widen to 4, 8, 16 and 32 times
+            their stem's channels; in expert_bnn, strides of the stem's second half and of the
+            second to fourth stages.
+        depths: number of blocks of each of the five stages of the reactnet networks, which have 2,
+            4, 8, 16 and 32 times the stem's channels. Default: the network's own.
         resnet_strides: strides of a float ResNet's four stages. Default: its own, 1, 2, 2, 2. With
             1, 1, 2, 2 after a stem of stride 2 the maps of 32-pixel images stay larger.
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
@@ -42,6 +45,7 @@ class BackboneConfig:
     width: float = 1.0
     stem_stride: int | None = None
     stage_strides: tuple[int, int, int, int] = (2, 2, 2, 2)
+    depths: tuple[int, int, int, int, int] | None = None
     resnet_strides: tuple[int, int, int, int] | None = None
     feature_layer: bool = False
     activation_gradient: ActivationGradient = "poly"

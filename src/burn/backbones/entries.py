@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from burn.backbones.config import BackboneConfig
+from burn.backbones.plan import REACTNETS
 from burn.core.errors import UserError
 from burn.core.plugins import Plugin, check_name, registering, resolve
 
@@ -50,12 +51,24 @@ class BackboneEntry:
 
 _GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")
 BACKBONES: dict[str, BackboneEntry] = {
-    REACTNET: BackboneEntry(
-        REACTNET,
-        "burn.backbones.reactnet:ReActNet",
-        binary=True,
-        settings=frozenset({"width", "stem_stride", "stage_strides", "feature_layer", *_GRADIENTS}),
-    ),
+    **{
+        name: BackboneEntry(
+            name,
+            "burn.backbones.reactnet:ReActNet",
+            binary=True,
+            settings=frozenset(
+                {
+                    "width",
+                    "stem_stride",
+                    "stage_strides",
+                    "depths",
+                    "feature_layer",
+                    *_GRADIENTS,
+                }
+            ),
+        )
+        for name in REACTNETS
+    },
     **{
         name: BackboneEntry(
             name,

@@ -18,6 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
+from burn.backbones.entries import BACKBONES
 from burn.core.errors import UserError
 from burn.layers.sync_norm import SyncNorm
 
@@ -116,7 +117,7 @@ def published(name: str) -> PretrainedCfg:
     try:
         if timm.is_model(name) and (about := timm.get_pretrained_cfg(name)):
             return about
-        candidates, kind = ["reactnet_a", *timm.list_models()], "give reactnet_a or a timm name"
+        candidates, kind = [*BACKBONES, *timm.list_models()], "give reactnet_a or a timm name"
     except RuntimeError:
         candidates, kind = timm.list_pretrained(f"{known}.*"), f"timm has no {tag} of {known}"
     near = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""Sizes of ReActNet-A's layers, separate from the network so that they need no torch."""
+"""Sizes of the layers of the ReActNets, separate from the networks so that they need no torch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from itertools import pairwise
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
 
-# (output channels, index of the stage whose stride the block applies, or None), 13 blocks.
-_PLAN: tuple[tuple[int, int | None], ...] = (
-    (64, None),
-    (128, 0),
-    (128, None),
-    (256, 1),
-    (256, None),
-    (512, 2),
-    *(((512, None),) * 5),
-    (1024, 3),
-    (1024, None),
-)
+WIDTHS = (64, 128, 256, 512, 1024)  # output channels of each stage's blocks, at width 1
 STEM_CHANNELS = 32  # at width 1
+MOST_BLOCKS = 64  # of a stage
+
+
+@dataclass(frozen=True)
+class Member:
+    """A network of the ReActNet family.
+
+    Attributes:
+        width: Factor on the channels of ReActNet-A.
+        depths: Number of blocks of each of the five stages, whose widths are `WIDTHS`.
+    """
+
+    width: float
+    depths: tuple[int, ...]
+
+
+REACTNETS: dict[str, Member] = {
+    "reactnet_a": Member(1.0, (1, 2, 2, 6, 2)),
+}
 
 Shape = tuple[int, ...]
 
@@ -53,12 +61,14 @@ class ReActNetPlan:
         stem_channels: Output channels of the stem, a 3×3 float convolution.
         stem_stride: Stride of the stem, 1 or 2.
         blocks: The two binary convolutions of each block, 3×3 and then 1×1.
+        trunk_blocks: Number of blocks before the last stage.
         feature_layer: Whether Linear and ReLU, as wide as the features, follow the pooling.
     """
 
     stem_channels: int
     stem_stride: int
     blocks: tuple[tuple[BinaryConvolutionPlan, BinaryConvolutionPlan], ...]
+    trunk_blocks: int
     feature_layer: bool
 
     @property
@@ -80,20 +90,32 @@ def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
         UserError: With this width, the output channels of a block are not a multiple of its input
             channels.
     """
-    widths = [max(8, round(config.width * c)) for c in (STEM_CHANNELS, *(c for c, _ in _PLAN))]
+    member = REACTNETS[config.name]
+    depths = member.depths if config.depths is None else config.depths
+    width = config.width * member.width
+    # Each stage's first block has its stride and makes its channels; the first stage has stride 1.
+    starts = [1, *config.stage_strides]
+    sizes = [
+        (c, s if i == 0 else 1)
+        for c, s, n in zip(WIDTHS, starts, depths, strict=True)
+        for i in range(n)
+    ]
+    widths = [max(8, round(width * c)) for c in (STEM_CHANNELS, *(c for c, _ in sizes))]
     for before, after in pairwise(widths):
         if after % before:
             raise UserError(
                 f"width {config.width} gives the channels {widths}, of which {after} is not a "
                 f"multiple of {before}: give another width"
             )
-    strides = [1 if stage is None else config.stage_strides[stage] for _, stage in _PLAN]
     blocks = tuple(
         block_plan(f"blocks.{i}", before, after, stride)
-        for i, ((before, after), stride) in enumerate(zip(pairwise(widths), strides, strict=True))
+        for i, ((before, after), (_, stride)) in enumerate(
+            zip(pairwise(widths), sizes, strict=True)
+        )
     )
     stem_stride = 2 if config.stem_stride is None else config.stem_stride
-    return ReActNetPlan(widths[0], stem_stride, blocks, config.feature_layer)
+    trunk = len(blocks) - depths[-1]
+    return ReActNetPlan(widths[0], stem_stride, blocks, trunk, config.feature_layer)
 
 
 def block_plan(

@@ -16,8 +16,6 @@ from burn.layers import BinaryConv2d, RPReLU
 from burn.layers.block import Half, train_block
 from burn.layers.chain import Chain
 
-_TRUNK_BLOCKS = 11  # before the last widening, which takes the stride from 16 to 32
-
 
 class Block(nn.Module):
     """ReActNet block: a 3×3 and a 1×1 binary convolution, each with BN, shortcut and RPReLU.
@@ -99,6 +97,7 @@ class ReActNet(Backbone):
         plan = reactnet_plan(config)
         super().__init__(config, num_features=plan.num_features)
         self.precision = precision
+        self.trunk_blocks = plan.trunk_blocks  # before the last stage, which makes stride 32 of 16
         self.stem = nn.Conv2d(3, plan.stem_channels, 3, plan.stem_stride, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(plan.stem_channels)
         self.blocks = nn.ModuleList(Block(*block, config, precision) for block in plan.blocks)
@@ -108,12 +107,12 @@ class ReActNet(Backbone):
 
     def trunk(self, images: Tensor) -> Tensor:
         x = self.stem_norm(self.stem(self.normalize(images)))
-        for block in self.blocks[:_TRUNK_BLOCKS]:
+        for block in self.blocks[: self.trunk_blocks]:
             x = block(x)
         return x
 
     def top(self, features: Tensor) -> Tensor:
-        for block in self.blocks[_TRUNK_BLOCKS:]:
+        for block in self.blocks[self.trunk_blocks :]:
             features = block(features)
         return features
 

@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from burn.backbones.config import BackboneConfig
-from burn.backbones.entries import BACKBONES, REACTNET, BackboneEntry, is_binary
+from burn.backbones.entries import BACKBONES, BackboneEntry, is_binary
+from burn.backbones.plan import MOST_BLOCKS, REACTNETS
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.runtime.hardware import memory_bytes
@@ -125,15 +126,17 @@ def check_backbone(config: BackboneConfig) -> None:
         raise UserError(f"experts {config.experts} is not in 1 … 64")
     if min(config.std) <= 0:
         raise UserError(f"std {list(config.std)}: each must be above 0")
-    if config.name == REACTNET and config.resnet_strides:
-        raise UserError("resnet_strides belong to float ResNets; reactnet_a has stage_strides")
+    if any(not 1 <= depth <= MOST_BLOCKS for depth in config.depths or ()):
+        raise UserError(f"depths {list(config.depths or ())}: each must be in 1 … {MOST_BLOCKS}")
+    if config.name in REACTNETS and config.resnet_strides:
+        raise UserError(f"resnet_strides belong to float ResNets; {config.name} has stage_strides")
     entry = BACKBONES.get(config.name)
     if entry is None:
         if config.stage_strides != BackboneConfig().stage_strides:
             raise UserError(f"stage_strides belong to binary networks, not to {config.name}")
         if config.feature_layer:
-            raise UserError(f"feature_layer belongs to reactnet_a, not to {config.name}")
-        for name in ("temperature", "experts"):
+            raise UserError(f"feature_layer belongs to the reactnet networks, not to {config.name}")
+        for name in ("depths", "temperature", "experts"):
             if getattr(config, name) != getattr(BackboneConfig, name):
                 raise UserError(f"backbone {config.name} has no setting {name}")
     else:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from burn.backbones.config import BackboneConfig
-from burn.backbones.entries import REACTNET
-from burn.backbones.plan import ReActNetPlan, reactnet_plan
+from burn.backbones.plan import REACTNETS, ReActNetPlan, reactnet_plan
 from burn.deploy.layers import (
     Array,
     BinaryConvolution,
@@ -171,7 +170,7 @@ def file_bytes(program: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int
 
 
 def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
-    """Return the size of the file that `burn pack` writes of a reactnet_a with binary weights.
+    """Return the size of the file that `burn pack` writes of a ReActNet with binary weights.
 
     It needs no network, unlike `layers_bytes`.
 
@@ -183,7 +182,7 @@ def predicted_bytes(config: BackboneConfig, num_classes: int = 0) -> int | None:
         The size in bytes, within some 150 bytes, or None for another network, or one that is too
         large for the format.
     """
-    if config.name != REACTNET:
+    if config.name not in REACTNETS:
         return None
     plan = reactnet_plan(config)
     if plan.num_features > MOST_CHANNELS:

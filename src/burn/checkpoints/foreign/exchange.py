@@ -278,6 +278,8 @@ def _unpublished(backbone: Backbone) -> str | None:
     if strides != (2,) * 5:
         return f"its strides (stem, then stages) are {list(strides)}, and not all 2"
     published = _described(_config_of(backbone.stem.weight)).state_dict()
+    if published.keys() != backbone.state_dict().keys():
+        return f"it has {len(backbone.blocks)} blocks, and not reactnet_a's 13"
     if any(published[name].shape != t.shape for name, t in backbone.state_dict().items()):
         return f"width {config.width} is too small for the stem's channels to double"
     return None

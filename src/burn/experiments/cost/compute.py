@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from burn.backbones.config import BackboneConfig
-from burn.backbones.entries import BACKBONES, REACTNET, is_binary
+from burn.backbones.entries import BACKBONES, is_binary
 from burn.backbones.fit import problems
-from burn.backbones.plan import parameter_shapes, reactnet_plan, state_shapes
+from burn.backbones.plan import REACTNETS, parameter_shapes, reactnet_plan, state_shapes
 from burn.backbones.registry import check_backbone
 from burn.checkpoints.native import Description, read_description
 from burn.core.errors import UserError, printable
@@ -111,7 +111,7 @@ def _described(description: Description) -> tuple[BackboneConfig, dict[str, Any]
         size = _whole("size of its views", meta["views"]["size"])
         if not 1 <= size <= _LARGEST_SIDE:
             raise ValueError(f"its views have {size} pixels")
-        expected = state_shapes(reactnet_plan(config)) if config.name == REACTNET else None
+        expected = state_shapes(reactnet_plan(config)) if config.name in REACTNETS else None
     except (KeyError, TypeError, ValueError) as error:
         reason = printable(str(error))
         message = f"{description.origin}: its description is damaged: {reason}"
@@ -170,7 +170,7 @@ def count_named(
     else:
         config = replace(BackboneConfig(name=name), width=1.0 if width is None else width)
         build = partial(_named_network, config)
-    network = None if config.name == REACTNET else build()
+    network = None if config.name in REACTNETS else build()
     if network is not None:
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size

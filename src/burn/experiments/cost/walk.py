@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from burn.backbones.base import Backbone
-from burn.backbones.entries import REACTNET
+from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone, is_binary
 from burn.core.errors import UserError
 from burn.core.types import Precision
@@ -75,7 +75,7 @@ def count(backbone: Backbone, image_size: int, num_classes: int) -> Cost:
 def _packed_bytes(backbone: Backbone, num_classes: int) -> int | None:
     """Return the size of the packed file of a network, once its weights are binary."""
     config = backbone.config
-    if config.name == REACTNET:
+    if config.name in REACTNETS:
         return predicted_bytes(config, num_classes)
     if not is_binary(config.name):
         return None
