@@ -64,6 +64,17 @@ def test_guard_stops_zero_and_non_finite_gradients(value: float, message: str):
         GradientFlowGuard([Part("first", first, True)]).check({"first"}, step=1)
 
 
+def test_guard_lets_a_part_of_an_earlier_stage_have_zero_gradients():
+    first, _ = two_layers()
+    guard = GradientFlowGuard([Part("first", first, True)], continued=True)
+    with pytest.raises(GradientFlowError, match="received no gradient"):
+        guard.check({"first"}, step=1)
+    for parameter in first.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    guard.check({"first"}, step=1)
+    assert guard.done
+
+
 def test_guard_waits_for_a_part_that_the_loss_does_not_reach_yet():
     first, second = two_layers()
     guard = GradientFlowGuard([Part("first", first, True), Part("second", second, True)])

@@ -2,7 +2,7 @@ import csv
 import io
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -320,6 +320,25 @@ def test_literal_joint_classifier_is_called_collapsed_and_the_frozen_one_is_not(
         else:
             assert summary.collapsed_at is None
             assert "collapsed" not in text.getvalue()
+
+
+def test_a_second_stage_trains_after_the_first_ones_classifier_collapsed(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As it does with the paper's loss; L_FS still trains the backbone."""
+    begin_from = Burn.begin_from
+
+    def collapsed(self: Burn, weights: Mapping[str, torch.Tensor]) -> None:
+        begin_from(self, weights)
+        assert self.teacher_classifier is not None
+        last = [m for m in self.teacher_classifier.modules() if isinstance(m, torch.nn.Linear)][-1]
+        with torch.no_grad():
+            last.bias[0] = 1e6  # its gradient is exactly 0 then
+
+    monkeypatch.setattr(Burn, "begin_from", collapsed)
+    recipe = tiny.student_recipe(classifier="joint")
+    summaries = tiny.train(recipe, tmp_path / "run", teacher, max_steps=2)
+    assert [summary.steps for summary in summaries] == [2, 2]
 
 
 def test_teacher_does_not_move(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

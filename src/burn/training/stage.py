@@ -166,7 +166,7 @@ class Stage:
         monitor = Monitor(every, machine.bad_share, run.source, record, processes, console)
         callbacks: list[L.Callback] = [
             FiniteSteps(machine.skippable_steps, every, processes, console),
-            Guard(GradientFlowGuard(method.parts())),
+            Guard(GradientFlowGuard(method.parts(), continued=self._number > 1)),
             monitor,
         ]
         if processes.is_main:

@@ -23,10 +23,13 @@ class GradientFlowGuard:
 
     Args:
         parts: The parts of a method.
+        continued: Whether the parts were trained by an earlier stage. Then a gradient may be zero,
+            as that of a classifier whose output has collapsed is.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], continued: bool = False) -> None:
         self._parts = list(parts)
+        self._continued = continued
         self._pending = {part.name for part in parts}
 
     @property
@@ -47,13 +50,13 @@ class GradientFlowGuard:
         for part in self._parts:
             if part.name not in self._pending or (part.trained and part.name not in reached):
                 continue
-            problem = _problem(part)
+            problem = _problem(part, self._continued)
             if problem:
                 raise GradientFlowError(f"stopped at step {step}: {part.name} {problem}")
             self._pending.discard(part.name)
 
 
-def _problem(part: Part) -> str | None:
+def _problem(part: Part, may_be_zero: bool) -> str | None:
     gradients = {name: p.grad for name, p in part.module.named_parameters()}
     if not part.trained:
         return (
@@ -71,7 +74,7 @@ def _problem(part: Part) -> str | None:
     )
     if not math.isfinite(total):
         return "received a gradient that is not finite: lower the learning rate or check the images"
-    return None if total > 0 else "is meant to learn but its gradient is zero"
+    return None if total > 0 or may_be_zero else "is meant to learn but its gradient is zero"
 
 
 def gradient_norms(parts: Sequence[Part]) -> dict[str, float]:
