@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/* engine/js/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test test-avx2 test-long check docs site wheels clean
+.PHONY: demo test test-avx2 test-long check docs site wheels gpu-check clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -22,6 +22,10 @@ test-avx2: .venv/ready
 # The tests that take minutes: faults of many processes, and whether every method learns.
 test-long: .venv/ready
 	$(BIN)/pytest -m long
+
+# Whether burn is correct and how fast it is on this machine's GPU, as gpu-check.json; ten minutes.
+gpu-check: .venv/ready
+	$(BIN)/python benchmarks/gpu_check.py
 
 # docs/project/results.md, its pictures and README's table, from the numbers in docs/results/.
 docs: .venv/ready
