@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import tiny
 from burn.data.builtin.scenes import write_digit_scenes
 
 threads.limit()
+# A process in the background ignores Ctrl-C, which tests send to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The monitor's kNN at the end of every epoch, on 1,000 images, would take a third of the tests'
 # hundreds of runs of a few steps.
