@@ -136,4 +136,10 @@ def test_tables_show_the_largest_class_beside_accuracies():
         "always the largest class", "63.8", "63.8"
     ]  # fmt: skip
     assert "| always the largest class | 63.8 | 63.8 |" in comparison_markdown(campaign)
+    others = {"num_classes": 10, "largest_class": 23.75}
+    transfer = [replace(r, protocol="transfer", data=others) for r in campaign[:1]]
+    balanced = [replace(r, data=None) for r in campaign]
+    assert "| always the largest class |  |  | 23.8 |" in comparison_markdown(balanced + transfer)
+    table = printed(results_table([*RESULTS, *(replace(r, model="y") for r in transfer)]))
+    assert table[-1] == ["always the largest class", "", "", "", "23.8 %"]
     assert "largest class" not in comparison_markdown([replace(r, data=None) for r in campaign])
