@@ -16,7 +16,13 @@ from matplotlib.patches import Patch
 
 from burn.core.results import Result
 from burn.core.seeds import OverSeeds
-from burn.report.render.tables import ComparedRow, compared_rows, mean_and_spread, protocol_name
+from burn.report.render.tables import (
+    ComparedRow,
+    compared_rows,
+    labels_text,
+    mean_and_spread,
+    protocol_name,
+)
 from burn.training.records.metrics import read_metrics
 
 _GREY, _ORANGE, _BLUE, _PALE, _INK = "#b8bec7", "#e4572e", "#2e6fb7", "#8fb8de", "#20242b"
@@ -131,9 +137,11 @@ def _heading(results: Sequence[Result], rows: Sequence[ComparedRow]) -> str:
     train, test = ("/".join(Path(name).parts[-2:]) for name in (results[0].train, results[0].test))
     data = f"Trained on {train}, evaluated on {test}."
     seeds = max(row.seeds for row in rows)
-    if seeds == 1:
-        return f"{data} One seed."
-    return f"{data} Mean of {seeds} seeds ± their standard deviation; a dot is one seed."
+    bars = "One seed."
+    if seeds > 1:
+        bars = f"Mean of {seeds} seeds ± their standard deviation; a dot is one seed."
+    taught = labels_text(results).strip()
+    return f"{data} {bars}" + (f"\n{taught}" if taught else "")
 
 
 def _colour(row: ComparedRow) -> str:

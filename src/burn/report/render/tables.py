@@ -189,21 +189,27 @@ def rate_text(linear: Mapping[str, Any]) -> str:
     return f"learning rate {linear['lr']:g}"
 
 
-def taught_text(results: Sequence[Result]) -> str:
-    """Describe teachers trained with labels, and training times without the teacher; "" if none."""
+def labels_text(results: Sequence[Result]) -> str:
+    """Name the models whose teacher was trained with labels; "" if there are none."""
     taught: dict[str, list[str]] = {}
-    cached = []
     for r in results:
         labels = (r.training or {}).get("teacher_labels")
         if isinstance(labels, str) and r.model not in taught.setdefault(labels, []):
             taught[labels].append(r.model)
-        about = r.settings.get("pretraining")
-        if isinstance(about, Mapping) and about.get("teacher_cached") and r.model not in cached:
-            cached.append(r.model)
-    text = "".join(
+    return "".join(
         f" Taught by a teacher that was trained with {labels} labels: {', '.join(models)}."
         for labels, models in taught.items()
     )
+
+
+def taught_text(results: Sequence[Result]) -> str:
+    """Describe teachers trained with labels, and training times without the teacher; "" if none."""
+    cached = []
+    for r in results:
+        about = r.settings.get("pretraining")
+        if isinstance(about, Mapping) and about.get("teacher_cached") and r.model not in cached:
+            cached.append(r.model)
+    text = labels_text(results)
     if cached:
         text += (
             " The teacher's features were kept by an earlier run, so that training times are "
