@@ -458,6 +458,8 @@ def run_checks(bench: Bench, names: list[str], out: Path) -> Numbers:
         entry: Numbers = {"passed": True}
         try:
             entry["numbers"] = CHECKS[name](bench)
+        except Interrupted:
+            raise
         except Failed as failed:
             entry |= {"passed": False, "error": str(failed), "numbers": failed.numbers}
         except Exception as error:  # a GPU fails in many ways, and the other checks go on
@@ -504,6 +506,9 @@ def main(arguments: list[str] | None = None) -> int:
             except OSError as error:
                 raise UserError(f"{options.out} cannot be written: {error.strerror}") from error
             report = run_checks(Bench(device, Path(folder), methods), names, options.out)
+    except (KeyboardInterrupt, Interrupted):
+        print(f"gpu_check: interrupted; finished checks are in {options.out}", file=sys.stderr)
+        return 130
     except UserError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 2

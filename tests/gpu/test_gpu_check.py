@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from burn.core.errors import Interrupted
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 
 
@@ -76,6 +78,22 @@ def test_a_loss_that_is_not_finite_is_a_failure(gpu_check: Any, monkeypatch: Any
         gpu_check.check_methods(gpu_check.Bench("cpu", Path("nowhere"), ("simclr",)))
 
 
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt, Interrupted("a signal")])
+def test_ctrl_c_ends_it_and_keeps_what_is_finished(
+    stopped: Any, gpu_check: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    def stop(bench: Any) -> None:
+        raise stopped
+
+    monkeypatch.setitem(gpu_check.CHECKS, "methods", lambda bench: {})
+    monkeypatch.setitem(gpu_check.CHECKS, "stages", stop)
+    out = tmp_path / "found.json"
+    assert gpu_check.main(["--device=cpu", f"--out={out}"]) == 130
+    assert list(read(out)["checks"]) == ["methods"]
+    assert capsys.readouterr().err == f"gpu_check: interrupted; finished checks are in {out}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -83,6 +101,8 @@ def test_a_loss_that_is_not_finite_is_a_failure(gpu_check: Any, monkeypatch: Any
         (["--methods=burn,dino"], "--methods dino: give some of burn, supervised"),
         (["--out=nowhere/found.json"], "nowhere/found.json cannot be written"),
         (["--device=cuda"], "cuda"),
+        (["--only="], "--only : give some of methods"),
+        (["--out=."], ". cannot be written: Is a directory"),
     ],
 )
 def test_bad_input_is_one_line(
