@@ -38,6 +38,13 @@ void check_matrix(const burn::Matrix &matrix, int in, int out) {
     check_floats(matrix.bias, out);
 }
 
+void check_rounded(const burn::Rounded &matrix, int in, int out) {
+    must(matrix.in == in && matrix.out == out);
+    must(matrix.weight.size() == static_cast<size_t>(in * out));
+    check_floats(matrix.scale, out);
+    check_floats(matrix.bias, out);
+}
+
 void check_gated(const burn::Layer &layer) {
     const burn::Gated &gated = layer.gated;
     const int out = layer.out_channels, in = layer.in_channels;
@@ -56,16 +63,14 @@ void check_gated(const burn::Layer &layer) {
     check_matrix(gated.choice, gated.experts > 1 ? in : 0, gated.experts > 1 ? gated.experts : 0);
     const int inner = gated.down.out;
     must(!gate || inner >= 1);
-    check_matrix(gated.down, gate ? (mixed ? out : in) : 0, inner);
-    check_matrix(gated.up, inner, gate ? out : 0);
+    check_rounded(gated.down, gate ? (mixed ? out : in) : 0, inner);
+    check_rounded(gated.up, inner, gate ? out : 0);
     int width = in;
     for (const burn::Side &side : gated.sides) {
-        must(side.in == width && side.out >= 1);
+        must(side.out >= 1);
+        check_rounded(side, width, side.out);
         width = side.out;
-        must(side.weight.size() == static_cast<size_t>(side.in * side.out));
-        for (const auto *vector : {&side.scale, &side.bias, &side.slope}) {
-            check_floats(*vector, width);
-        }
+        check_floats(side.slope, width);
     }
     must(gated.sides.size() <= 2 && (gated.sides.empty() || width == out));
 }

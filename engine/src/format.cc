@@ -482,8 +482,8 @@ void read_binary_convolution(Layer &layer, const Fields &fields, Data &data) {
     layer.slope = data.floats(layer, "slope", {out});
 }
 
-// Reads a matrix [out, in]; out is 0 if the layer does not determine it.
-Matrix read_matrix(const Layer &layer, Data &data, const std::string &part, int out, int in) {
+// Returns the shape of a matrix [out, in]; out is 0 if the layer does not determine it.
+Shape matrix_shape(const Layer &layer, const Data &data, const std::string &part, int out, int in) {
     const Shape &shape = data.shape(layer, part + ".weight");
     const bool fits = shape.size() == 2 && shape[1] == unsigned_of(in) &&
                       (out ? shape[0] == unsigned_of(out) : shape[0] <= max_channels);
@@ -492,37 +492,37 @@ Matrix read_matrix(const Layer &layer, Data &data, const std::string &part, int 
         Data::refuse_shape(layer, part + ".weight", shape,
                            "[" + needed + ", " + std::to_string(in) + "]");
     }
+    return shape;
+}
+
+Matrix read_matrix(const Layer &layer, Data &data, const std::string &part, int out, int in) {
+    const Shape shape = matrix_shape(layer, data, part, out, in);
     Matrix matrix;
     matrix.in = in;
     matrix.out = static_cast<int>(shape[0]);
-    const uint64_t rows = shape[0];
-    matrix.weight = data.floats(layer, part + ".weight", {rows, unsigned_of(in)});
-    matrix.bias = data.floats(layer, part + ".bias", {rows});
+    matrix.weight = data.floats(layer, part + ".weight", shape);
+    matrix.bias = data.floats(layer, part + ".bias", {shape[0]});
     return matrix;
+}
+
+void read_rounded(Rounded &matrix, const Layer &layer, Data &data, const std::string &part, int out,
+                  int in) {
+    const Shape shape = matrix_shape(layer, data, part, out, in);
+    matrix.in = in;
+    matrix.out = static_cast<int>(shape[0]);
+    matrix.weight = data.integers(layer, part + ".weight", shape);
+    matrix.scale = data.floats(layer, part + ".scale", {shape[0]});
+    matrix.bias = data.floats(layer, part + ".bias", {shape[0]});
 }
 
 std::vector<Side> read_sides(const Layer &layer, Data &data, uint64_t count) {
     std::vector<Side> sides;
     for (uint64_t i = 0; i < count; ++i) {
         const std::string part = "side." + number_text(i);
+        const int in = sides.empty() ? layer.in_channels : sides.back().out;
         Side side;
-        side.in = sides.empty() ? layer.in_channels : sides.back().out;
-        const Shape shape = data.shape(layer, part + ".weight");
-        const bool last = i + 1 == count;
-        const bool fits =
-            shape.size() == 2 && shape[1] == unsigned_of(side.in) &&
-            (last ? shape[0] == unsigned_of(layer.out_channels) : shape[0] <= max_channels);
-        if (!fits) {
-            const std::string needed =
-                last ? std::to_string(layer.out_channels) : "1 to " + number_text(max_channels);
-            Data::refuse_shape(layer, part + ".weight", shape,
-                               "[" + needed + ", " + std::to_string(side.in) + "]");
-        }
-        side.out = static_cast<int>(shape[0]);
-        side.weight = data.integers(layer, part + ".weight", shape);
-        side.scale = data.floats(layer, part + ".scale", {shape[0]});
-        side.bias = data.floats(layer, part + ".bias", {shape[0]});
-        side.slope = data.floats(layer, part + ".slope", {shape[0]});
+        read_rounded(side, layer, data, part, i + 1 == count ? layer.out_channels : 0, in);
+        side.slope = data.floats(layer, part + ".slope", {unsigned_of(side.out)});
         sides.push_back(std::move(side));
     }
     return sides;
@@ -582,8 +582,8 @@ void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
     }
     if (gated.gate != Gate::none) {
         const int taken = gated.gate == Gate::input ? layer.in_channels : layer.out_channels;
-        gated.down = read_matrix(layer, data, "gate.down", 0, taken);
-        gated.up = read_matrix(layer, data, "gate.up", layer.out_channels, gated.down.out);
+        read_rounded(gated.down, layer, data, "gate.down", 0, taken);
+        read_rounded(gated.up, layer, data, "gate.up", layer.out_channels, gated.down.out);
     }
     if (gated.gate == Gate::mixed) gated.mix = data.floats(layer, "mix", {out});
     if (layer.shortcut && !sides) {

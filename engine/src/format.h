@@ -35,11 +35,16 @@ struct Matrix {
     std::vector<float> weight, bias;
 };
 
-// A 1 × 1 convolution of a gated_convolution's shortcut.
-struct Side {
+// A matrix of integers, with what its products are multiplied by and added to.
+struct Rounded {
     int in = 0, out = 0;
     std::vector<int16_t> weight;  // [out][in]
-    std::vector<float> scale, bias, slope;
+    std::vector<float> scale, bias;
+};
+
+// A 1 × 1 convolution of a gated_convolution's shortcut.
+struct Side : Rounded {
+    std::vector<float> slope;
 };
 
 // What a gated_convolution has beyond a binary_convolution.
@@ -51,7 +56,7 @@ struct Gated {
     std::vector<float> mix;                        // [out], of a mixed gate
     std::vector<float> shortcut_slope;             // [in], of a shortcut without sides
     Matrix choice;                                 // of several experts
-    Matrix down, up;                               // of a gate
+    Rounded down, up;                              // of a gate
     std::vector<Side> sides;
 };
 

@@ -162,6 +162,14 @@ Model::Product make_product(const Matrix &matrix) {
                       : Model::Product{};
 }
 
+Matrix in_floats(const Rounded &rounded) {
+    Matrix matrix{rounded.in, rounded.out, std::vector<float>(rounded.weight.size()), rounded.bias};
+    for (size_t i = 0; i < rounded.weight.size(); ++i) {
+        matrix.weight[i] = rounded.scale[i / to_size(rounded.in)] * rounded.weight[i];
+    }
+    return matrix;
+}
+
 Model::Ready make_linear(const Layer &layer) {
     Model::Product product =
         make_product(layer.weight, layer.bias, layer.out_channels, layer.in_channels);
@@ -184,11 +192,7 @@ Model::Dense make_dense(const Tier &tier, const Matrix &matrix) {
 }
 
 Model::Dense make_side(const Tier &tier, const Side &side) {
-    Matrix matrix{side.in, side.out, std::vector<float>(side.weight.size()), side.bias};
-    for (size_t i = 0; i < side.weight.size(); ++i) {
-        matrix.weight[i] = side.scale[i / to_size(side.in)] * side.weight[i];
-    }
-    Model::Dense dense = make_dense(tier, matrix);
+    Model::Dense dense = make_dense(tier, in_floats(side));
     dense.slope = padded(side.slope, dense.out_pitch);
     return dense;
 }
@@ -239,8 +243,8 @@ Model::Ready make_gated(const Tier &tier, const Layer &layer) {
     ready.mix = padded(gated.mix, ready.out_pitch);
     ready.shortcut_slope = padded(gated.shortcut_slope, ready.in_pitch);
     ready.choice = make_product(gated.choice);
-    ready.down = make_product(gated.down);
-    ready.up = make_product(gated.up);
+    ready.down = make_product(in_floats(gated.down));
+    ready.up = make_product(in_floats(gated.up));
     for (const Side &side : gated.sides) ready.sides.push_back(make_side(tier, side));
     return ready;
 }

@@ -205,20 +205,23 @@ def gated(
 
     if experts > 1:
         matrix("choice", experts, width)
+
+    def rounded(name, outputs, inputs):
+        arrays[f"{name}.weight"] = random.integers(-9999, 9999, (outputs, inputs)).astype("<i2")
+        arrays[f"{name}.scale"] = random.random(outputs) / 5_000 / np.sqrt(inputs)
+        arrays[f"{name}.bias"] = random.normal(size=outputs) / 2
+
     if gate != "none":
-        matrix("gate.down", hidden, width if gate == "input" else out)
-        matrix("gate.up", out, hidden)
+        rounded("gate.down", hidden, width if gate == "input" else out)
+        rounded("gate.up", out, hidden)
     if gate == "mixed":
         arrays["mix"] = random.random(out)
     if shortcut and not side:
         arrays["shortcut_slope"] = random.normal(size=width) / 2
     before = width
     for index, after in enumerate(side):
-        part = f"side.{index}"
-        arrays[f"{part}.weight"] = random.integers(-9999, 9999, (after, before)).astype("<i2")
-        arrays[f"{part}.scale"] = random.random(after) / 5_000 / np.sqrt(before)
-        for name in ("bias", "slope"):
-            arrays[f"{part}.{name}"] = random.normal(size=after) / 2
+        rounded(f"side.{index}", after, before)
+        arrays[f"side.{index}.slope"] = random.normal(size=after) / 2
         before = after
     fields = {
         **{"stride": stride, "repeat": repeat, "groups": groups, "experts": experts},

@@ -71,7 +71,8 @@ def magnitude_of_gated(layer, x):
         # The sigmoid changes by at most a quarter of what its argument does.
         value = np.full(layer.gate.down.weight.shape[1], max(np.abs(x).max(), u.max()))
         for matrix in (layer.gate.down, layer.gate.up):
-            value = np.abs(matrix.weight) @ value + np.abs(matrix.bias)
+            product = np.abs(matrix.weight.astype(float)) @ value
+            value = np.abs(matrix.scale) * product + np.abs(matrix.bias)
         summands = x.shape[1] * x.shape[2] + layer.gate.down.weight.size
         additions += summands * value.max() / 4
     y = np.abs(layer.scale) * u * (p if layer.product else 1)

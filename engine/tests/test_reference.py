@@ -110,16 +110,15 @@ def naive_gated_convolution(layer, x):
                 share = float(layer.mix[o])
                 mixed[i, j, o] = share * pooled(i, j, o % channels, 1) + (1 - share) * u[i, j, o]
             taken = [mixed[:, :, o].mean() for o in range(out)]
-        inner = [max(0, value) for value in matrix(layer.gate.down, taken)]
-        gate = np.array([1 / (1 + np.exp(-value)) for value in matrix(layer.gate.up, inner)])
+        inner = [max(0, value) for value in rounded(layer.gate.down, taken)]
+        gate = np.array([1 / (1 + np.exp(-value)) for value in rounded(layer.gate.up, inner)])
     z = np.zeros(u.shape)
     for i, j in np.ndindex(u.shape[:2]):
         p = np.zeros(out)
         if layer.side:
             p = np.array([pooled(i, j, c, 1) for c in range(channels)])
             for side in layer.side:
-                product = side.weight.astype(float) @ p
-                sums = product * side.scale + side.bias
+                sums = rounded(side, p)
                 p = np.array([leaky(y, s) for y, s in zip(sums, side.slope, strict=True)])
         elif layer.shortcut:
             slopes = layer.shortcut_slope
@@ -165,6 +164,10 @@ def naive_branched_convolution(layer, x):
 
 def matrix(layer, x):
     return layer.bias + layer.weight.astype(float) @ np.asarray(x, float)
+
+
+def rounded(layer, x):
+    return layer.bias + layer.scale * (layer.weight.astype(float) @ np.asarray(x, float))
 
 
 def leaky(y, slope):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.expert import ExpertNet
 from burn.backbones.registry import build_backbone
 from burn.cli.main import main
+from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.deploy.fold_gated import fold_gated
-from burn.deploy.layers import Array
+from burn.deploy.fold_gated import fold_gated, round_rows
+from burn.deploy.layers import Array, GatedConvolution, Matrix
 from burn.deploy.layout import file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import encode, pack
@@ -124,6 +126,28 @@ def test_the_packed_file_gives_the_networks_features(name: str, tmp_path: Path):
     assert cost.float_bytes == packed.float32_bytes
     if name != "bnext_s":  # a stage before binary weights is predicted what it will be
         assert count(network(name, Precision.BINARY_ACTIVATIONS), 64, 0) == cost
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_gate_that_diverged_is_refused(value: float):
+    first, *others = fold_gated(network("bnext_t").double())[1:]
+    assert isinstance(first, GatedConvolution)
+    assert first.gate_down is not None
+    matrix = first.gate_down.matrix()
+    matrix.weight[0, 0] = value
+    broken = replace(first, gate_down=round_rows(matrix))
+    with pytest.raises(UserError, match=r"gate\.down\.scale is too large for float32"):
+        encode([broken, *others], "it")
+
+
+def test_rows_are_rounded_to_multiples_of_the_stored_scale():
+    weight = np.array([[1.0, -0.5, 1e-9], [0, 0, 0], [1e-45, -1e-44, 0], [3e4, -3e4, 1.0]])
+    rounded = round_rows(Matrix(weight, np.zeros(4)))
+    assert rounded.weight.dtype == np.int16
+    assert np.abs(rounded.weight).max(axis=1).tolist() == [32_767, 0, 0, 32_767]
+    stored = rounded.scale.astype(np.float32).astype(np.float64)
+    error = np.abs(rounded.weight * stored[:, None] - weight).max(axis=1)
+    assert (error <= np.maximum(stored, 1e-40) / 2 * 1.001).all()
 
 
 @pytest.mark.parametrize("name", ["bnext_t", "expert_bnn"])

@@ -120,6 +120,21 @@ class Matrix:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Rounded:
+    """A matrix of integers, and what its products are multiplied by and added to.
+
+    Attributes:
+        weight: int16 (outputs, inputs).
+        scale: float32 (outputs,), by which a product is multiplied.
+        bias: float32 (outputs,), added after that.
+    """
+
+    weight: NDArray[np.int16]
+    scale: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TwoMatrices:
     """The matrices of a gate; between them, negative values become 0.
 
@@ -128,24 +143,18 @@ class TwoMatrices:
         up: from these to the channels.
     """
 
-    down: Matrix
-    up: Matrix
+    down: Rounded
+    up: Rounded
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Side:
+class Side(Rounded):
     """A 1×1 convolution of a shortcut.
 
     Attributes:
-        weight: int16 (outputs, inputs).
-        scale: float32 (outputs,), by which a product is multiplied.
-        bias: float32 (outputs,).
         slope: float32 (outputs,), by which negative outputs are multiplied.
     """
 
-    weight: NDArray[np.int16]
-    scale: Floats
-    bias: Floats
     slope: Floats
 
 
@@ -659,6 +668,15 @@ def _matrix(
     return Matrix(weight=weight, bias=tensors.floats(f"{name}.bias", len(weight)))
 
 
+def _rounded(
+    name: str, outputs: Container[int], inputs: int, expected: str, tensors: _Tensors
+) -> Rounded:
+    """Return a matrix of integers; `expected` is that of `_matrix`."""
+    weight = tensors.take(f"{name}.weight", "I16", (outputs, (inputs,)), f"[{expected}, {inputs}]")
+    scale, bias = (tensors.floats(f"{name}.{key}", len(weight)) for key in ("scale", "bias"))
+    return Rounded(weight=weight, scale=scale, bias=bias)
+
+
 _ANY_WIDTH = f"1 … {MAX_CHANNELS}"
 
 
@@ -775,8 +793,8 @@ def _gated_convolution(
         choice = _matrix(f"{name}.choice", (experts,), inputs, str(experts), tensors)
     if gate_of != "none":
         taken = inputs if gate_of == "input" else outputs
-        down = _matrix(f"{name}.gate.down", _CHANNELS, taken, _ANY_WIDTH, tensors)
-        up = _matrix(f"{name}.gate.up", (outputs,), len(down.bias), str(outputs), tensors)
+        down = _rounded(f"{name}.gate.down", _CHANNELS, taken, _ANY_WIDTH, tensors)
+        up = _rounded(f"{name}.gate.up", (outputs,), len(down.bias), str(outputs), tensors)
         gate = TwoMatrices(down=down, up=up)
     return GatedConvolution(
         name=name,
@@ -807,16 +825,10 @@ def _sides(name: str, count: int, inputs: int, outputs: int, tensors: _Tensors) 
         before = len(sides[-1].bias) if sides else inputs
         last = index == count - 1
         part = f"{name}.side.{index}"
-        weight = tensors.take(
-            f"{part}.weight",
-            "I16",
-            ((outputs,) if last else _CHANNELS, (before,)),
-            f"[{outputs if last else _ANY_WIDTH}, {before}]",
-        )
-        scale, bias, slope = (
-            tensors.floats(f"{part}.{key}", len(weight)) for key in ("scale", "bias", "slope")
-        )
-        sides.append(Side(weight=weight, scale=scale, bias=bias, slope=slope))
+        widths, expected = ((outputs,), str(outputs)) if last else (_CHANNELS, _ANY_WIDTH)
+        one = _rounded(part, widths, before, expected, tensors)
+        slope = tensors.floats(f"{part}.slope", len(one.bias))
+        sides.append(Side(weight=one.weight, scale=one.scale, bias=one.bias, slope=slope))
     return tuple(sides)
 
 

@@ -19,6 +19,7 @@ from burn_engine.format import (
     Linear,
     Matrix,
     Program,
+    Rounded,
 )
 
 _PIXELS_AT_ONCE = 2**18  # bounds the memory of a large batch
@@ -131,16 +132,15 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
         if layer.mix is not None:
             mix = layer.mix * np.tile(pooled, repeat) + (np.float32(1) - layer.mix) * u
             taken = _means(np.asarray(mix, np.float32))
-        inner = np.maximum(_times(layer.gate.down, taken), np.float32(0))
-        gate = 1 / (1 + np.exp(-_times(layer.gate.up, inner)))
+        inner = np.maximum(_rounded_times(layer.gate.down, taken), np.float32(0))
+        gate = 1 / (1 + np.exp(-_rounded_times(layer.gate.up, inner)))
     y = layer.scale * gate * u
     if not layer.shortcut:
         return _leaky(y + layer.shift, layer.slope)
     if layer.side:
         p = pooled
         for side in layer.side:
-            p = side.scale * (p @ side.weight.astype(np.float32).T) + side.bias
-            p = _leaky(np.asarray(p, np.float32), side.slope)
+            p = _leaky(_rounded_times(side, p), side.slope)
     else:
         assert layer.shortcut_slope is not None
         p = np.tile(_pool(_leaky(x, layer.shortcut_slope), layer.stride), repeat)
@@ -177,6 +177,11 @@ def _means(x: Floats) -> Floats:
 
 def _times(matrix: Matrix, x: Floats) -> Floats:
     return np.add(matrix.bias, x @ matrix.weight.T, dtype=np.float32)
+
+
+def _rounded_times(matrix: Rounded, x: Floats) -> Floats:
+    product = x @ matrix.weight.astype(np.float32).T
+    return np.add(matrix.bias, matrix.scale * product, dtype=np.float32)
 
 
 def _global_mean(layer: GlobalMean, x: Floats) -> Floats:

@@ -99,19 +99,32 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Side:
-    """1×1 convolution of a shortcut.
+class Rounded:
+    """A matrix of 16-bit integers, with a factor for each row.
 
     Attributes:
         weight: (out, in), int16.
         scale: (out,), factor of the products.
         bias: (out,).
-        slope: (out,), slope of PReLU.
     """
 
     weight: Array
     scale: Array
     bias: Array
+
+    def matrix(self) -> Matrix:
+        """Return the same as a float matrix."""
+        return Matrix(self.weight * self.scale[:, None], self.bias)
+
+
+@dataclass(frozen=True)
+class Side(Rounded):
+    """1×1 convolution of a shortcut.
+
+    Attributes:
+        slope: (out,), slope of PReLU.
+    """
+
     slope: Array
 
 
@@ -140,8 +153,8 @@ class GatedConvolution:
     slope: Array
     choice: Matrix | None = None
     mix: Array | None = None
-    gate_down: Matrix | None = None
-    gate_up: Matrix | None = None
+    gate_down: Rounded | None = None
+    gate_up: Rounded | None = None
     shortcut_slope: Array | None = None
     sides: tuple[Side, ...] = ()
 

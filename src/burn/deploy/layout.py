@@ -21,6 +21,8 @@ from burn.deploy.layers import (
     Layer,
     Linear,
     Matrix,
+    Rounded,
+    Side,
 )
 
 FORMAT = 1
@@ -77,15 +79,21 @@ def _gated(layer: GatedConvolution) -> tuple[dict[str, Any], dict[str, Array]]:
     fields = {name: getattr(layer, name) for name in names}
     vectors = ("threshold", "multiplier", "bias", "inner_slope", "scale", "shift", "slope")
     tensors = {name: getattr(layer, name) for name in vectors}
-    matrices = {"choice": layer.choice, "gate.down": layer.gate_down, "gate.up": layer.gate_up}
-    tensors |= _of_matrices(matrices)
+    tensors |= _of_matrices({"choice": layer.choice})
     for name in ("mix", "shortcut_slope"):
         if getattr(layer, name) is not None:
             tensors[name] = getattr(layer, name)
-    for index, side in enumerate(layer.sides):
-        for name in ("scale", "bias", "slope"):
-            tensors[f"side.{index}.{name}"] = getattr(side, name)
+    for part, one in _rounded_of(layer).items():
+        tensors |= {f"{part}.scale": one.scale, f"{part}.bias": one.bias}
+        if isinstance(one, Side):
+            tensors[f"{part}.slope"] = one.slope
     return {"kind": "gated_convolution", **fields, "side": len(layer.sides)}, tensors
+
+
+def _rounded_of(layer: GatedConvolution) -> dict[str, Rounded]:
+    gate = {"gate.down": layer.gate_down, "gate.up": layer.gate_up}
+    sides = {f"side.{index}": side for index, side in enumerate(layer.sides)}
+    return {name: one for name, one in gate.items() if one is not None} | sides
 
 
 def _of_matrices(matrices: Mapping[str, Matrix | None]) -> dict[str, Array]:
@@ -102,7 +110,7 @@ def integers(layer: Layer) -> dict[str, Array]:
         return {}
     found = {"weight": np.packbits(layer.weight > 0, axis=-1, bitorder="little")}
     if isinstance(layer, GatedConvolution):
-        found |= {f"side.{i}.weight": side.weight for i, side in enumerate(layer.sides)}
+        found |= {f"{part}.weight": one.weight for part, one in _rounded_of(layer).items()}
     return found
 
 
@@ -116,8 +124,8 @@ def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
             *outer, channels = layer.weight.shape
             found[f"{layer.name}.weight"] = Tensor("U8", (*outer, -(-channels // 8)))
         if isinstance(layer, GatedConvolution):
-            for index, side in enumerate(layer.sides):
-                found[f"{layer.name}.side.{index}.weight"] = Tensor("I16", side.weight.shape)
+            for part, one in _rounded_of(layer).items():
+                found[f"{layer.name}.{part}.weight"] = Tensor("I16", one.weight.shape)
     return found
 
 

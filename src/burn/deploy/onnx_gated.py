@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.deploy.layers import Array, BranchedConvolution, GatedConvolution, Matrix
+from burn.deploy.layers import Array, BranchedConvolution, GatedConvolution, Matrix, Rounded
 
 
 def constant(values: Array) -> nn.Parameter:
@@ -45,13 +45,12 @@ class Gated(nn.Module):
         if layer.shortcut_slope is not None:
             self.shortcut_slope = constant(layer.shortcut_slope)
         self.choice, self.down, self.up = map(
-            _linear, (layer.choice, layer.gate_down, layer.gate_up)
+            _linear, (layer.choice, _matrix(layer.gate_down), _matrix(layer.gate_up))
         )
         self.has_shortcut = layer.shortcut
         self.sides = nn.ModuleList()
         for side in layer.sides:
-            folded = side.weight * side.scale[:, None]
-            self.sides.append(_Dense(Matrix(folded, side.bias), side.slope))
+            self.sides.append(_Dense(side.matrix(), side.slope))
 
     def forward(self, x: Tensor) -> Tensor:
         means = x.mean(dim=(2, 3))
@@ -135,6 +134,10 @@ class _Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.prelu(F.conv2d(x, self.weight, self.bias), self.slope)
+
+
+def _matrix(rounded: Rounded | None) -> Matrix | None:
+    return None if rounded is None else rounded.matrix()
 
 
 def _linear(matrix: Matrix | None) -> nn.Linear | None:

@@ -86,6 +86,9 @@ class Builder:
     def floats(self, *shape: int) -> np.ndarray:
         return self.rng.normal(size=shape).astype(np.float32)
 
+    def integers(self, *shape: int) -> np.ndarray:
+        return self.rng.integers(-9999, 9999, shape).astype("<i2")
+
     def _add(self, kind: str, name: str, fields: dict[str, Any], **tensors: np.ndarray) -> None:
         layers = self.packed.program["layers"]
         before = layers[-1]["name"] if layers else "image"
@@ -125,10 +128,13 @@ class Builder:
             tensors["choice.weight"] = self.floats(experts, width)
             tensors["choice.bias"] = self.floats(experts)
         if gate != "none":
-            tensors["gate.down.weight"] = self.floats(2, width if gate == "input" else out)
-            tensors["gate.down.bias"] = self.floats(2)
-            tensors["gate.up.weight"] = self.floats(out, 2)
-            tensors["gate.up.bias"] = self.floats(out)
+            for part, after, before in (
+                ("gate.down", 2, width if gate == "input" else out),
+                ("gate.up", out, 2),
+            ):
+                tensors[f"{part}.weight"] = self.integers(after, before)
+                tensors[f"{part}.scale"] = self.floats(after)
+                tensors[f"{part}.bias"] = self.floats(after)
         if gate == "mixed":
             tensors["mix"] = self.floats(out)
         if fields["shortcut"] and not fields["side"]:
@@ -137,8 +143,7 @@ class Builder:
         before = width
         for index in range(fields["side"]):
             after = out if index == fields["side"] - 1 else 3
-            weight = self.rng.integers(-9999, 9999, (after, before)).astype("<i2")
-            tensors[f"side.{index}.weight"] = weight
+            tensors[f"side.{index}.weight"] = self.integers(after, before)
             for part in ("scale", "bias", "slope"):
                 tensors[f"side.{index}.{part}"] = self.floats(after)
             before = after
@@ -589,14 +594,14 @@ def integers_out_of_line() -> bytes:
 
 @attack
 def gate_of_wrong_size() -> bytes:
-    tensor = {"b.1.gate.up.weight": np.zeros((4, 3), np.float32)}
+    tensor = {"b.1.gate.up.weight": np.zeros((4, 3), np.int16)}
     return changed_gate(lambda packed: packed.tensors.update(tensor))
 
 
 @attack
 def gate_with_nan() -> bytes:
     def change(packed: Packed) -> None:
-        packed.tensors["b.2.gate.down.weight"][1, 1] = np.nan
+        packed.tensors["b.2.gate.down.scale"][1] = np.nan
 
     return changed_gate(change)
 
