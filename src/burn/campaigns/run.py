@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from burn.backbones.registry import build_backbone
+from burn.campaigns.cluster import joined, run_on_cluster
 from burn.campaigns.folder import (
     KEPT,
     more_file,
@@ -94,28 +95,34 @@ def run_campaign(
     """
     out, machine = execution.out, execution.machine
     execution.check()
-    processes = _check_processes(execution.processes, machine)
-    train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
-    check_sources(train, test)
-    require_outside(out, train, test)
-    more = execution.more
-    if more.transfer_train is not None and more.transfer_test is not None:
-        check_sources(
-            open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
+    with joined(execution.cluster):
+        processes = (
+            1 if execution.cluster is not None else _check_processes(execution.processes, machine)
         )
-    evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, more)
-    jobs = [
-        Job(model, shared.plan(model, seed, len(train)), out, evaluation)
-        for seed in execution.seeds
-        for model in models
-    ]
-    teachers = _check_jobs(jobs[: len(models)], references.values())
-    data = {"--data": train.fingerprint, "--test": test.fingerprint}
-    if not out.exists():
-        out.mkdir(parents=True, exist_ok=True)
-    with locked(out, patience=30):  # another campaign holds the folder only for a moment here
-        open_folder(out, name, settings, teachers | data, told)
-    failed = run_jobs(jobs, processes, console)
+        train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
+        check_sources(train, test)
+        require_outside(out, train, test)
+        more = execution.more
+        if more.transfer_train is not None and more.transfer_test is not None:
+            check_sources(
+                open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
+            )
+        evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, more)
+        jobs = [
+            Job(model, shared.plan(model, seed, len(train)), out, evaluation)
+            for seed in execution.seeds
+            for model in models
+        ]
+        teachers = _check_jobs(jobs[: len(models)], references.values())
+        data = {"--data": train.fingerprint, "--test": test.fingerprint}
+        if not out.exists():
+            out.mkdir(parents=True, exist_ok=True)
+        with locked(out, patience=30):  # another campaign holds the folder only for a moment here
+            open_folder(out, name, settings, teachers | data, told)
+        if execution.cluster is None:
+            failed = run_jobs(jobs, processes, console)
+        else:
+            failed = run_on_cluster(jobs, execution.cores, console)
     random = next((str(job.folder) for job in jobs if job.done and job.model in floor), None)
     _evaluate_references(out, evaluation, {RANDOM: random, **references}, sizes, console)
     return failed

@@ -131,6 +131,10 @@ class Execution:
         processes: runs at the same time, each with a GPU or its share of the cores (default: one
             for each GPU, or one). The output of each is in logs/.
         more: protocols beside kNN and linear evaluation.
+        cluster: address of a Ray cluster on whose nodes the runs are executed, HOST:PORT or auto;
+            all nodes need the same folders.
+        cores: cores of each run on the cluster (default: those of a GPU, or as many as let all runs
+            begin at once).
     """
 
     out: Path
@@ -138,6 +142,8 @@ class Execution:
     machine: Machine
     processes: int | None = None
     more: More = field(default_factory=More)
+    cluster: str | None = None
+    cores: int | None = None
 
     def check(self) -> None:
         """Check the settings.
@@ -148,6 +154,15 @@ class Execution:
         check_seeds(self.seeds)
         self.machine.check()
         require_processes(1, processes=self.processes)
+        if self.cluster is not None:
+            if not self.cluster.strip():
+                raise UserError("--cluster: give auto, or HOST:PORT of the cluster's head")
+            if self.processes is not None:
+                raise UserError("--processes: on a cluster Ray decides how many runs go on at once")
+        if self.cores is not None:
+            if self.cluster is None:
+                raise UserError("--cores needs --cluster; on one machine, give --processes")
+            require_within(1, 4096, cores=self.cores)
         self.more.check()
 
 

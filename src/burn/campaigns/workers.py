@@ -20,14 +20,13 @@ import torch
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.core.errors import Interrupted, UserError, listed
+from burn.campaigns.outcome import BUSY, failure, is_busy, log_of, still_busy
+from burn.core.errors import Interrupted, UserError
 from burn.core.files import Busy
 from burn.core.plugins import fault_in_plugin, imports, load_plugin
 from burn.runtime.compute import Device, default_workers, torch_device
 from burn.runtime.signals import StopRequest
 from burn.runtime.streams import SafeStream
-
-_BUSY = 75  # exit status if another burn holds the run: "temporary failure" in sysexits
 
 
 def run_jobs(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
@@ -70,18 +69,7 @@ def _one_by_one(jobs: Sequence[Job], console: Console) -> list[str]:
                 raise
             failed.append(f"{job.name}: {fault}")
             console.print(failed[-1], style="bold red")
-    return failed + _still_busy(busy)
-
-
-def _still_busy(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for the runs that another campaign in the folder has not finished either."""
-    names = [job.name for job in jobs if not job.done]
-    if not names:
-        return []
-    return [
-        f"{listed(names, 1)}: another burn process is using it; when that has ended, the same "
-        "command finishes the rest"
-    ]
+    return failed + still_busy(busy)
 
 
 def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list[str]:
@@ -89,8 +77,6 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
 
     Raises Interrupted if a signal stopped the runs.
     """
-    logs = jobs[0].out / "logs"
-    logs.mkdir(exist_ok=True)
     context = multiprocessing.get_context("spawn")
     waiting, failed, busy = list(jobs), list[str](), list[Job]()
     running: dict[int, tuple[Job, Any]] = {}
@@ -101,8 +87,7 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
             for slot in range(processes):
                 if slot not in running and waiting and not stop.requested:
                     job = waiting.pop(0)
-                    log = logs / f"{job.name}.txt"
-                    log.touch()
+                    log = log_of(job)
                     # The process loads the plugins before it unpickles the job, which may hold
                     # their classes.
                     given = (imports(), pickle.dumps(job), processes, log)
@@ -120,36 +105,24 @@ def _side_by_side(jobs: Sequence[Job], processes: int, console: Console) -> list
                 if process.is_alive():
                     continue
                 del running[slot]
-                lost = not process.exitcode and not job.done and not stop.requested
-                fails = process.exitcode or lost
-                outcome = "stopped" if stop.requested else "failed" if fails else "done"
-                if process.exitcode == _BUSY:
-                    busy.append(job)
+                why = failure(job, process.exitcode)
+                outcome = "done"
+                if stop.requested:
+                    outcome = "stopped"
+                elif is_busy(process.exitcode):
                     outcome = "skipped, another burn process is using it"
-                elif lost:
-                    log = logs / f"{job.name}.txt"
-                    failed.append(f"{job.name}: its process ended without results, see {log}")
-                elif process.exitcode:
-                    why = _last_words(logs / f"{job.name}.txt", process.exitcode)
+                elif why:
+                    outcome = "failed"
+                if is_busy(process.exitcode):
+                    busy.append(job)
+                elif why and (process.exitcode or not stop.requested):
                     failed.append(f"{job.name}: {why}")
                 console.print(f"{job.name}: {outcome}")
     if stop.requested:
         raise Interrupted(
             "stopped; unfinished runs are saved, and the same command resumes them", stop.number
         )
-    return failed + _still_busy(busy)
-
-
-def _last_words(log: Path, exit_code: int) -> str:
-    if exit_code < 0:
-        return (
-            f"killed by signal {-exit_code}, perhaps for lack of memory, see {log}; the same "
-            "command resumes"
-        )
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next(
-        (line for line in reversed(lines) if line.strip()), f"ended without a message, see {log}"
-    )
+    return failed + still_busy(busy)
 
 
 @contextlib.contextmanager
@@ -182,10 +155,8 @@ def _run_alone(plugins: Sequence[str], job: bytes, processes: int, log: Path) ->
         log: File for all output.
     """
     _end_with_parent()
-    with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
-        file = cast(TextIO, SafeStream(opened))  # a full disk must not end training for its log
-        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            _run_logged(plugins, job, processes, file)
+    threads = max(1, torch.get_num_threads() // processes)
+    execute(plugins, job, log, threads=threads, processes=processes)
 
 
 def _end_with_parent() -> None:
@@ -204,12 +175,33 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _run_logged(plugins: Sequence[str], pickled: bytes, processes: int, file: TextIO) -> None:
+def execute(plugins: Sequence[str], job: bytes, log: Path, *, threads: int, processes: int) -> None:
+    """Execute one run in this process, which then ends with the run's exit status.
+
+    Args:
+        plugins: Plugins to load first.
+        job: The pickled job.
+        log: File to which all output is appended.
+        threads: Number of threads that compute.
+        processes: Number of processes that share this machine.
+
+    Raises:
+        SystemExit: The run failed; BUSY if another process holds it.
+    """
+    with log.open("a", buffering=1, encoding="utf-8", errors="replace") as opened:
+        file = cast(TextIO, SafeStream(opened))  # a full disk must not end training for its log
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            _run_logged(plugins, job, threads, processes, file)
+
+
+def _run_logged(
+    plugins: Sequence[str], pickled: bytes, threads: int, processes: int, file: TextIO
+) -> None:
     try:
         for name in plugins:
             load_plugin(name)
         job: Job = pickle.loads(pickled)
-        torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+        torch.set_num_threads(threads)
         machine = job.evaluation.machine
         workers = machine.workers
         if workers is None:
@@ -218,7 +210,7 @@ def _run_logged(plugins: Sequence[str], pickled: bytes, processes: int, file: Te
         job = replace(job, evaluation=replace(job.evaluation, machine=machine))
         job.run(Console(file=file, width=100, markup=False, highlight=False))
     except Busy:
-        sys.exit(_BUSY)
+        sys.exit(BUSY)
     except UserError as error:
         print(" ".join(str(error).split()), file=file)
         sys.exit(2)

@@ -49,7 +49,7 @@ def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[
 
     parser.add_argument("--seeds", type=str, default="0", help="random seeds, as 0,1,2")
     parser.add_argument("--out", type=str, default=None, help="folder of the runs and the table")
-    parser.add_options(Execution, "processes")
+    parser.add_options(Execution, "processes", "cluster", "cores")
     parser.add_options(Machine, "device", "workers", "teacher_cache", "compile")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
@@ -59,7 +59,7 @@ def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[
         raise UserError("give --out, a folder for the runs and the table")
     execution = Execution(
         expand(options.out), seeds_in(options.seeds), machine_of(options), options.processes,
-        settings_of(options, More),
+        settings_of(options, More), options.cluster, options.cores,
     )  # fmt: skip
     return options, settings_of(options, kind), execution
 
