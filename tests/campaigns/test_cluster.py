@@ -23,12 +23,13 @@ import burn
 import burn.campaigns.compare
 import threads
 import tiny
-from burn.campaigns.cluster import Share, Task, joined, share_of, watch_over
+from burn.campaigns.cluster import Task, watch_over
 from burn.campaigns.compare import Comparison, compare
 from burn.campaigns.settings import Execution
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import Result
 from burn.recipes.schema import Recipe
+from burn.runtime.cluster import Share, joined, share_of
 from burn.training.plan import Machine
 
 DIGITS = Comparison(data="digits", test="digits", budget=256)
@@ -218,7 +219,7 @@ def test_what_no_node_has_is_said(nodes: Any, device: Any, cores: int | None, wo
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"cluster": " "}, "--cluster: give auto, or HOST:PORT"),
+        ({"cluster": " "}, "--cluster  : give auto, or HOST:PORT"),
         ({"cluster": "auto", "processes": 2}, "--processes: on a cluster Ray decides"),
         ({"cores": 2}, "--cores needs --cluster"),
         ({"cluster": "auto", "cores": 0}, "--cores 0 is not in 1"),

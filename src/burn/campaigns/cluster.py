@@ -9,45 +9,30 @@ nodes must see the campaign's folder and the images at the same paths.
 from __future__ import annotations
 
 import contextlib
-import logging
 import pickle
 import secrets
-import signal
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-import burn
 from burn.campaigns.jobs import Job
 from burn.campaigns.outcome import failure, is_busy, log_of, logs_of, still_busy
-from burn.core.errors import Interrupted, UserError
+from burn.core.errors import Interrupted
 from burn.core.files import write_text
 from burn.core.plugins import imports
-from burn.runtime.compute import Device
+from burn.runtime.cluster import Share, share_of
 from burn.runtime.signals import StopRequest
 
 _TOKEN = ".cluster"  # file in logs/ by which a node sees that the folder is the driver's
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a run is given of a node.
-
-    Attributes:
-        cores: Number of cores.
-        gpus: Number of GPUs, 0 or 1.
-    """
-
-    cores: int
-    gpus: int
 
 
 @dataclass(frozen=True)
@@ -88,107 +73,6 @@ class Ended:
 
     code: int | None
     why: str = ""
-
-
-@contextlib.contextmanager
-def joined(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster in this context, unless this process already is; None does nothing.
-
-    Args:
-        address: "auto" for the cluster of this machine or of RAY_ADDRESS, or HOST:PORT of its head.
-
-    Raises:
-        UserError: Ray is not installed, or there is no cluster at the address.
-    """
-    if address is None:
-        yield
-        return
-    if address.startswith("ray://"):
-        raise UserError(
-            f"--cluster {address}: Ray's client is not supported; give the command on a node of "
-            "the cluster, with --cluster auto"
-        )
-    try:
-        import ray
-    except ImportError:
-        raise UserError("--cluster needs Ray: pip install 'burn-ssl[ray]'") from None
-    if ray.is_initialized():
-        yield
-        return
-    if address != "auto":
-        _require_open(address)
-    handler = signal.getsignal(signal.SIGTERM)  # Ray installs one of its own
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        why = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(
-            f"--cluster {address}: no Ray cluster could be joined ({why.rstrip('.')}); "
-            "`ray start --head` starts one"
-        ) from None
-    finally:
-        _restore(handler)
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        _restore(handler)
-
-
-def _require_open(address: str) -> None:
-    """Raise UserError if nothing listens at HOST:PORT, for which Ray would wait minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"--cluster {address}: give auto, or HOST:PORT of the cluster's head")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(
-            f"--cluster {address}: no Ray cluster could be joined ({error}); `ray start --head` "
-            "starts one"
-        ) from None
-
-
-def _restore(handler: Any) -> None:
-    with contextlib.suppress(ValueError):  # not the main thread, in which Ray installs none
-        signal.signal(signal.SIGTERM, handler)
-
-
-def share_of(
-    nodes: Sequence[Mapping[str, float]], runs: int, device: Device, cores: int | None
-) -> Share:
-    """Return what each run is given of a node.
-
-    A run has a GPU where there are any and the device is not cpu. By default it has as many cores
-    as there are for each GPU of a node, or, on the CPU, as many as let all runs begin at once.
-
-    Args:
-        nodes: The resources of each node, as Ray names them.
-        runs: Number of runs that are not done yet.
-        device: Where the networks run.
-        cores: Number of cores; None for the default.
-
-    Raises:
-        UserError: No node has a GPU or the cores.
-    """
-    with_cores = [node for node in nodes if node.get("CPU", 0) >= 1]
-    with_gpu = [node for node in with_cores if node.get("GPU", 0) >= 1]
-    gpus = int(device != "cpu" and bool(with_gpu))
-    if device == "cuda" and not gpus:
-        raise UserError("--device cuda: no node of the cluster has a GPU")
-    usable = with_gpu if gpus else with_cores
-    if not usable:
-        raise UserError("--cluster: no node of the cluster has a core")
-    if cores is None:
-        least = min(int(node["CPU"]) for node in usable)
-        if gpus:
-            cores = max(1, min(int(node["CPU"] // node["GPU"]) for node in usable))
-        else:
-            cores = max(1, min(least, int(sum(node["CPU"] for node in usable)) // max(1, runs)))
-    most = max(int(node["CPU"]) for node in usable)
-    if cores > most:
-        raise UserError(f"--cores {cores}: no node that can be used has more than {most}")
-    return Share(cores, gpus)
 
 
 def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> list[str]:
@@ -281,7 +165,7 @@ def _tasks(out: Path, share: Share) -> Callable[[Job], Task]:
             begun,
             Path.cwd(),
             token,
-            burn.__version__,
+            version("burn-ssl"),
             share.cores,
         )
 
@@ -316,9 +200,9 @@ def watch_over(task: Task) -> Ended:
     import ray
 
     node = socket.gethostname()
-    if task.version != burn.__version__:
+    if task.version != version("burn-ssl"):
         return Ended(
-            None, f"node {node} has burn {burn.__version__}, the campaign's is {task.version}"
+            None, f"node {node} has burn {version('burn-ssl')}, the campaign's is {task.version}"
         )
     if not task.folder.is_dir():
         return Ended(None, f"node {node} has no folder {task.folder}, where the campaign was begun")

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from burn.backbones.registry import build_backbone
-from burn.campaigns.cluster import joined, run_on_cluster
+from burn.campaigns.cluster import run_on_cluster
 from burn.campaigns.folder import (
     KEPT,
     more_file,
@@ -32,6 +32,7 @@ from burn.data.open import open_source
 from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import LinearConfig
 from burn.methods.registry import build_method
+from burn.runtime.cluster import joined
 from burn.runtime.compute import torch_device
 from burn.training.plan import Machine, RunPlan
 

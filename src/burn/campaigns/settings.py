@@ -13,6 +13,7 @@ from burn.evaluation.configs import SemiConfig
 from burn.methods.registry import METHODS, MODELS
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
+from burn.runtime.cluster import require_address
 from burn.training.plan import Machine
 
 # Networks that a campaign does not train, but evaluates for reference.
@@ -155,8 +156,7 @@ class Execution:
         self.machine.check()
         require_processes(1, processes=self.processes)
         if self.cluster is not None:
-            if not self.cluster.strip():
-                raise UserError("--cluster: give auto, or HOST:PORT of the cluster's head")
+            require_address(self.cluster)
             if self.processes is not None:
                 raise UserError("--processes: on a cluster Ray decides how many runs go on at once")
         if self.cores is not None:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from burn.embedding.parts import Collection, Images, Part, open_collection, requ
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
 from burn.runtime.bounds import require_share
+from burn.runtime.cluster import joined
 from burn.runtime.signals import interrupted, signals_raise
 
 _TASK_IMAGES = 16  # that a thread takes at a time: handing over costs about 50 µs
@@ -74,7 +76,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     out = expand(config.out)
     # The classifier of a packed file runs in NumPy, in threads that are there already.
     blas = threadpool_limits(1, "blas") if config.packed else contextlib.nullcontext()
-    with signals_raise(), blas:
+    with joined(config.cluster), signals_raise(), blas:
         complete = total = 0
         try:
             collection = open_collection(config.data, config.part_size)
@@ -93,13 +95,17 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
                 for part in parts:
                     if part.name in found:
                         progress.advance(part, 1.0)
-                        continue
-                    try:
-                        found[part.name] = _embed_part(network, folder, part, progress)
-                    except LostPart as error:
-                        failed.append(f"{folder.file(part).name}: {error}")
+                missing = [part for part in parts if part.name not in found]
+                if config.cluster is None:
+                    done = _one_by_one(network, folder, missing, progress)
+                else:
+                    done = _on_cluster(config, missing, progress)
+                for part, written in done:
+                    if isinstance(written, str):
+                        failed.append(f"{folder.file(part).name}: {written}")
                         console.print(printable(f"not computed: {failed[-1]}"), style="yellow")
                         continue
+                    found[part.name] = written
                     complete, new = complete + 1, new + 1
         except KeyboardInterrupt as stopped:
             done = f"{complete:,} of {total:,} files are complete in {out}"
@@ -142,7 +148,72 @@ def _folder(config: EmbedConfig, network: Network, collection: Collection) -> Ou
     return OutputFolder(expand(config.out), manifest, config.dtype, require_share(config.max_bad))
 
 
-def _embed_part(network: Network, folder: OutputFolder, part: Part, progress: _Progress) -> Written:
+def _one_by_one(
+    network: Network, folder: OutputFolder, parts: Sequence[Part], progress: _Progress
+) -> Iterator[tuple[Part, Written | str]]:
+    """Compute parts here, and yield what was written of each, or why it could not be."""
+    for part in parts:
+        along = partial(progress.along, part)
+        try:
+            yield part, _embed_part(network, folder, part, along)
+        except LostPart as error:
+            yield part, str(error)
+
+
+def _on_cluster(
+    config: EmbedConfig, parts: Sequence[Part], progress: _Progress
+) -> Iterator[tuple[Part, Written | str]]:
+    """Compute parts on the cluster that was joined; the order is that in which they end."""
+    from burn.embedding.cluster import compute
+
+    named = {part.name: part for part in parts}
+    for name, written in compute(config, list(named)):
+        progress.advance(named[name], 1.0)
+        yield named[name], written
+
+
+class PartEmbedder:
+    """Computes parts of a collection in another process, whose signals are its own.
+
+    Args:
+        config: The settings, without `cluster`.
+
+    Raises:
+        UserError: The network or the images cannot be used.
+        OSError: The folder cannot be written.
+    """
+
+    def __init__(self, config: EmbedConfig) -> None:
+        console = Console(quiet=True)
+        collection = open_collection(config.data, config.part_size)
+        self._parts = {part.name: part for part in collection.parts}
+        self._network = open_network(config, console)
+        self._folder = _folder(config, self._network, collection)
+        self._packed = config.packed
+
+    def __call__(self, name: str) -> Written | str:
+        """Write the file of a part, and return what it holds, or why it could not be computed.
+
+        Raises:
+            UserError: A number is not finite, or the network cannot be run.
+            OSError: The file cannot be written.
+        """
+        if name not in self._parts:
+            return "this node does not find it among the images"
+        with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
+            try:
+                return _embed_part(self._network, self._folder, self._parts[name], _alone)
+            except LostPart as error:
+                return str(error)
+
+
+def _embed_part(
+    network: Network,
+    folder: OutputFolder,
+    part: Part,
+    along: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
+) -> Written:
+    """Write the file of a part; `along` is passed the batches and yields them again."""
     try:
         images = part.open()
     except UserError as error:
@@ -151,9 +222,13 @@ def _embed_part(network: Network, folder: OutputFolder, part: Part, progress: _P
     pool = ThreadPoolExecutor(network.threads, "embed")
     try:
         rows = _rows(network, images, pool)
-        return folder.write(part, images, progress.along(part, images, rows))
+        return folder.write(part, images, along(images, rows))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _alone(_: Images, rows: Iterator[Rows]) -> Iterator[Rows]:
+    return rows
 
 
 def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:

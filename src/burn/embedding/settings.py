@@ -8,6 +8,7 @@ from typing import Literal
 
 from burn.core.errors import UserError, shortened
 from burn.runtime.bounds import require_processes, require_share, require_within
+from burn.runtime.cluster import require_address
 from burn.runtime.compute import Compute, Device
 
 
@@ -35,6 +36,9 @@ class EmbedConfig:
             supports it. A packed file has its own.
         max_bad: largest share of unreadable images of a file; they are left out and named. A file
             with more is not written.
+        cluster: address of a Ray cluster on whose nodes the files are computed, HOST:PORT or auto;
+            all nodes need the same folders. Each of its tasks has `threads` cores (default: 1, or
+            those of a GPU).
     """
 
     model: str
@@ -49,6 +53,7 @@ class EmbedConfig:
     device: Device = "auto"
     compute: Compute = "auto"
     max_bad: str = "10%"
+    cluster: str | None = None
 
     @property
     def packed(self) -> bool:
@@ -87,6 +92,8 @@ class EmbedConfig:
         require_processes(1, threads=self.threads)
         require_share(self.max_bad)
         _ = self.shares  # which checks it
+        if self.cluster is not None:
+            require_address(self.cluster)
         if not self.packed:
             return
         if self.head is not None:

@@ -1,0 +1,140 @@
+"""The files of `burn embed --cluster`, computed on the nodes of a Ray cluster by Ray Data.
+
+A file is written by the node that computes it, beside its place and then renamed. So a file is
+there once and whole, however often a node is lost and its work is done again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+from burn.core.errors import UserError
+from burn.core.files import write_text
+from burn.core.paths import expand
+from burn.embedding.files import Written
+from burn.embedding.settings import EmbedConfig
+from burn.runtime.cluster import share_of
+
+_TOKEN = ".cluster"  # file by which a node sees that the folder is the driver's
+
+
+def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Written | str]]:
+    """Compute parts of a collection on the cluster that was joined, in the order in which they end.
+
+    Args:
+        config: The settings of the command.
+        parts: Names of the parts.
+
+    Yields:
+        The name of each part with what was written, or with the reason why it could not be.
+
+    Raises:
+        UserError: The cluster lacks what a task needs, or a node cannot do the work.
+    """
+    if not parts:
+        return
+    try:
+        import ray.data
+    except ImportError:
+        raise UserError("--cluster needs Ray Data: pip install 'burn-ssl[ray]'") from None
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    device = "cpu" if config.packed else config.device
+    with_gpu = device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes)
+    cores = config.threads or (None if with_gpu else 1)
+    share = share_of(nodes, len(parts), device, cores)
+    slots = sum(
+        int(min(n.get("CPU", 0) // share.cores, n.get("GPU", 0) if share.gpus else 2**20))
+        for n in nodes
+    )
+    _quieten(ray.data)
+    assert config.out is not None
+    token, out = secrets.token_hex(8), expand(config.out).resolve()
+    write_text(out / _TOKEN, token)
+    given = replace(config, cluster=None, threads=share.cores)
+    rows = ray.data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
+    results = rows.map(
+        cast(Any, NodeEmbedder),
+        fn_constructor_args=(given, Path.cwd(), out, token, version("burn-ssl")),
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(len(parts), slots)),
+        num_cpus=share.cores,
+        num_gpus=share.gpus,
+    )
+    try:
+        for row in results.iter_rows():
+            if row["fault"]:
+                raise UserError(row["fault"])
+            written = Written(row["images"], row["unreadable"])
+            yield row["part"], row["lost"] or written
+    finally:
+        with contextlib.suppress(OSError):
+            (out / _TOKEN).unlink()
+
+
+def _quieten(data: Any) -> None:
+    """Leave progress to burn's bar, and the log to errors."""
+    context = data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+class NodeEmbedder:
+    """Computes parts on a node. Ray Data makes one for each of its actors.
+
+    It raises nothing that a user could mend: Ray would wrap that in two tracebacks.
+
+    Args:
+        config: The settings, without `cluster`.
+        folder: Working directory of the command.
+        out: The folder for the files.
+        token: Content of the token file in it.
+        begun_by: Version of burn that gave the command.
+    """
+
+    def __init__(
+        self, config: EmbedConfig, folder: Path, out: Path, token: str, begun_by: str
+    ) -> None:
+        self._node, self._fault = socket.gethostname(), ""
+        try:
+            self._check(folder, out, token, begun_by)
+            with contextlib.chdir(folder):
+                from burn.embedding.run import PartEmbedder
+
+                self._embed = PartEmbedder(config)
+        except (UserError, OSError) as error:
+            self._fault = f"node {self._node}: {error}"
+        self._folder = folder
+
+    def _check(self, folder: Path, out: Path, token: str, begun_by: str) -> None:
+        if begun_by != version("burn-ssl"):
+            raise UserError(f"it has burn {version('burn-ssl')}, the command is of {begun_by}")
+        if not folder.is_dir():
+            raise UserError(f"it has no folder {folder}, where the command was given")
+        try:
+            found = (out / _TOKEN).read_text(encoding="utf-8")
+        except OSError:
+            found = ""
+        if found != token:
+            raise UserError(f"it does not see {out}: --out needs a folder that all nodes share")
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Compute the part that a row names, and return a row about it."""
+        done = {"part": row["part"], "images": 0, "unreadable": 0, "lost": "", "fault": self._fault}
+        if self._fault:
+            return done
+        try:
+            with contextlib.chdir(self._folder):
+                written = self._embed(row["part"])
+        except (UserError, OSError) as error:
+            return {**done, "fault": f"node {self._node}: {error}"}
+        if isinstance(written, str):
+            return {**done, "lost": written}
+        return {**done, "images": written.images, "unreadable": written.unreadable}

@@ -1,0 +1,138 @@
+"""Access to an existing Ray cluster, and what each task is given of its nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from burn.core.errors import UserError, shortened
+from burn.runtime.compute import Device
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a task is given of a node.
+
+    Attributes:
+        cores: Number of cores.
+        gpus: Number of GPUs, 0 or 1.
+    """
+
+    cores: int
+    gpus: int
+
+
+def require_address(address: str) -> None:
+    """Check that an address is auto or HOST:PORT.
+
+    Raises:
+        UserError: It is not.
+    """
+    if address.startswith("ray://"):
+        raise UserError(
+            f"--cluster {address}: Ray's client is not supported; give the command on a node of "
+            "the cluster, with --cluster auto"
+        )
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and port.isascii() and port.isdecimal()):
+        raise UserError(f"--cluster {shortened(address)}: give auto, or HOST:PORT of its head")
+
+
+@contextlib.contextmanager
+def joined(address: str | None) -> Iterator[None]:
+    """Connect to a Ray cluster in this context, unless this process already is; None does nothing.
+
+    Args:
+        address: "auto" for the cluster of this machine or of RAY_ADDRESS, or HOST:PORT of its head.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster at the address.
+    """
+    if address is None:
+        yield
+        return
+    require_address(address)
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--cluster needs Ray: pip install 'burn-ssl[ray]'") from None
+    if ray.is_initialized():
+        yield
+        return
+    if address != "auto":
+        _require_open(address)
+    handler = signal.getsignal(signal.SIGTERM)  # Ray installs one of its own
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"--cluster {address}: no Ray cluster could be joined ({why.rstrip('.')}); "
+            "`ray start --head` starts one"
+        ) from None
+    finally:
+        _restore(handler)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        _restore(handler)
+
+
+def _require_open(address: str) -> None:
+    """Raise UserError if nothing listens at HOST:PORT, for which Ray would wait minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"--cluster {address}: no Ray cluster could be joined ({error}); `ray start --head` "
+            "starts one"
+        ) from None
+
+
+def _restore(handler: Any) -> None:
+    with contextlib.suppress(ValueError):  # not the main thread, in which Ray installs none
+        signal.signal(signal.SIGTERM, handler)
+
+
+def share_of(
+    nodes: Sequence[Mapping[str, float]], tasks: int, device: Device, cores: int | None
+) -> Share:
+    """Return what each task is given of a node.
+
+    A task has a GPU where there are any and the device is not cpu. By default it has as many cores
+    as there are for each GPU of a node, or, on the CPU, as many as let all tasks begin at once.
+
+    Args:
+        nodes: The resources of each node, as Ray names them.
+        tasks: Number of tasks.
+        device: Where the networks run.
+        cores: Number of cores; None for the default.
+
+    Raises:
+        UserError: No node has a GPU or the cores.
+    """
+    with_cores = [node for node in nodes if node.get("CPU", 0) >= 1]
+    with_gpu = [node for node in with_cores if node.get("GPU", 0) >= 1]
+    gpus = int(device != "cpu" and bool(with_gpu))
+    if device == "cuda" and not gpus:
+        raise UserError("--device cuda: no node of the cluster has a GPU")
+    usable = with_gpu if gpus else with_cores
+    if not usable:
+        raise UserError("--cluster: no node of the cluster has a core")
+    if cores is None:
+        least = min(int(node["CPU"]) for node in usable)
+        if gpus:
+            cores = max(1, min(int(node["CPU"] // node["GPU"]) for node in usable))
+        else:
+            cores = max(1, min(least, int(sum(node["CPU"] for node in usable)) // max(1, tasks)))
+    most = max(int(node["CPU"]) for node in usable)
+    if cores > most:
+        raise UserError(f"--cores {cores}: no node that can be used has more than {most}")
+    return Share(cores, gpus)
