@@ -113,6 +113,9 @@ def test_what_a_node_cannot_do_is_one_line(folder: Path, nodes: Any, tmp_path: P
         finally:
             (tmp_path / "050.png").rename(bad / "050.png")
         assert embed(many, Console(quiet=True)).new == 1
+        wide = EmbedConfig(**{**asdict(many), "out": str(tmp_path / "wide"), "threads": 2})
+        with pytest.raises(UserError, match="--threads 2: no node that can be used has more than"):
+            embed(wide, Console(quiet=True))
     finally:
         nodes.remove_node(node)
 

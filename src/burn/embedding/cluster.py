@@ -49,7 +49,7 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
     device = "cpu" if config.packed else config.device
     with_gpu = device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes)
     cores = config.threads or (None if with_gpu else 1)
-    share = share_of(nodes, len(parts), device, cores)
+    share = share_of(nodes, len(parts), device, cores, "--threads")
     slots = sum(
         int(min(n.get("CPU", 0) // share.cores, n.get("GPU", 0) if share.gpus else 2**20))
         for n in nodes

@@ -102,7 +102,11 @@ def _restore(handler: Any) -> None:
 
 
 def share_of(
-    nodes: Sequence[Mapping[str, float]], tasks: int, device: Device, cores: int | None
+    nodes: Sequence[Mapping[str, float]],
+    tasks: int,
+    device: Device,
+    cores: int | None,
+    option: str = "--cores",
 ) -> Share:
     """Return what each task is given of a node.
 
@@ -114,6 +118,7 @@ def share_of(
         tasks: Number of tasks.
         device: Where the networks run.
         cores: Number of cores; None for the default.
+        option: What sets `cores`, for the message.
 
     Raises:
         UserError: No node has a GPU or the cores.
@@ -134,5 +139,5 @@ def share_of(
             cores = max(1, min(least, int(sum(node["CPU"] for node in usable)) // max(1, tasks)))
     most = max(int(node["CPU"]) for node in usable)
     if cores > most:
-        raise UserError(f"--cores {cores}: no node that can be used has more than {most}")
+        raise UserError(f"{option} {cores}: no node that can be used has more than {most}")
     return Share(cores, gpus)
