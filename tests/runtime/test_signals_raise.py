@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 
 import pytest
 from rich.console import Console
@@ -51,6 +52,34 @@ def test_a_swallowed_signal_raises_at_the_next_advance(number: int, kind: type[K
             progress.advance(bar)  # the signal has been seen
             swallow(number)
         raise_unseen()  # the work has ended
+
+
+@BOTH
+def test_a_signal_in_a_finalizer_raises_later_in_silence(
+    number: int, kind: type[KeyboardInterrupt], monkeypatch: pytest.MonkeyPatch
+):
+    class Interrupted:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+            for _ in range(1000):
+                pass
+
+    class Faulty:
+        def __del__(self) -> None:
+            raise ValueError("a fault of another kind")
+
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: reported.append(args.exc_value))
+    hook = sys.unraisablehook
+    with signals_raise():
+        Interrupted()
+        assert not reported
+        with pytest.raises(KeyboardInterrupt) as raised:
+            raise_unseen()
+        assert raised.type is kind
+        Faulty()
+    assert [str(error) for error in reported] == ["a fault of another kind"]
+    assert sys.unraisablehook is hook
 
 
 def test_handlers_are_put_back_and_ctrl_c_stays_ignored():

@@ -44,7 +44,7 @@ class Ablation:
         labelled_teacher: teacher trained with labels, for group teacher.
         teacher_size: side in pixels of the views that `teacher` sees; default: the recipe's.
         labelled_teacher_size: the same for the views that `labelled_teacher` sees.
-        recipe: a recipe of method burn, of which each variant changes one choice.
+        recipe: recipe of method burn that the variants change.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
     """
 

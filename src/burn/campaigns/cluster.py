@@ -129,17 +129,16 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
                     ended = Ended(None)
                 except RayError as error:
                     ended = Ended(None, _first_line(error))
-                if is_busy(ended.code):
-                    busy.append(job)
                 why = ended.why if ended.code is None else failure(job, ended.code)
-                if stop.requested:
-                    outcome = "done" if job.done else "stopped"
+                outcome = "done"
+                if stop.requested and not job.done:
+                    outcome = "stopped"
+                elif is_busy(ended.code):
+                    busy.append(job)
+                    outcome = "skipped, another burn process is using it"
                 elif why:
                     failed.append(f"{job.name}: {why}")
                     outcome = "failed"
-                else:
-                    outcome = "skipped, another burn process is using it" if busy[-1:] == [job] \
-                        else "done"  # fmt: skip
                 console.print(f"{job.name}: {outcome}")
     if stop.requested:
         raise Interrupted(

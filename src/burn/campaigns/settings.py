@@ -132,10 +132,8 @@ class Execution:
         processes: runs at the same time, each with a GPU or its share of the cores (default: one
             for each GPU, or one). The output of each is in logs/.
         more: protocols beside kNN and linear evaluation.
-        cluster: address of a Ray cluster on whose nodes the runs are executed, HOST:PORT or auto;
-            all nodes need the same folders.
-        cores: cores of each run on the cluster (default: those of a GPU, or as many as let all runs
-            begin at once).
+        cluster: Ray cluster that executes the runs, HOST:PORT or auto.
+        cores: cores of each run on the cluster (default: an equal share).
     """
 
     out: Path

@@ -156,7 +156,8 @@ def signals_raise() -> Iterator[None]:
 
     This is for work that has no steps between which to stop: files are closed and finished work is
     reported. The code that a signal happens to interrupt may swallow the exception, as `except:`
-    does in Python's own copyreg, so the work calls `raise_unseen` now and then.
+    does in Python's own copyreg, so the work calls `raise_unseen` now and then. Where Python itself
+    swallows it, in a finalizer or around a fork, it prints no traceback.
     """
 
     def handle(number: int, _frame: Any) -> None:
@@ -167,7 +168,14 @@ def signals_raise() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    report = sys.unraisablehook
+
+    def report_others(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            report(unraisable)
+
     try:
+        sys.unraisablehook = report_others
         for number, handler in before.items():
             # A process that runs in the background may have been started to ignore Ctrl-C.
             if number == signal.SIGTERM or handler != signal.SIG_IGN:
@@ -176,6 +184,7 @@ def signals_raise() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = report
         _unseen.clear()
 
 

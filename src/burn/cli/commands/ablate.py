@@ -17,9 +17,9 @@ def run(arguments: list[str], console: Console) -> None:
     named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
     parser = Parser(
         "ablate",
-        "Train a BURN recipe with one choice changed at a time, at equal budget, and evaluate\n"
-        "every variant by kNN and linear evaluation. After an interruption the same command "
-        f"continues; later\ncommands may add groups and seeds.\n\ngroups:\n{named}",
+        "Train variants of a BURN recipe, each with one choice changed, at equal budget, and\n"
+        "evaluate them. The same command resumes them; later commands may add groups and seeds."
+        f"\n\ngroups:\n{named}",
         "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
         "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
     )
