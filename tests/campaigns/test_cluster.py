@@ -91,7 +91,7 @@ def when(condition: Callable[[], Any], action: Callable[[], Any]) -> threading.T
 
 
 @pytest.mark.parametrize(
-    ("runs", "budget"), [(3, 256), pytest.param(8, 4096, marks=pytest.mark.long)]
+    ("runs", "budget"), [(2, 256), pytest.param(8, 4096, marks=pytest.mark.long)]
 )
 def test_a_lost_node_loses_nothing(runs: int, budget: int, nodes: Any, tmp_path: Path):
     whole = run(tmp_path / "whole", None, range(runs), budget)
@@ -130,11 +130,11 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(nodes: Any, tmp_path: Path):
         begun = tmp_path / "logs" / ".simclr-seed0.node"
         presser = when(begun.exists, lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(Interrupted, match="the same command resumes them"):
-            run(tmp_path, nodes.address, range(2), 4096)
+            run(tmp_path, nodes.address, range(2), 1024)
         presser.join(1)
         assert not (tmp_path / "simclr-seed1").exists()
         # Nothing holds the folder any more, so that this process may go on with it.
-        assert len(run(tmp_path, None, range(1), 4096)) > 0
+        assert len(run(tmp_path, None, range(1), 1024)) > 0
     finally:
         nodes.remove_node(node)
 
