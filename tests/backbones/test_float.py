@@ -12,10 +12,12 @@ from torch import nn
 
 from burn.backbones.config import IMAGENET_MEAN, IMAGENET_STD, BackboneConfig
 from burn.backbones.entries import is_binary
-from burn.backbones.float import FloatBackbone, _onednn
+from burn.backbones.float import FloatBackbone
+from burn.backbones.folded import _onednn
 from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.types import Precision
+from burn.layers.sync_norm import synchronize_norms
 from networks import randomize
 
 
@@ -188,7 +190,7 @@ def test_a_folded_resnet_gives_the_same(
     name: str, settings: dict[str, float], onednn: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if not onednn:
-        monkeypatch.setattr("burn.backbones.float._onednn", lambda dtype: False)
+        monkeypatch.setattr("burn.backbones.folded._onednn", lambda dtype: False)
     elif not _onednn(torch.float32):
         pytest.skip("this PyTorch has no fused oneDNN convolution")
     backbone = randomize(build(name, **settings)).eval()
@@ -226,8 +228,64 @@ def test_other_resnets_are_folded_right_or_left_alone(name: str):
             torch.testing.assert_close(folded(images), backbone(images), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["test_vit", "test_efficientnet"])
-def test_what_is_no_resnet_is_not_folded(name: str):
+# TensorFlow's padding (tf_), which differs by the size of the map; ReLU6 and ReLU; a stem of a
+# convolution with a shortcut; depthwise layers whose activation is before the shortcut.
+_EFFICIENTNETS = ["tf_efficientnet_lite0", "mobilenetv2_050", "spnasnet_100", "fbnetc_100"]
+
+
+@pytest.mark.parametrize("side", [(64, 64), (49, 75)])
+@pytest.mark.parametrize("name", _EFFICIENTNETS)
+def test_efficientnets_without_gates_fold_exactly(name: str, side: tuple[int, int]):
+    """In float64, where a wrong constant has no rounding to hide behind."""
+    backbone = randomize(build(name)).eval().double()
+    folded = backbone.folded(torch.float64)
+    assert folded is not None
+    images = torch.rand(2, 3, *side, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)  # features are float32 else
+        expected = backbone(images)
+        largest = float(expected.abs().max())
+        torch.testing.assert_close(folded(images), expected, rtol=1e-10, atol=1e-12 * largest)
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_a_folded_efficientnet_gives_the_same_in_parts(
+    onednn: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if not onednn:
+        monkeypatch.setattr("burn.backbones.folded._onednn", lambda dtype: False)
+    elif not _onednn(torch.float32):
+        pytest.skip("this PyTorch has no fused oneDNN convolution")
+    backbone = randomize(build("tf_efficientnet_lite0")).eval()
+    images = torch.randint(0, 256, (5, 3, 40, 48), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = backbone(images)
+    for pixels in (2 * 40 * 48, 1, 10**6):
+        monkeypatch.setattr("burn.backbones.folded._EFFICIENTNET_PIXELS", pixels)
+        folded = backbone.folded(torch.float32)
+        assert folded is not None
+        largest = float(expected.abs().max())
+        # float32 through 50 convolutions whose weights were rounded once more.
+        torch.testing.assert_close(folded(images), expected, rtol=1e-4, atol=1e-5 * largest)
+
+
+def test_synchronized_batch_norm_with_an_activation_folds_too():
+    backbone = randomize(build("tf_efficientnet_lite0")).eval()
+    images = torch.rand(2, 3, 32, 32)
+    folded = backbone.folded(torch.float32)
+    assert folded is not None
+    expected = folded(images)
+    converted = synchronize_norms(backbone).eval().folded(torch.float32)
+    assert converted is not None
+    assert torch.equal(converted(images), expected)
+
+
+# Transformers, gates, SiLU, mixed kernels, and blocks of other kinds.
+@pytest.mark.parametrize(
+    "name",
+    ["test_vit", "test_efficientnet", "efficientnet_es", "mixnet_s", "mobilenetv3_small_050"],
+)
+def test_other_networks_are_not_folded(name: str):
     assert build(name).eval().folded(torch.float32) is None
 
 
@@ -253,9 +311,13 @@ def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch):
     folded = backbone.folded(torch.float32)
     assert folded is not None
     whole = folded(images)
-    monkeypatch.setattr("burn.backbones.float._CHUNK", 2 * 32 * 32)
+    monkeypatch.setattr("burn.backbones.folded._RESNET_PIXELS", 2 * 32 * 32)
+    folded = backbone.folded(torch.float32)
+    assert folded is not None
     torch.testing.assert_close(folded(images), whole, rtol=1e-5, atol=1e-5)  # other kernels
-    monkeypatch.setattr("burn.backbones.float._CHUNK", 1)
+    monkeypatch.setattr("burn.backbones.folded._RESNET_PIXELS", 1)
+    folded = backbone.folded(torch.float32)
+    assert folded is not None
     torch.testing.assert_close(folded(images), whole, rtol=1e-5, atol=1e-5)
 
 
