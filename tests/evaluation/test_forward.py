@@ -94,6 +94,21 @@ def test_without_a_pool_and_with_one():
     assert not same(packed(views, largest), by_torch(views))
 
 
+def test_a_float_network_runs_folded(monkeypatch: pytest.MonkeyPatch):
+    config = BackboneConfig(name="mobilenetv2_050")
+    backbone = randomize(build_backbone(config, Precision.FLOAT)).eval()
+    views = torch.randint(0, 256, (3, 3, 40, 40), dtype=torch.uint8)
+    with torch.no_grad():
+        expected, maps = backbone(views), backbone.forward_features(views)
+    forward = Forward(backbone)
+    with torch.no_grad(), monkeypatch.context() as patch:
+        patch.setattr(type(backbone), "forward", lambda *_: pytest.fail("not folded"))
+        found = forward(views)
+    # float32 through 52 convolutions whose weights were rounded once more.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+    assert torch.equal(forward(views, lambda x: x.amax(dim=(2, 3))), maps.amax(dim=(2, 3)))
+
+
 def test_features_of_a_source():
     backbone, source = trained("reactnet_a", width=0.125), Digits("test")
     packed = PackedForward(backbone, 32, 1)

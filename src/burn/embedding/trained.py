@@ -40,9 +40,11 @@ class TrainedNetwork:
     def __init__(self, config: EmbedConfig) -> None:
         device = torch_device(config.device)
         model, classifier = _open(config)
-        self._backbone = model.backbone.to(device).eval()
+        model.backbone.to(device).eval()
         self._views, self._device = model.views, device
         self._bfloat16 = uses_bfloat16(config.compute, config.device)
+        dtype = torch.bfloat16 if self._bfloat16 else torch.float32
+        self._features = model.backbone.folded(dtype) or model.backbone
         self._weight = self._bias = None
         if classifier is not None:
             self._weight, self._bias = classifier.weight.to(device), classifier.bias.to(device)
@@ -78,7 +80,7 @@ class TrainedNetwork:
             torch.inference_mode(),
         ):
             with autocast:
-                features = self._backbone(torch.stack(list(prepared)).to(self._device)).float()
+                features = self._features(torch.stack(list(prepared)).to(self._device)).float()
             scores = None
             if self._weight is not None:
                 scores = torch.nn.functional.linear(features, self._weight, self._bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -18,6 +19,9 @@ from burn.evaluation.configs import EvaluationCompute
 @dataclass(frozen=True)
 class Forward:
     """A frozen backbone in eval mode that computes features of views.
+
+    A float network that can be folded runs as its folded copy, with the weights that it has when
+    the first features are computed.
 
     Attributes:
         backbone: The backbone.
@@ -52,8 +56,13 @@ class Forward:
         device = next(self.backbone.parameters()).device
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
             images = views.to(device, non_blocking=True)
-            found = pool(self.backbone.forward_features(images)) if pool else self.backbone(images)
+            found = pool(self.backbone.forward_features(images)) if pool else self._fastest(images)
             return found.float()
+
+    @cached_property
+    def _fastest(self) -> Callable[[Tensor], Tensor]:
+        dtype = torch.bfloat16 if self.bfloat16 else torch.float32
+        return self.backbone.folded(dtype) or self.backbone
 
 
 def packed_forward(
