@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import search_table
 from matplotlib import pyplot as plt
 
 from burn.campaigns.ablate import read_ablation
@@ -122,6 +123,7 @@ def documents() -> dict[str, str]:
         clothing=_table_over_seeds("clothing.jsonl"),
         engine=_engine(),
         count=_verdicts(),
+        search=search_table.table(_rows("search")),
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
     )
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
@@ -137,6 +139,12 @@ def draw(folder: Path) -> None:
     comparison_picture(_results("compared.jsonl"), folder / "comparison.svg")
     _engine().draw(folder / "engine.svg")
     _teacher(folder / "teacher.svg")
+    search_table.draw(
+        _rows("search"),
+        _results("compared.jsonl"),
+        _results("default.jsonl"),
+        folder / "search.svg",
+    )
     demo = _results("demo.jsonl")
     demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
     for name in ANALYSES:
