@@ -37,7 +37,7 @@ from burn.evaluation.configs import Request
 from burn.evaluation.context import Model, model_of
 from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
-from burn.recipes.registry import find_recipe
+from burn.recipes.registry import DEFAULT, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.tables import number_name
 from burn.runtime.compute import Device
@@ -148,7 +148,7 @@ def open_data(data: str | Path | Source | Any, split: str = "train") -> Source:
 
 
 def pretrain(
-    recipe: str | Recipe,
+    recipe: str | Recipe = DEFAULT,
     *,
     data: str | Path | Source | Any,
     out: str | Path,
@@ -169,7 +169,7 @@ def pretrain(
     """Train a binary backbone without labels, like `burn pretrain`.
 
     Args:
-        recipe: Name of a recipe, or a recipe.
+        recipe: Name of a recipe, or a recipe; default: `burn`, for photographs.
         data: Images, as `open_data` accepts them.
         out: Folder of the run.
         teacher: A value of `--teacher`, or a module that maps float images (batch, 3, height,

@@ -150,7 +150,8 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
     ("arguments", "message"),
     [
         ("pretran", "unknown command 'pretran': did you mean pretrain?"),
-        ("pretrain", "give --recipe, for example burn_small"),
+        ("pretrain", "give --data"),
+        ("pretrain --data digits --out {tmp}/x", "method burn needs a teacher: --teacher lite0"),
         ("pretrain --recipe burn_smal", "did you mean burn_small?"),
         ("pretrain --recipe demo --max-stepz 3", "did you mean --max-steps?"),
         ("pretrain --recipe demo --lamb_start 3", "did you mean --burn.lam-start?"),

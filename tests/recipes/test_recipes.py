@@ -11,7 +11,7 @@ from burn.core.types import Precision
 from burn.experiments.cost.walk import count
 from burn.methods.configs import BurnConfig
 from burn.methods.registry import METHODS
-from burn.recipes.registry import RECIPES, find_recipe, recipe_list
+from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list
 from burn.recipes.schema import Recipe
 
 
@@ -138,12 +138,33 @@ def test_device_recipes_differ_in_the_side_of_their_images():
     assert small.backbone.width == 0.5
 
 
+def test_the_default_is_burn_device_for_fewer_photographs():
+    burn, device = find_recipe(DEFAULT), find_recipe("burn_device")
+    same = {
+        name: getattr(device, name) for name in ("epochs", "batch_size", "teacher_size", "views")
+    }
+    assert replace(burn, **same) == device
+    assert burn.views == replace(device.views, crop_scale=(0.25, 1.0))
+    assert burn.teacher_size == 2 * burn.views.size
+
+
+def test_a_method_without_a_teacher_drops_the_recipes_teacher_size():
+    burn = find_recipe(DEFAULT)
+    other = replace(burn, method="simclr").without_unused_teacher_size(burn)
+    assert other.teacher_size is None
+    other.check()
+    assert burn.without_unused_teacher_size(burn) == burn
+    given = replace(burn, method="simclr", teacher_size=100).without_unused_teacher_size(burn)
+    with pytest.raises(UserError, match="--teacher-size 100: method simclr has no teacher"):
+        given.check()
+
+
 def test_help_names_every_recipe_once():
     lines = recipe_list().replace("\n      ", " ").splitlines()
     named = [name.strip() for line in lines for name in line.partition(": ")[2].split(",")]
     assert sorted(named) == sorted(RECIPES)
     (device,) = (line for line in lines if "small devices" in line)
-    assert device.endswith("a GPU: burn_device, burn_device_128")
+    assert device.endswith("small devices: burn, burn_device, burn_device_128")
 
 
 def test_an_unknown_recipe_suggests_the_nearest():

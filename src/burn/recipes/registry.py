@@ -9,12 +9,14 @@ from collections.abc import Callable
 from burn.core.errors import UserError
 from burn.core.plugins import Plugin, check_owner, registering
 from burn.core.settings import from_plain
-from burn.recipes import families, imagenet, small, teachers
+from burn.recipes import families, imagenet, photos, small, teachers
 from burn.recipes.schema import Recipe
 
+DEFAULT = photos.burn.__name__
 RECIPES: dict[str, Callable[[], Recipe]] = {
     recipe.__name__: recipe
     for recipe in (
+        photos.burn,
         small.burn_small,
         small.paper_small,
         small.paper_small_lars,
@@ -33,8 +35,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         teachers.teacher_mocov2_small,
         teachers.teacher_byol_small,
         teachers.teacher_supervised_small,
-        small.burn_device,
-        small.burn_device_128,
+        photos.burn_device,
+        photos.burn_device_128,
         imagenet.burn_imagenet,
         imagenet.paper_imagenet,
         imagenet.released,
@@ -67,9 +69,10 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 # A part of the names of each family, and what help says about the family.
+_PHOTOS = "_device"
 _FAMILIES = {
+    _PHOTOS: "photographs at 96 and 128 pixels, networks for small devices",
     "_small": "32-pixel images, a CPU",
-    "_device": "96- and 128-pixel images, networks for small devices, a GPU",
     "_imagenet100": "ImageNet100",
     "_imagenet": "ImageNet",
 }
@@ -106,7 +109,7 @@ def recipe_list() -> str:
     rest = list(RECIPES)
     paragraphs = []
     for part, about in _FAMILIES.items():
-        names = [name for name in rest if part in name]
+        names = [name for name in rest if part in name or (part, name) == (_PHOTOS, DEFAULT)]
         rest = [name for name in rest if name not in names]
         paragraphs.append((about, names))
     paragraphs.append(("others", rest))

@@ -185,6 +185,19 @@ class Recipe:
             mine = replace(mine, resnet_strides=None)
         return replace(self, backbone=mine)
 
+    def without_unused_teacher_size(self, before: Recipe) -> Recipe:
+        """Reset the teacher's size for a method without a teacher.
+
+        Args:
+            before: The recipe that these settings started from.
+
+        Returns:
+            The recipe; if its method takes no teacher, without the size that `before` gave.
+        """
+        if self.teacher_size != before.teacher_size or find_method(self.method).needs_teacher:
+            return self
+        return replace(self, teacher_size=None)
+
     def method_config(self) -> Any:
         """Return the settings of the recipe's method, or None if the method has none."""
         if self.method in self.registered:

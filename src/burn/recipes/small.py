@@ -1,4 +1,4 @@
-"""Recipes for small images and a CPU: burn's default, the paper's method and the baselines.
+"""Recipes for small images and a CPU: burn's method, the paper's and the baselines.
 
 The baselines share burn_small's network, budget and optimizer, and the paper's strong augmentation,
 so that `burn compare` compares methods alone. Each has the learning rate that gave the best kNN on
@@ -29,7 +29,7 @@ from burn.recipes.teachers import CIFAR_MEAN, CIFAR_STD, demo_teacher
 
 
 def burn_small() -> Recipe:
-    """The default: feature similarity to standardised targets, for 32-pixel images and a CPU.
+    """What measured best: feature similarity to standardised targets, 32-pixel images, a CPU.
 
     burn pretrain --recipe burn_small --data cifar10/train.parquet --teacher lite0 \
         --teacher-size 96 --teacher-cache features --compile --out runs/student
@@ -221,38 +221,6 @@ def infomin_small() -> Recipe:
         infomin=InfominConfig(negatives=4096, momentum=0.996, shuffle_groups=4),
         views=replace(recipe.views, jitter=0.8, rand_augment=2),
     )
-
-
-def burn_device() -> Recipe:
-    """Half-width ReActNet-A for 96-pixel images: a packed file of 1 MB for a small device.
-
-    burn pretrain --recipe burn_device --data photos/ --teacher lite0 --teacher-size 192 \
-        --teacher-cache features --compile --out runs/device
-    Some thousands of photos take a CPU hours; more of them need a GPU. Accuracy: not measured. In
-    burn-engine an image takes 0.33 ms with AVX-512 VPOPCNTDQ and 0.76 ms with AVX2, on one core of
-    an Intel Xeon. Source: burn_small, with larger views. The strides are ReActNet's own, so the
-    last map is 3×3. 20 epochs are meant for some 100,000 photos: with fewer photos take more
-    epochs, and batches of 64.
-    """
-    recipe = burn_small()
-    return replace(
-        recipe,
-        epochs=20,
-        backbone=BackboneConfig(width=0.5, activation_gradient="clip", weight_init="small"),
-        views=replace(recipe.views, size=96, resize=None),
-        optim=replace(recipe.optim, warmup_epochs=1),
-    )
-
-
-def burn_device_128() -> Recipe:
-    """burn_device for 128-pixel images: the same file size, 1.8 times the operations, a 4×4 map.
-
-    burn pretrain --recipe burn_device_128 --data photos/ --teacher resnet50:moco_v2_800ep.pth \
-        --out runs/device
-    Hardware, time and source as burn_device.
-    """
-    recipe = burn_device()
-    return replace(recipe, views=replace(recipe.views, size=128))
 
 
 def demo() -> Recipe:

@@ -26,7 +26,7 @@ def run(arguments: list[str], console: Console) -> None:
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
     from burn.methods.registry import registered_configs
-    from burn.recipes.registry import find_recipe, recipe_list
+    from burn.recipes.registry import DEFAULT, find_recipe, recipe_list
     from burn.recipes.schema import Recipe
     from burn.training.callbacks.pace import rate
     from burn.training.plan import Machine, RunPlan
@@ -36,18 +36,16 @@ def run(arguments: list[str], console: Console) -> None:
         "Train a binary backbone on unlabelled images. Labels, if there are any, are only used\n"
         "for monitoring, except by method supervised.\n\n"
         f"recipes:\n{recipe_list()}\n\n{TEACHER_SYNTAX}",
+        "  burn pretrain --data photos/ --teacher lite0 --out runs/student\n"
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
-        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher "
-        "--out runs/student\n"
-        "  burn pretrain --recipe burn_imagenet --data imagenet/train \\\n"
-        "      --teacher resnet50:moco_v2_800ep.pth --out runs/imagenet\n"
+        "  burn pretrain --data photos/ --teacher runs/teacher --out runs/student\n"
         "  burn pretrain --resume --out runs/student\n"
         "  burn pretrain --recipe paper_small --epochs 20 --burn.lam constant --print-config",
     )
     parser.add_argument(
         "--recipe",
         type=str,
-        default=None,
+        default=DEFAULT,
         help="name of a recipe; --recipe NAME --help shows its settings as defaults",
     )
     parser.add_argument(
@@ -88,8 +86,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_fields(Recipe, registered_configs())
     expanded = parser.expand(arguments)
     resuming = _resumed_plan(parser, expanded)
-    name = resuming.recipe_name if resuming else parser.peek(expanded, "recipe")
-    recipe = resuming.recipe if resuming else find_recipe(name) if name else Recipe()
+    name = resuming.recipe_name if resuming else parser.peek(expanded, "recipe") or DEFAULT
+    recipe = resuming.recipe if resuming else find_recipe(name)
     parser.set_field_defaults(recipe.to_json())
     if resuming:
         parser.set_defaults(
@@ -105,7 +103,8 @@ def run(arguments: list[str], console: Console) -> None:
 
     def checked(options: Any) -> tuple[RunPlan, Machine]:
         """Return the plan, whose data may still be missing, and the machine."""
-        chosen = from_plain(Recipe, parser.fields_of(options)).without_foreign_strides(recipe)
+        chosen = from_plain(Recipe, parser.fields_of(options))
+        chosen = chosen.without_foreign_strides(recipe).without_unused_teacher_size(recipe)
         named = {key: getattr(options, key) for key in ("teacher", "seed", "max_steps")}
         named |= {"recipe_name": options.recipe or "", "data": options.data or ""}
         plan, machine = from_plain(RunPlan, {**named, "recipe": chosen}), machine_of(options)
@@ -115,8 +114,6 @@ def run(arguments: list[str], console: Console) -> None:
         return plan, machine
 
     options = parser.read(expanded, checked)
-    if not options.recipe:
-        raise UserError("give --recipe, for example burn_small: see burn pretrain --help")
     for required in ("data", "out"):
         if not getattr(options, required):
             raise UserError(f"give --{required}: see burn pretrain --help")
@@ -220,14 +217,15 @@ def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
     """Return, with --resume, the plan of the resumed run, whose settings are the defaults.
 
     Returns:
-        The plan. None without --resume, and if there is no run yet and a recipe is given.
+        The plan. None without --resume, and if there is no run yet and the command can begin one.
     """
     if "--resume" not in arguments:
         return None
     out = parser.peek(arguments, "out")
     if not out:
         raise UserError("--resume needs --out, the folder of the run to continue")
-    if parser.peek(arguments, "recipe") is not None and not (expand(out) / "run.json").exists():
+    begins = any(parser.peek(arguments, name) is not None for name in ("recipe", "data"))
+    if begins and not (expand(out) / "run.json").exists():
         return None
     from burn.training.run_dir import read_plan
 
