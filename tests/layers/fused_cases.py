@@ -10,16 +10,19 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from test_block import SHAPES, build, image, one_by_one, run
+from test_block import SHAPES, build, five_images, image, one_by_one, run, share_of
 from torch import Tensor, nn
 
 from burn.backbones.reactnet import Block
 from burn.core.types import Precision
 from burn.layers.fused.choice import block_kernels
-from burn.layers.fused.launch import Launch
+from burn.layers.fused.launch import Launch, batch_statistics
+from method_checks import in_two_processes
 
 assert os.environ["TRITON_INTERPRET"] == "1"
 GRADIENTS = [("poly", "clip"), ("clip", "identity")]
@@ -161,6 +164,43 @@ def test_an_input_wider_than_autocast():
     assert torch.isclose(*results, rtol=0.05, atol=0.1).float().mean() > 0.97
 
 
+def synchronized(rank: int) -> list[Tensor]:
+    """What one of two processes finds, of a block whose BN is SyncBN."""
+    torch.manual_seed(0)
+    block: Any = nn.SyncBatchNorm.convert_sync_batchnorm(build(8, 16, 2))
+    x, arriving = five_images()
+    own = x[share_of(rank)].requires_grad_()
+    with block_kernels("triton"), launches() as found:
+        out = block(own)
+        out.backward(arriving[share_of(rank)])
+    assert len(found) == 15
+    assert own.grad is not None
+    gradients = [p.grad for p in block.parameters() if p.grad is not None]
+    return [out.detach(), own.grad, *gradients, *block.buffers()]
+
+
+def test_two_processes_normalize_together(tmp_path: Path):
+    """With SyncBN they are one process with the images of both."""
+    torch.manual_seed(0)
+    block = build(8, 16, 2)
+    x, arriving = five_images()
+    x.requires_grad_()
+    out = block(x)
+    out.backward(arriving)
+    first, second = in_two_processes(synchronized, tmp_path)
+    gradients = [p.grad for p in block.parameters() if p.grad is not None]
+    assert x.grad is not None
+    expected = [out.detach(), x.grad, *gradients, *block.buffers()]
+    for i, theirs in enumerate(expected):
+        ours = first[i]
+        if i < 2:
+            ours = torch.cat([first[i], second[i]])
+        elif i < 2 + len(gradients):
+            ours = first[i] + second[i]
+        # float64; the same sums in another order.
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
 def test_the_same_bits_again():
     block = build(8, 16, 2).float()
     x = image(8, 24, 37).float()
@@ -183,8 +223,6 @@ def test_zero_is_plus_one_also_when_negative():
 def test_a_large_mean_does_not_cost_the_variance():
     """Squares in float32 of numbers around 3,000 would leave no bits of a variance of 1."""
     torch.manual_seed(0)
-    from burn.layers.fused.launch import batch_statistics
-
     y = (3000 + torch.randn(4, 8, 9, 9)).contiguous(memory_format=torch.channels_last)
     norm = nn.BatchNorm2d(8)
     mean, variance, inverse_std = batch_statistics(y, None, norm, updates=True)
