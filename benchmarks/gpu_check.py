@@ -1,6 +1,6 @@
 """Check burn on this machine's GPU: that it is correct, that it repeats, and how fast it is.
 
-    make gpu-check                                   # writes gpu-check.json, in ten minutes or so
+    make gpu-check                                   # writes gpu-check.json
     python benchmarks/gpu_check.py --device cpu      # the same on a CPU, with smaller networks
     python benchmarks/gpu_check.py --only methods,repeats
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from burn.methods.supervised import Supervised
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.training import preflight, run, stage
-from burn.training.graphs import WARM_UP, StepGraph
+from burn.training.graphs import WARM_UP, CudaRecorder, StepGraph
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_gpu_options
 from method_checks import views
@@ -179,3 +180,40 @@ def test_memory_that_runs_out_keeps_its_own_message():
     graph = failing(torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(torch.OutOfMemoryError):
         graph.step(BATCH, 0.0)
+
+
+def test_what_records_on_a_gpu_asks_torch_for(monkeypatch: pytest.MonkeyPatch):
+    """The calls and their order; torch itself cannot make them without a GPU."""
+    done: list[Any] = []
+
+    class Stream:
+        def __init__(self, name: str = "other") -> None:
+            self.name = name
+
+        def wait_stream(self, stream: Stream) -> None:
+            done.append(f"{self.name} waits for {stream.name}")
+
+    class Graph:
+        def replay(self) -> None:
+            done.append("replay")
+
+    @contextmanager
+    def noted(what: object, **settings: Any) -> Iterator[None]:
+        done.append(("begin", type(what).__name__, settings))
+        yield
+        done.append("end")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("current"))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, noted)
+    recorder = CudaRecorder()
+    recorder.warm_up(lambda: done.append("run"))
+    assert done == [
+        "other waits for current", ("begin", "Stream", {}), "run", "end", "current waits for other"
+    ]  # fmt: skip
+    done.clear()
+    recorder.record(lambda: done.append("run"))()
+    threads = {"capture_error_mode": "thread_local"}
+    assert done == [("begin", "Graph", threads), "run", "end", "replay"]

@@ -58,7 +58,8 @@ class CudaRecorder:
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # By default a call in any thread would fail, and the one that pins batches makes some.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             run()
         return graph.replay
 
