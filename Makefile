@@ -23,7 +23,7 @@ test-avx2: .venv/ready
 test-long: .venv/ready
 	$(BIN)/pytest -m long
 
-# Whether burn is correct and how fast it is on this machine's GPU, as gpu-check.json; ten minutes.
+# Whether burn is correct and how fast it is on this machine's GPU, as gpu-check.json.
 gpu-check: .venv/ready
 	$(BIN)/python benchmarks/gpu_check.py
 

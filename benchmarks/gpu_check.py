@@ -1,6 +1,6 @@
 """Check burn on this machine's GPU: that it is correct, that it repeats, and how fast it is.
 
-    make gpu-check                                   # writes gpu-check.json, in ten minutes or so
+    make gpu-check                                   # writes gpu-check.json
     python benchmarks/gpu_check.py --device cpu      # the same on a CPU, with smaller networks
     python benchmarks/gpu_check.py --only methods,repeats
 
@@ -12,12 +12,14 @@ The checks, each of which stands in the file as soon as it has ended:
 - stages: bfloat16 training in two stages, and its evaluation, end with finite numbers.
 - repeats: with --deterministic, a run that is repeated, and one that is interrupted and resumed,
   have the same weights bit for bit; without, by how much they differ.
+- kernels: with --kernels triton, the first steps are the CPU's, and repeat bit by bit.
+- graphs: with --cuda-graphs, every method that can be recorded trains as without.
 - options: images/s and memory of training with and without each option.
 - devices: two GPUs give the first loss of one. With a single GPU this is left out.
 - step: benchmarks/training.py, ReActNet-A against the same step in ordinary operations.
 
 On a CPU, the GPU's part is played by the same CPU with one thread and without oneDNN, which rounds
-otherwise.
+otherwise; kernels and graphs, and their options, are left out.
 It ends with a paragraph to paste into an issue, and with status 1 if a check failed.
 """
 
@@ -67,6 +69,8 @@ BOUNDS = {
     "float32": {"first_loss": 0.05, "first_gradient": 0.25},
 }
 STEPS = 4
+GRAPH_STEPS = 8  # of which the first are not recorded
+NO_GPU = {"left_out": "they need a GPU, and this is a CPU"}
 Numbers = dict[str, Any]
 Check = Callable[["Bench"], Numbers]
 
@@ -239,16 +243,18 @@ def check_stages(bench: Bench) -> Numbers:
     return {"bfloat16": uses_bfloat16("auto", bench.device), "knn": evaluated.results[0].value}
 
 
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "stage1.safetensors")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
 def check_repeats(bench: Bench) -> Numbers:
     """Repeat, and interrupt and resume, the same run."""
     recipe, teacher = small_recipe("burn"), bench.teacher_of("burn")
-
-    def weights(out: Path) -> dict[str, torch.Tensor]:
-        return load_file(out / "stage1.safetensors")
-
-    def same(one: Path, other: Path) -> bool:
-        a, b = weights(one), weights(other)
-        return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
     first, second, resumed = (bench.new("repeats") for _ in range(3))
     for out in (first, second):
@@ -262,8 +268,8 @@ def check_repeats(bench: Bench) -> Numbers:
         bench.train(recipe, out, teacher)
     a, b = (weights(out) for out in free)
     numbers = {
-        "repeated": same(first, second),
-        "resumed": same(first, resumed),
+        "repeated": same_weights(first, second),
+        "resumed": same_weights(first, resumed),
         "interrupted": interrupted,
         "not_deterministic": max(
             float((a[name].double() - b[name].double()).abs().max()) for name in a
@@ -295,6 +301,67 @@ def interrupting(run: Path) -> Iterator[None]:
         thread.join()
 
 
+def check_kernels(bench: Bench) -> Numbers:
+    """Compare Triton's kernels with the CPU, and with themselves."""
+    if not bench.on_gpu:
+        return NO_GPU
+    recipe, teacher = small_recipe("burn"), bench.teacher_of("burn")
+    numbers: Numbers = {}
+    for kind, arithmetic in (("float64", float64), ("float32", contextlib.nullcontext)):
+        expected, first, second = (bench.new("kernels") for _ in range(3))
+        with arithmetic():
+            bench.train(recipe, expected, teacher, device="cpu")
+            for out in (first, second):
+                bench.train(recipe, out, teacher, deterministic=True, kernels="triton")
+        numbers[kind] = compared(first, expected) | {"repeated": same_weights(first, second)}
+    wrong = [
+        kind
+        for kind, bounds in BOUNDS.items()
+        if not all(numbers[kind][name] <= bound for name, bound in bounds.items())
+    ]
+    if wrong:
+        raise Failed(f"--kernels triton: not what the CPU computes in {', '.join(wrong)}", numbers)
+    if not all(each["repeated"] for each in numbers.values()):
+        raise Failed("--kernels triton does not give the same bits again", numbers)
+    return numbers
+
+
+def check_graphs(bench: Bench) -> Numbers:
+    """Compare steps that are recorded and replayed with ordinary ones, in float64."""
+    if not bench.on_gpu:
+        return NO_GPU
+    numbers: Numbers = {}
+    for method in bench.methods:
+        recipe, teacher = small_recipe(method), bench.teacher_of(method)
+        why = find_method(method).not_recorded(recipe.method_config())
+        if why is not None:
+            numbers[method] = {"left_out": why}
+            continue
+        usual, graphs = bench.new("graphs"), bench.new("graphs")
+        with float64():
+            for out, chosen in ((usual, False), (graphs, True)):
+                bench.train(
+                    recipe, out, teacher, steps=GRAPH_STEPS, deterministic=True, cuda_graphs=chosen
+                )
+        numbers[method] = compared(graphs, usual) | {"same_bits": same_weights(graphs, usual)}
+    bound = BOUNDS["float64"]["later_loss"]
+    wrong = [
+        method
+        for method, each in numbers.items()
+        if "left_out" not in each and not each["later_loss"] <= bound
+    ]
+    if wrong:
+        raise Failed(f"--cuda-graphs: {', '.join(wrong)}: other losses than without", numbers)
+    return numbers
+
+
+GPU_OPTIONS: dict[str, dict[str, Any]] = {
+    "--kernels triton": {"kernels": "triton"},
+    "--cuda-graphs": {"cuda_graphs": True},
+    "--kernels triton --cuda-graphs": {"kernels": "triton", "cuda_graphs": True},
+}
+
+
 def check_options(bench: Bench) -> Numbers:
     """Measure training of burn_small's network with and without each option."""
     batch, steps = (512, 40) if bench.on_gpu else (32, 4)
@@ -308,11 +375,19 @@ def check_options(bench: Bench) -> Numbers:
         "float32, --compile": ("float32", {"compile": True}),
         "float32, --deterministic": ("float32", {"deterministic": True}),
     }
+    formats = ["float32"]
     if uses_bfloat16("auto", bench.device):
         options["bfloat16"] = ("bfloat16", {})
         options["bfloat16, --compile"] = ("bfloat16", {"compile": True})
+        formats.append("bfloat16")
+    for compute in formats:
+        for name, settings in GPU_OPTIONS.items():
+            options[f"{compute}, {name}"] = (compute, settings)
     numbers: Numbers = {}
     for name, (compute, settings) in options.items():
+        if settings in GPU_OPTIONS.values() and not bench.on_gpu:
+            numbers[name] = NO_GPU
+            continue
         out = bench.new("options")
         try:
             bench.train(
@@ -385,6 +460,8 @@ CHECKS: dict[str, Check] = {
     "methods": check_methods,
     "stages": check_stages,
     "repeats": check_repeats,
+    "kernels": check_kernels,
+    "graphs": check_graphs,
     "options": check_options,
     "devices": check_devices,
     "step": check_step,
@@ -432,11 +509,23 @@ def paragraph(report: Numbers) -> str:
             "With --deterministic the same bits when repeated and resumed; without, weights differ "
             f"by up to {repeats['not_deterministic']:.1e}."
         )
+    if (kernels := done.get("kernels")) and "left_out" not in kernels:
+        said.append(
+            f"With --kernels triton: first losses to {kernels['float64']['first_loss']:.1e} in "
+            f"float64, {kernels['float32']['first_loss']:.1e} in float32, and the same bits again."
+        )
+    if (graphs := done.get("graphs")) and "left_out" not in graphs:
+        recorded = {name: each for name, each in graphs.items() if "left_out" not in each}
+        exact = [name for name, each in recorded.items() if each["same_bits"]]
+        said.append(
+            f"With --cuda-graphs as without: {', '.join(recorded) or 'no method'}; the same bits: "
+            f"{', '.join(exact) or 'none'}."
+        )
     if options := done.get("options"):
         rates = ", ".join(
             f"{name} {each['images_per_second']:,.0f} images/s and {each['memory_mb']:,.0f} MB"
             for name, each in options.items()
-            if name != "batch"
+            if name != "batch" and "left_out" not in each
         )
         said.append(f"burn_small at batch {options['batch']}: {rates}.")
     if (devices := done.get("devices")) and "backend" in devices:

@@ -40,7 +40,7 @@ from burn.evaluation.registry import Evaluated, evaluate_checkpoint
 from burn.recipes.registry import DEFAULT, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.tables import number_name
-from burn.runtime.compute import Device
+from burn.runtime.compute import Device, Kernels
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.run import train_plan
@@ -163,6 +163,8 @@ def pretrain(
     save_every: float = 5.0,
     compile: bool = False,
     deterministic: bool = False,
+    kernels: Kernels = "torch",
+    cuda_graphs: bool = False,
     teacher_cache: str | Path | None = None,
     progress: bool = True,
 ) -> Run:
@@ -188,6 +190,10 @@ def pretrain(
         save_every: Minutes between two resume files.
         compile: Run the student's training passes through `torch.compile`.
         deterministic: On a GPU, the same call gives the same bits, at a cost in speed.
+        kernels: What ReActNet's blocks train with on a GPU: torch, PyTorch's operations, or triton,
+            burn's own kernels, which move less memory and whose speed is unmeasured.
+        cuda_graphs: Record a step's kernels once and replay them, on one GPU. The gain in speed is
+            unmeasured.
         teacher_cache: Folder that keeps the teacher's features of the views for later runs.
         progress: Show a summary and a progress bar on standard error.
 
@@ -230,6 +236,8 @@ def pretrain(
             "save_every": save_every,
             "compile": compile,
             "deterministic": deterministic,
+            "kernels": kernels,
+            "cuda_graphs": cuda_graphs,
             "teacher_cache": cache,
         },
     )

@@ -24,6 +24,7 @@ from burn.methods.base import Method
 from burn.runtime.distributed import Processes
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
+from burn.training.graphs import Recorder, StepGraph
 from burn.training.module import PretrainModule
 from method_checks import views
 
@@ -45,6 +46,8 @@ class Run:
         synchronize: Whether BN uses the images of all processes.
         every: Optimizer steps between two measurements.
         count: Number of images.
+        recorder: Records steps, as with `--cuda-graphs`; None for none.
+        num_steps: Steps of the stage, by which its schedules go.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class Run:
         synchronize: bool = False,
         every: int = 50,
         count: int = 8,
+        recorder: Recorder | None = None,
+        num_steps: int = 100,
     ) -> None:
         recipe = tiny.teacher_recipe()
         recipe = replace(recipe, optim=replace(recipe.optim, name=optim, lr=0.01))
@@ -64,7 +69,8 @@ class Run:
         if distributed.is_initialized():
             processes = Processes(CUDA, count=2, rank=0, local_count=2)
         self.sizes, self.count, self.said = sizes, count, io.StringIO()
-        self.module = PretrainModule(method, recipe, 100, 100, processes)
+        graph = None if recorder is None else StepGraph(method, "of the test", count, recorder)
+        self.module = PretrainModule(method, recipe, num_steps, 100, processes, graph)
         if synchronize:
             synchronize_norms(self.module)
         on_gpu(self.module).train()
@@ -85,16 +91,20 @@ class Run:
     def _autocast(self) -> Any:
         return torch.autocast("cuda", torch.bfloat16, enabled=self.bfloat16)
 
-    def step(self, spoil: Callable[[Tensor], Tensor] = lambda loss: loss) -> None:
-        number, labels = self.trainer.global_step, torch.arange(self.count) % 3
-        batch: Batch = views(*self.sizes, count=self.count, seed=number, labels=labels)
+    def step(
+        self, spoil: Callable[[Tensor], Tensor] = lambda loss: loss, *, missing: int = 0
+    ) -> None:
+        """Train a step; of its images some may be missing, because they could not be read."""
+        number, count = self.trainer.global_step, self.count - missing
+        labels = torch.arange(count) % 3
+        batch: Batch = views(*self.sizes, count=count, seed=number, labels=labels)
         batch = self.module.transfer_batch_to_device(batch, CUDA, 0)
 
         def closure() -> Tensor:
-            self.optimizer.zero_grad()
             with self._autocast():
                 loss = spoil(self.module.training_step(batch, 0))
-            loss.backward()
+            self.optimizer.zero_grad()  # after the step, as in Lightning
+            self.module.backward(loss)
             for callback in self.callbacks:
                 callback.on_before_optimizer_step(self.trainer, self.module, self.optimizer)
             return loss
@@ -103,6 +113,14 @@ class Run:
         self.trainer.global_step += 1
         for callback in self.callbacks:
             callback.on_train_batch_end(self.trainer, self.module, None, batch, 0)
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all parameters, buffers and gradients."""
+        method = self.module.method
+        found = {**dict(method.named_parameters()), **dict(method.named_buffers())}
+        gradients = {f"gradient {n}": p.grad for n, p in method.named_parameters()}
+        found |= {name: grad for name, grad in gradients.items() if grad is not None}
+        return {name: cast(OnGpu, tensor.detach()).held.clone() for name, tensor in found.items()}
 
     def weights(self) -> dict[str, Tensor]:
         return {

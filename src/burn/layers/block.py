@@ -10,7 +10,8 @@ of them are cheap to compute again:
 
 Therefore a block saves its input and the outputs of its two convolutions, and computes the rest
 again, which takes passes over memory but no convolution. Binary weights are computed again too.
-SyncBN's statistics are exchanged inside, so that several GPUs save as little.
+SyncBN's statistics are exchanged inside, so that several GPUs save as little. On a GPU
+`burn.layers.fused` can do the same with fewer passes over memory (`--kernels triton`).
 tests/layers/test_block.py compares the block with its layers applied one by one.
 """
 
@@ -28,6 +29,7 @@ from burn.core.types import Precision
 from burn.layers.activation import RPReLU, per_channel
 from burn.layers.byte_conv import float_sign_conv2d, sign_conv2d
 from burn.layers.conv import BinaryConv2d
+from burn.layers.fused.choice import uses_triton
 from burn.layers.sign import hard_sign, sign_derivative, weight_scale
 from burn.layers.sync_norm import (
     SyncNorm,
@@ -140,6 +142,11 @@ def train_block(x: Tensor, halves: Sequence[Half]) -> Tensor:
         assert half.norm.num_batches_tracked is not None
         half.norm.num_batches_tracked.add_(1)
     parameters = [parameter for half in halves for parameter in half.parameters()]
+    if uses_triton(x):
+        # Triton is not installed everywhere.
+        from burn.layers.fused.block import FusedBlock
+
+        return FusedBlock.apply(x, tuple(halves), *parameters)  # type: ignore[no-any-return]
     return _Block.apply(x, tuple(halves), *parameters)  # type: ignore[no-any-return]
 
 
@@ -155,7 +162,7 @@ class _Block(torch.autograd.Function):
         ctx.halves = halves
         ctx.counts = []  # of each half: the values of a channel in all processes, or None
         kept = [x]
-        for half, own in zip(halves, _parted(parameters, halves), strict=True):
+        for half, own in zip(halves, parted(parameters, halves), strict=True):
             shift, weight, gain, bias, before, slope, after = own
             norm = half.norm
             y = half.convolve(_shifted(x, shift), weight)
@@ -180,7 +187,7 @@ class _Block(torch.autograd.Function):
         halves: tuple[Half, ...] = ctx.halves
         number = 1 + 3 * len(halves)
         kept, parameters = ctx.saved_tensors[:number], ctx.saved_tensors[number:]
-        parts = _parted(parameters, halves)
+        parts = parted(parameters, halves)
         maps: list[tuple[Tensor, Tensor]] = []  # inputs of each half and of its PReLU
         x = kept[0]
         for i, (half, own) in enumerate(zip(halves, parts, strict=True)):
@@ -279,7 +286,8 @@ def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return products, sums
 
 
-def _parted(parameters: Sequence[Tensor], halves: Sequence[Half]) -> list[Sequence[Tensor]]:
+def parted(parameters: Sequence[Tensor], halves: Sequence[Half]) -> list[Sequence[Tensor]]:
+    """Return the parameters of each half, in the order of `Half.parameters`."""
     each = len(parameters) // len(halves)
     return [parameters[i * each : (i + 1) * each] for i in range(len(halves))]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -18,6 +18,7 @@ from burn.methods.shared.contrast import KeyQueue
 from burn.methods.shared.frozen import FrozenTarget
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
+from burn.training.graphs import StepGraph
 from burn.training.optim import build_optimizer
 
 
@@ -30,6 +31,7 @@ class PretrainModule(L.LightningModule):
         num_steps: Number of optimizer steps of the stage.
         steps_per_epoch: Number of optimizer steps of an epoch.
         processes: The processes that share the batch.
+        graph: Runs the steps that can be recorded and replayed; None to run each as it is.
 
     Attributes:
         output: The method's output for the last micro-batch, or None if that had too few images.
@@ -48,8 +50,10 @@ class PretrainModule(L.LightningModule):
         num_steps: int,
         steps_per_epoch: int,
         processes: Processes,
+        graph: StepGraph | None = None,
     ) -> None:
         super().__init__()
+        self._graph, self._has_gradients = graph, False
         self.method = method
         self.recipe = recipe
         self.processes = processes
@@ -83,7 +87,7 @@ class PretrainModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         batch = self._as_large_as_every_process_has(batch)
-        self.batch, self.output = batch, None
+        self.batch, self.output, self._has_gradients = batch, None, False
         if len(batch.indices) < 2:  # the other images were unreadable; BN needs two
             # Gradients are zero, not None: DistributedDataParallel waits for all of them.
             trained = (p for p in self.parameters() if p.requires_grad)
@@ -91,13 +95,22 @@ class PretrainModule(L.LightningModule):
         with _StopsAreErrors():
             for backbone in self._backbones:
                 backbone.at_progress(self.progress)
-            output: StepOutput = self.method(batch, self.progress)
-        if not output.loss.requires_grad:
+            output = self._graph and self._graph.step(batch, self.progress)
+            self._has_gradients = output is not None
+            if output is None:
+                output = cast(StepOutput, self.method(batch, self.progress))
+        if not (output.loss.requires_grad or self._has_gradients):
             raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
         self.output, self.learned_in_step = output, True
         for name, term in {"loss": output.loss.detach(), **output.terms}.items():
             self.terms_of_step[name] = self.terms_of_step.get(name, 0) + term
         return output.loss
+
+    def backward(self, loss: Tensor, *arguments: Any, **named: Any) -> None:
+        if self._has_gradients and self._graph is not None:
+            self._graph.give_gradients()  # which Lightning has set to None since the step
+        else:
+            super().backward(loss, *arguments, **named)
 
     def _as_large_as_every_process_has(self, batch: Batch) -> Batch:
         """Drop images so that every process has the same number of them.

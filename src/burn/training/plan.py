@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from burn.core.errors import UserError, shortened
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_share, require_within
-from burn.runtime.compute import Device
+from burn.runtime.compute import Device, Kernels
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ class Machine:
         profile: time the parts of a step, and print it after stages.
         compile: run the networks through torch.compile.
         deterministic: give the same bits again on a GPU too, at a cost in speed.
+        kernels: what ReActNet's blocks train with on a GPU: torch, PyTorch's operations, or triton,
+            burn's own kernels, which move less memory and whose speed is unmeasured.
+        cuda_graphs: record a step's kernels once and replay them, on one GPU; the gain in speed is
+            unmeasured.
         teacher_cache: folder that keeps the teacher's features of the views for later runs.
     """
 
@@ -71,6 +75,8 @@ class Machine:
     profile: bool = False
     compile: bool = False
     deterministic: bool = False
+    kernels: Kernels = "torch"
+    cuda_graphs: bool = False
     teacher_cache: str | None = None
 
     @property

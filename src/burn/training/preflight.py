@@ -7,14 +7,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from burn.backbones.entries import REACTNET
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.layers import BinaryConv2d
+from burn.layers.fused.choice import require_triton
 from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
-from burn.training.plan import RunPlan
+from burn.training.plan import Machine, RunPlan
 
 
 def check_teacher(plan: RunPlan) -> None:
@@ -48,6 +50,49 @@ def check_shares(recipe: Recipe, processes: Processes) -> None:
             f"{processes.count} processes with at least two images each: change --batch-size, "
             "--accumulate or the number of devices"
         )
+
+
+def check_gpu_options(plan: RunPlan, machine: Machine, processes: Processes) -> None:
+    """Check that `--kernels triton` and `--cuda-graphs` can do what they are asked for.
+
+    Raises:
+        UserError: One of them cannot, on this device or with the other settings.
+    """
+    on_gpu, recipe = processes.device.type == "cuda", plan.recipe
+    if machine.kernels == "triton":
+        _refuse(
+            "--kernels triton",
+            (not on_gpu, "needs a GPU, and this run is on a CPU"),
+            (machine.compile, "and --compile exclude each other"),
+            (
+                recipe.backbone.name != REACTNET,
+                f"is for backbone {REACTNET}, and this run trains {recipe.backbone.name}",
+            ),
+        )
+        require_triton()
+    if machine.cuda_graphs:
+        why = find_method(recipe.method).not_recorded(recipe.method_config())
+        _refuse(
+            "--cuda-graphs",
+            (not on_gpu, "needs a GPU, and this run is on a CPU"),
+            (processes.count > 1, f"is for one process, and this run has {processes.count}"),
+            (recipe.accumulate > 1, f"needs --accumulate 1 (it is {recipe.accumulate})"),
+            (machine.compile, "and --compile exclude each other"),
+            (machine.profile, "and --profile exclude each other: replayed steps have no parts"),
+            (
+                machine.teacher_cache is not None,
+                "and --teacher-cache exclude each other: the number of features that are not "
+                "cached varies",
+            ),
+            (why is not None, f"cannot record method {recipe.method}: {why}"),
+        )
+
+
+def _refuse(option: str, *problems: tuple[bool, str]) -> None:
+    """Raise UserError for the first problem that there is."""
+    for there_is, what in problems:
+        if there_is:
+            raise UserError(f"{option} {what}; leave {option} out")
 
 
 def smaller_batch(recipe: Recipe, processes: Processes) -> str:

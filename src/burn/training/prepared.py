@@ -79,6 +79,9 @@ class PreparedRun:
             self.processes.run_on_main(self.cache.make)
         self.described = describe_run(plan, self.source, self.teacher)
         self.machine_described = describe_machine(processes)
+        if processes.device.type == "cuda":
+            chosen = {"kernels": machine.kernels, "cuda_graphs": machine.cuda_graphs}
+            self.machine_described |= chosen
 
     def _open_cache(self) -> TeacherCache | None:
         """Open the cache of the teacher's features, or return None if the user gave no folder."""

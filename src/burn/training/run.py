@@ -17,6 +17,7 @@ from burn.core.files import locked
 from burn.core.types import Checkpoint
 from burn.data.base import Source
 from burn.data.checks import require_outside
+from burn.layers.fused.choice import block_kernels
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
@@ -25,7 +26,13 @@ from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
 from burn.training.callbacks.resume import ResumeFiles
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import check_shares, check_teacher, lies_in, smaller_batch
+from burn.training.preflight import (
+    check_gpu_options,
+    check_shares,
+    check_teacher,
+    lies_in,
+    smaller_batch,
+)
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
@@ -96,7 +103,9 @@ def train_plan(
             gpu_arithmetic(
                 processes.device, fixed_shapes=True, deterministic=machine.deterministic
             ),
+            block_kernels(machine.kernels),
         ):
+            processes.run_on_main(lambda: check_gpu_options(plan, machine, processes))
             processes.run_on_main(lambda: check_shares(plan.recipe, processes))
             if not processes.is_main:
                 console = Console(quiet=True)

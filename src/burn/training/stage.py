@@ -30,6 +30,7 @@ from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
 from burn.training.callbacks.resume import ResumeFiles, ResumeWriter, SaveResume
 from burn.training.collapse import collapse_message, features_message
+from burn.training.graphs import CudaRecorder, StepGraph
 from burn.training.module import PretrainModule
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.binary import BinaryLayers
@@ -151,7 +152,10 @@ class Stage:
         )
         steps = run.steps
         assert len(loader) == steps.passes_per_epoch
-        module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes)
+        graph = None
+        if machine.cuda_graphs:
+            graph = StepGraph(method, recipe.method, steps.images, CudaRecorder())
+        module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes, graph)
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in ("plan", "data", "teacher")}

@@ -1,0 +1,1 @@
+"""A ReActNet block in training whose operations between convolutions are Triton kernels."""

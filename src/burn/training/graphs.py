@@ -1,0 +1,212 @@
+"""Training steps that are recorded once as a CUDA graph and then replayed (`--cuda-graphs`).
+
+A small network's step is hundreds of short kernels, and the GPU may wait for Python to start each
+of them. A graph starts them all at once. It does what was recorded: the same kernels with the same
+memory and the same Python numbers. What changes from step to step therefore lies in tensors that
+stay where they are: the batch, and the numbers that follow the progress (`Method.schedule`).
+
+A step's forward and backward pass are recorded. What follows is not, because it decides, waits or
+depends on the number of the step: the check for finite numbers, the optimizer with its learning
+rate, and momentum networks. What comes before is not either: `Backbone.at_progress`.
+
+Which methods can be recorded is in the table of methods (`MethodEntry.not_recorded`), and which
+options go together is in `burn.training.preflight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from burn.core.errors import GradientFlowError, UserError
+from burn.core.types import Batch
+from burn.methods.base import Method, StepOutput
+
+WARM_UP = 3  # steps in which libraries choose algorithms and allocate what they keep
+
+
+class Recorder(Protocol):
+    """What records kernels. Tests on a CPU have one of their own."""
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        """Run a step as it will be recorded."""
+        ...
+
+    def record(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Record the kernels of `run`, which need not be executed; return what executes them."""
+        ...
+
+
+class CudaRecorder:
+    """Records CUDA graphs.
+
+    A stream other than the default one is needed for recording. The steps before it run on another
+    stream too, as torch asks for: what they allocate must not belong to the default one.
+    """
+
+    def warm_up(self, run: Callable[[], None]) -> None:
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            run()
+        current.wait_stream(stream)
+
+    def record(self, run: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        # By default a call in any thread would fail, and the one that pins batches makes some.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            run()
+        return graph.replay
+
+
+class StepGraph:
+    """Forward and backward pass of a method, recorded when it has run a few times.
+
+    Args:
+        method: The method, in training mode.
+        name: Its name, for messages.
+        num_images: Images of a whole batch. Steps with fewer, where some could not be read, are
+            not recorded.
+        recorder: Records the kernels.
+    """
+
+    def __init__(self, method: Method, name: str, num_images: int, recorder: Recorder) -> None:
+        self._method, self._name, self._num_images = method, name, num_images
+        self._recorder = recorder
+        self._forget(None)
+
+    def _forget(self, key: Hashable | None) -> None:
+        self._key, self._warm = key, 0
+        self._replay: Callable[[], None] | None = None
+        self._batch: Batch | None = None
+        self._numbers: dict[str, Tensor] = {}
+        self._output: StepOutput | None = None
+        self._gradients: list[tuple[Tensor, Tensor | None]] = []
+
+    def step(self, batch: Batch, progress: float) -> StepOutput | None:
+        """Compute the loss of a batch and all gradients, which `give_gradients` hands out.
+
+        Args:
+            batch: The batch, on the GPU.
+            progress: As in `Method.forward`.
+
+        Returns:
+            The method's output, detached, whose tensors are the caller's; or None if the step is
+            one that must run as without graphs, and nothing was computed.
+
+        Raises:
+            UserError: The step cannot be recorded.
+            GradientFlowError: The loss has no gradient.
+        """
+        phase = self._method.phase(progress)
+        if phase is None or len(batch.indices) != self._num_images or batch.known is not None:
+            return None
+        key = (phase, [tuple(tensor.shape) for tensor in _tensors(batch)])
+        if key != self._key:
+            self._forget(key)
+        self._take(batch, progress)
+        if self._replay is None:
+            self._begin(progress)
+        else:
+            self._replay()
+        assert self._output is not None
+        return _mapped(self._output, torch.clone)
+
+    def give_gradients(self) -> None:
+        """Set the parameters' gradients to those of the last step."""
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient
+
+    def _take(self, batch: Batch, progress: float) -> None:
+        """Copy to where the recorded kernels read."""
+        if self._batch is None:
+            copies = iter([torch.clone(tensor) for tensor in _tensors(batch)])
+            self._batch = _with_tensors(batch, copies)
+        else:
+            for kept, new in zip(_tensors(self._batch), _tensors(batch), strict=True):
+                kept.copy_(new)
+        for name, value in self._method.schedule(progress).items():
+            if name not in self._numbers:
+                device = batch.views[0].device
+                self._numbers[name] = torch.empty((), dtype=torch.float64, device=device)
+            self._numbers[name].fill_(value)
+
+    def _begin(self, progress: float) -> None:
+        """Run a step that is not recorded yet, or record it and run it."""
+
+        def run() -> None:
+            self._run(progress)
+
+        parameters = list(self._method.parameters())
+        for parameter in parameters:
+            parameter.grad = None  # so that recorded gradients get memory of the graph's own
+        self._output, self._gradients = None, []
+        if self._warm < WARM_UP:
+            self._warm += 1
+            self._recorder.warm_up(run)
+        else:
+            with _failures_named(self._name):
+                self._replay = self._recorder.record(run)
+            self._replay()
+        self._gradients = [(parameter, parameter.grad) for parameter in parameters]
+
+    def _run(self, progress: float) -> None:
+        """Run the forward and the backward pass, each in the number format of an ordinary step."""
+        assert self._batch is not None
+        # Autocast keeps its casts of weights. None may be older than the recording, and none may be
+        # used after it, because a replay casts the weights of its own step.
+        torch.clear_autocast_cache()
+        with self._method.numbers_in(self._numbers):
+            output: StepOutput = self._method(self._batch, progress)
+        torch.clear_autocast_cache()
+        if not output.loss.requires_grad:
+            raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
+        with torch.autocast(self._batch.views[0].device.type, enabled=False):
+            output.loss.backward()
+        self._output = _mapped(output, torch.detach)
+
+
+@contextmanager
+def _failures_named(method: str) -> Any:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        said = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"--cuda-graphs: a step of method {method} cannot be recorded ({said}); leave the "
+            "option out"
+        ) from error
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    """Return the tensors of a batch that are on its device."""
+    labels = () if batch.labels is None else (batch.labels,)
+    return [*batch.views, *batch.teacher_views, *labels]
+
+
+def _with_tensors(batch: Batch, tensors: Iterable[Tensor]) -> Batch:
+    """Return the batch with other tensors in the place of `_tensors(batch)`."""
+    each = iter(tensors)
+    return replace(
+        batch,
+        views=tuple(next(each) for _ in batch.views),
+        teacher_views=tuple(next(each) for _ in batch.teacher_views),
+        labels=None if batch.labels is None else next(each),
+    )
+
+
+def _mapped(output: StepOutput, change: Callable[[Tensor], Tensor]) -> StepOutput:
+    probabilities = output.target_probabilities
+    return StepOutput(
+        change(output.loss),
+        {name: change(term) for name, term in output.terms.items()},
+        change(output.features),
+        None if probabilities is None else change(probabilities),
+    )
