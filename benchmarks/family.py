@@ -9,10 +9,9 @@ are without classifier. ONNX Runtime always uses everything that the processor h
 burn-engine is limited to AVX2.
 
 The 8-bit networks are made by onnxruntime.quantization: static, in QDQ format, a scale for each
-channel of the weights, which are signed, while activations are unsigned; ONNX Runtime's
-documentation recommends these for x86. Eight images of random numbers calibrate them. Their time is
-what counts here; random images make no usable network. If quantization fails, the network is
-skipped and the reason is printed and written.
+channel of the weights, which are signed, and unsigned activations. Eight images of random numbers
+calibrate them. Their time is what counts here; random images make no usable network. If
+quantization fails, the network is skipped and the reason is printed and written.
 
 All are run in turn in one process, as benchmarks/engine.py does: a turn's value is the median of
 its calls after one that is not counted, and a ratio is the median of the turns' ratios to
