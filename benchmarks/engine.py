@@ -90,30 +90,39 @@ def make_files(folder: Path) -> tuple[Backbone, dict[tuple[str, int], Path]]:
     Returns:
         ReActNet-A, and the files by network and side; a packed file has side 0.
     """
-    backbone, files = _network(folder, "ReActNet-A", BackboneConfig(), [SIDE])
+    backbone, files = network_files(folder, "ReActNet-A", BackboneConfig(), [SIDE])
     device = find_recipe("burn_device").backbone
-    files |= _network(folder, HALF, device, DEVICE_SIDES)[1]
+    files |= network_files(folder, HALF, device, DEVICE_SIDES)[1]
     for name, sides in (("mobilenet_v2", [SIDE, *DEVICE_SIDES]), ("resnet18", [SIDE])):
         peer = torchvision.models.get_model(name).eval()
         for side in sides:
-            files[PEERS[name], side] = file = folder / f"{name}-{side}.onnx"
-            torch.onnx.export(
-                peer,
-                (torch.rand(2, 3, side, side),),
-                file,
-                input_names=["images"],
-                dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},),
-                external_data=False,
-                dynamo=True,
-                verbose=False,
-            )
+            files[PEERS[name], side] = folder / f"{name}-{side}.onnx"
+            export_peer(peer, files[PEERS[name], side], side)
     return backbone, files
 
 
-def _network(
+def export_peer(peer: torch.nn.Module, file: Path, side: int) -> None:
+    """Write a float network as ONNX for images of a side in pixels, in any number."""
+    torch.onnx.export(
+        peer,
+        (torch.rand(2, 3, side, side),),
+        file,
+        input_names=["images"],
+        dynamic_shapes=({0: torch.export.Dim("batch", max=1024)},),
+        external_data=False,
+        dynamo=True,
+        verbose=False,
+    )
+
+
+def network_files(
     folder: Path, name: str, config: BackboneConfig, sides: Sequence[int]
 ) -> tuple[Backbone, dict[tuple[str, int], Path]]:
-    """Write a ReActNet with random weights as a packed file (side 0) and as ONNX for each side."""
+    """Write a backbone with random weights as a packed file (side 0) and as ONNX for each side.
+
+    Returns:
+        The network, and the files by `name` and side.
+    """
     torch.manual_seed(0)
     backbone = build_backbone(config, Precision.BINARY).eval()
     with torch.no_grad():
@@ -190,6 +199,16 @@ def contenders(
 
         runs[Contender(ours, "PyTorch", "", side, batch, threads)] = eager
     return runs
+
+
+def machine() -> dict[str, str]:
+    """Return the processor, burn-engine's best instruction set, and the versions of the peers."""
+    return {
+        "processor": processor(),
+        "isa": instruction_sets()[0],
+        "onnxruntime": onnxruntime.__version__,
+        "torch": torch.__version__,
+    }
 
 
 def one_round(runs: Mapping[Contender, Run]) -> dict[Contender, float]:
@@ -319,12 +338,9 @@ def measure(folder: Path, rounds: int, name: str) -> dict[str, Any]:
         "name": name,
         "source": f"benchmarks/engine.py, {rounds} rounds, commit {source_commit()}",
         "machine": {
-            "processor": processor(),
-            "isa": best,
+            **machine(),
             "ceiling": tiers[best]["ceiling"],
             "ceiling_gmacs": tiers[best]["ceiling_gmacs"],
-            "onnxruntime": onnxruntime.__version__,
-            "torch": torch.__version__,
         },
         "ratios": {
             "ort_fp32_same_network": ratio(of("ReActNet-A"), ours),
@@ -347,6 +363,12 @@ def measure(folder: Path, rounds: int, name: str) -> dict[str, Any]:
     }
 
 
+def write_numbers(found: Mapping[str, Any], out: Path) -> None:
+    """Write what was measured as JSON, and the folder that it is in."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -359,8 +381,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.rounds, options.name)
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_numbers(found, options.out)
     if options.picture:
         engine([found]).draw(options.picture)
     if options.json:

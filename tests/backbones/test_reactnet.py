@@ -18,7 +18,9 @@ from burn.layers import BinaryConv2d, RPReLU
 from networks import randomize, tiny_reactnet
 
 WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
-WIDENING = {1: 0, 3: 1, 5: 2, 11: 3}  # block -> position in stage_strides
+# block -> position in stage_strides
+WIDENING = {"reactnet_a": {1: 0, 3: 1, 5: 2, 11: 3}, "reactnet_m": {1: 0, 2: 1, 3: 2, 6: 3}}
+BLOCKS = {"reactnet_a": 13, "reactnet_m": 7}
 
 
 # --- A twin: nn.Conv2d fed with signs, ordinary operations, the published two 1×1 convolutions. ---
@@ -58,6 +60,7 @@ def convolution(
 
 
 def twin(
+    name: str,
     weights: Mapping[str, Tensor],
     images: Tensor,
     stem: int,
@@ -73,35 +76,43 @@ def twin(
     x = (images.double() / 255 - mean) / std
     x = F.conv2d(x, weights["stem.weight"], stride=stem, padding=1)
     x = batch_norm(x, weights, "stem_norm", slice(None))
-    for i in range(13):
-        name = f"blocks.{i}"
-        stride = strides[WIDENING[i]] if i in WIDENING else 1
+    for i in range(BLOCKS[name]):
+        stride = strides[WIDENING[name][i]] if i in WIDENING[name] else 1
+        block = f"blocks.{i}"
         shortcut = F.avg_pool2d(x, 2) if stride == 2 else x
-        x = convolution(x, weights, f"{name}.spatial", slice(None), stride, precision)
-        x = batch_norm(x, weights, f"{name}.spatial_norm", slice(None)) + shortcut
-        x = rprelu(x, weights, f"{name}.spatial_activation")
+        x = convolution(x, weights, f"{block}.spatial", slice(None), stride, precision)
+        x = batch_norm(x, weights, f"{block}.spatial_norm", slice(None)) + shortcut
+        x = rprelu(x, weights, f"{block}.spatial_activation")
         channels = x.shape[1]
         halves = []
-        for first in range(0, len(weights[f"{name}.pointwise.weight"]), channels):
+        for first in range(0, len(weights[f"{block}.pointwise.weight"]), channels):
             part = slice(first, first + channels)
-            half = convolution(x, weights, f"{name}.pointwise", part, 1, precision)
-            halves.append(batch_norm(half, weights, f"{name}.pointwise_norm", part) + x)
-        x = rprelu(torch.cat(halves, dim=1), weights, f"{name}.pointwise_activation")
+            half = convolution(x, weights, f"{block}.pointwise", part, 1, precision)
+            halves.append(batch_norm(half, weights, f"{block}.pointwise_norm", part) + x)
+        x = rprelu(torch.cat(halves, dim=1), weights, f"{block}.pointwise_activation")
     return x
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-@pytest.mark.parametrize(("stem", "strides"), [(2, (2, 2, 2, 1)), (1, (1, 2, 2, 2))])
+@pytest.mark.parametrize(
+    ("name", "stem", "strides"),
+    [
+        ("reactnet_a", 2, (2, 2, 2, 1)),
+        ("reactnet_a", 1, (1, 2, 2, 2)),
+        ("reactnet_m", 1, (2, 1, 2, 2)),
+    ],
+)
 def test_features_are_those_of_a_network_written_out_plainly(
+    name: str,
     precision: Precision,
     stem: int,
     strides: tuple[int, ...],
 ):
-    network = tiny_reactnet(precision, stem_stride=stem, stage_strides=strides)
+    network = tiny_reactnet(precision, name=name, stem_stride=stem, stage_strides=strides)
     randomize(network).double().eval()
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
     with torch.no_grad():
-        expected = twin(network.state_dict(), images, stem, strides, precision.value)
+        expected = twin(name, network.state_dict(), images, stem, strides, precision.value)
         found = network.forward_features(images)
         features = network(images)
     # float64 through 27 layers, each with sums of up to 2,304 terms in another order; a sign that
@@ -152,6 +163,27 @@ def test_parameters_and_shapes_at_224_pixels():
     torch.testing.assert_close(features[0], last[0].flatten(1).mean(dim=1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "depths", "blocks", "features"),
+    [
+        ("reactnet_xs", None, 5, 128),  # half of reactnet_a's width
+        ("reactnet_s", None, 5, 256),
+        ("reactnet_m", None, 7, 256),
+        ("reactnet_l", None, 9, 256),
+        ("reactnet_xs", (1, 1, 2, 3, 1), 8, 128),
+    ],
+)
+def test_width_and_depths_change_every_member(
+    name: str, depths: tuple[int, ...] | None, blocks: int, features: int
+):
+    network = tiny_reactnet(name=name, depths=depths, stage_strides=(1, 2, 2, 2)).eval()
+    assert (len(network.blocks), network.num_features) == (blocks, features)
+    with torch.no_grad():
+        images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+        assert network.trunk(images).shape == (1, features // 2, 4, 4)
+        assert network.forward_features(images).shape == (1, features, 2, 2)
+
+
 def test_width_scales_every_layer():
     network = tiny_reactnet()
     shapes = {name: tensor.shape for name, tensor in network.state_dict().items()}
@@ -185,9 +217,10 @@ def test_odd_sizes_round_up():
         assert network.forward_features(torch.rand(1, 3, 37, 33)).shape == (1, 256, 2, 2)
 
 
+@pytest.mark.parametrize("name", ["reactnet_a", "reactnet_m"])
 @pytest.mark.parametrize("precision", [Precision.BINARY_ACTIVATIONS, Precision.BINARY])
-def test_every_parameter_gets_a_gradient(precision: Precision):
-    network = tiny_reactnet(precision, feature_layer=True)
+def test_every_parameter_gets_a_gradient(name: str, precision: Precision):
+    network = tiny_reactnet(precision, name=name, feature_layer=True)
     network(torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)).square().sum().backward()
     without = [
         name
@@ -225,9 +258,10 @@ def test_the_seed_decides_the_weights():
     assert not torch.equal(one["stem.weight"], other["stem.weight"])
 
 
-def test_stage_one_hands_over_to_stage_two():
-    first = randomize(tiny_reactnet(Precision.BINARY_ACTIVATIONS, seed=1))
-    second = tiny_reactnet(Precision.BINARY, seed=2)
+@pytest.mark.parametrize("name", ["reactnet_a", "reactnet_m"])
+def test_stage_one_hands_over_to_stage_two(name: str):
+    first = randomize(tiny_reactnet(Precision.BINARY_ACTIVATIONS, name=name, seed=1))
+    second = tiny_reactnet(Precision.BINARY, name=name, seed=2)
     second.load_state_dict(first.state_dict(), strict=True)
     ours = second.state_dict()
     assert list(ours) == list(first.state_dict())

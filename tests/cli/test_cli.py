@@ -248,6 +248,11 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("info resnet81", "unknown backbone 'resnet81'"),
         ("info reactnet_a --image-size 0", "--image-size must be in 1"),
         ("info reactnet_a --width 99", "width 99.0 is not in (0, 16]"),
+        ("info", "give NAME, or --family"),
+        ("info --family reactnet_a", "leave out reactnet_a"),
+        ("info --family --classes 10", "leave out --classes and --width"),
+        ("info --family --image-size 15", "--image-size 15 is not in 16 … 512"),
+        ("info --family --image-size 513", "--image-size 513 is not in 16 … 512"),
     ],
 )  # fmt: skip
 def test_errors_are_one_line_with_status_2(arguments: str, message: str, capsys, tmp_path: Path):

@@ -52,6 +52,9 @@ MISTYPED = (
     "pretrain --config none.yaml",
     "info runs/none",
     "info none.safetensors",
+    "info",
+    "info reactnet_a --family",
+    "info --family --image-size 9",
 )
 
 

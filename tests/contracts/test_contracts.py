@@ -30,7 +30,7 @@ def test_methods(method: str):
     testing.check_method(method, recipe)
 
 
-@pytest.mark.parametrize("name", [REACTNET, *BNEXT, EXPERT])
+@pytest.mark.parametrize("name", [REACTNET, "reactnet_m", *BNEXT, EXPERT])
 def test_backbones(name: str):
     width = 1 / 6 if name in ("bnext_s", "bnext_m") else 0.125  # a stem of 8 channels at least
     testing.check_backbone(name, config=BackboneConfig(width=width, stage_strides=(2, 2, 2, 1)))

@@ -18,7 +18,9 @@ from burn.data.view_config import ViewConfig
 NETWORKS: dict[str, tuple[dict[str, Any], int]] = {
     "plain": ({}, 32),
     "all strides 2, odd maps": ({"stage_strides": (2, 2, 2, 2)}, 67),
-    "9 channels": ({"width": 0.28125, "stage_strides": (2, 1, 2, 2)}, 35),
+    "9 channels, fewer blocks": (
+        {"name": "reactnet_m", "width": 0.28125, "stage_strides": (2, 1, 2, 2)}, 35
+    ),
     "twice as wide, stem at 1": (
         {"width": 0.5, "stem_stride": 1, "stage_strides": (2, 2, 2, 2)}, 29
     ),

@@ -46,7 +46,7 @@ def assert_same_features(file: Path, backbone: Backbone, size: int) -> None:
         assert agree(cosines(expected[:count], np.asarray(found)))
 
 
-@pytest.mark.parametrize("name", ["all strides 2, odd maps", "9 channels"])
+@pytest.mark.parametrize("name", ["all strides 2, odd maps", "9 channels, fewer blocks"])
 def test_a_binary_network(name: str, tmp_path: Path):
     settings, size = NETWORKS[name]
     backbone = network(**settings)

@@ -133,9 +133,10 @@ def test_detections_are_in_the_pixels_of_the_image_as_it_was(context: Evaluation
 # --- The network. ---
 
 
-def test_the_last_stage_evaluates_regions_of_the_trunks_map():
+@pytest.mark.parametrize("name", ["reactnet_a", "reactnet_m"])
+def test_the_last_stage_evaluates_regions_of_the_trunks_map(name: str):
     """A region of the whole map, cut out cell by cell, gives the backbone's own last map."""
-    backbone = tiny_reactnet().eval()
+    backbone = tiny_reactnet(name=name).eval()
     config = DetectorConfig(anchors=(16,), roi_size=4)
     detector = Detector(backbone, 3, config, bfloat16=False).eval()
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)

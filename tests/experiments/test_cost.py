@@ -1,7 +1,7 @@
 import pytest
 
 from burn.backbones.config import BackboneConfig
-from burn.backbones.registry import build_backbone
+from burn.backbones.registry import build_backbone, describe_backbone
 from burn.cli.main import main
 from burn.core.types import Precision
 from burn.experiments.cost.compute import cost_title, count_reactnet
@@ -22,6 +22,45 @@ def test_binary_operations_by_hand():
     assert cost.binary_parameters == sum(9 * i * i + i * o for i, o, _ in PLAN)
 
 
+# The blocks of the smaller networks, as above, at 96 pixels.
+_WIDENING = [(32, 64, 48), (64, 128, 24), (128, 256, 12), (256, 512, 6), (512, 1024, 3)]
+FAMILY = {
+    "reactnet_xs": [(16, 32, 48), (32, 64, 24), (64, 128, 12), (128, 256, 6), (256, 512, 3)],
+    "reactnet_s": _WIDENING,
+    "reactnet_m": [*_WIDENING[:4], *[(512, 512, 6)] * 2, _WIDENING[4]],
+    "reactnet_l": [
+        *_WIDENING[:2], (128, 128, 24), _WIDENING[2], (256, 256, 12), _WIDENING[3], (512, 512, 6),
+        _WIDENING[4], (1024, 1024, 3),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "binary_macs"),
+    [
+        ("reactnet_xs", 969_152, 32_440_320),
+        ("reactnet_s", 3_858_816, 129_761_280),
+        ("reactnet_m", 9_113_984, 318_504_960),
+        ("reactnet_l", 17_808_256, 507_248_640),
+    ],
+)
+def test_the_family_by_hand(name: str, parameters: int, binary_macs: int):
+    blocks, stem = FAMILY[name], FAMILY[name][0][0]
+    # Of a block: a 3×3 and a 1×1 convolution with a shift for each input, and BN (2) and RPReLU (3)
+    # for each output. Of the stem: a convolution of 3 colours, and BN.
+    weights = sum(9 * i * i + i * o for i, o, _ in blocks)
+    assert parameters == weights + sum(2 * i + 5 * (i + o) for i, o, _ in blocks) + (27 + 2) * stem
+    assert binary_macs == sum((9 * i * i + i * o) * side**2 for i, o, side in blocks)
+    config = BackboneConfig(name)
+    cost = count_reactnet(config, 96, 0)
+    assert (cost.binary_parameters, cost.binary_macs) == (weights, binary_macs)
+    assert cost.binary_parameters + cost.float_parameters == parameters
+    assert cost.flops == 27 * stem * 48**2
+    network = describe_backbone(config, Precision.BINARY)
+    assert sum(p.numel() for p in network.parameters()) == parameters
+    assert network.num_features == blocks[-1][1]
+
+
 def test_sizes_by_hand():
     network = build_backbone(BackboneConfig(width=0.25), Precision.BINARY)
     cost = count(network, 32, 0)
@@ -39,12 +78,24 @@ def test_sizes_by_hand():
 @pytest.mark.parametrize("classes", [0, 10])
 @pytest.mark.parametrize(("side", "stem"), [(1, 1), (33, 2), (32, 1)])
 @pytest.mark.parametrize("feature_layer", [False, True])
-@pytest.mark.parametrize("strides", [(2, 2, 2, 2), (1, 2, 1, 2)])
+@pytest.mark.parametrize(
+    ("name", "strides"),
+    [
+        ("reactnet_a", (2, 2, 2, 2)),
+        ("reactnet_a", (1, 2, 1, 2)),
+        ("reactnet_m", (2, 1, 2, 2)),
+    ],
+)
 def test_the_plan_costs_what_the_network_does(
-    classes: int, side: int, stem: int, feature_layer: bool, strides: tuple[int, int, int, int]
+    name: str,
+    classes: int,
+    side: int,
+    stem: int,
+    feature_layer: bool,
+    strides: tuple[int, int, int, int],
 ):
     config = BackboneConfig(
-        width=0.25, stem_stride=stem, stage_strides=strides, feature_layer=feature_layer
+        name, width=0.25, stem_stride=stem, stage_strides=strides, feature_layer=feature_layer
     )
     network = build_backbone(config, Precision.BINARY)
     assert count_reactnet(config, side, classes) == count(network, side, classes)

@@ -1,4 +1,17 @@
-"""Sizes of the layers of the ReActNets, separate from the networks so that they need no torch."""
+"""Sizes of the layers of the ReActNets, separate from the networks so that they need no torch.
+
+`reactnet_a` is the published network. The four smaller members, for small devices, were chosen by
+the time of an image in burn-engine alone. In the order of `REACTNETS`, each takes 1.4 to 1.7 times
+as long as the one before it: 0.28, 0.46, 0.75, 1.09 and 1.69 ms at 96 pixels (Zen 3, AVX2, one
+thread; docs/project/log.md, 2026-11-24), and it is similar at 32 and 224 pixels. Of networks that
+take about as long, the one with the most binary multiply-adds was taken. This leaves out widths
+between 0.5 and 1, and below 0.5: the kernels compute 32 output channels at once, so width 0.75 is
+no faster than width 1 where most of the time is spent on few channels (0.60 and 0.76 ms with 1 1 1
+1 1 and 1 1 1 3 1 blocks).
+
+Accuracy did not choose between them. Trainings on 25,600 images could not tell four depths apart
+(log, 2026-11-24), and longer ones were not compared.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +41,10 @@ class Member:
 
 
 REACTNETS: dict[str, Member] = {
+    "reactnet_xs": Member(0.5, (1, 1, 1, 1, 1)),
+    "reactnet_s": Member(1.0, (1, 1, 1, 1, 1)),
+    "reactnet_m": Member(1.0, (1, 1, 1, 3, 1)),
+    "reactnet_l": Member(1.0, (1, 2, 2, 2, 2)),
     "reactnet_a": Member(1.0, (1, 2, 2, 6, 2)),
 }
 

@@ -1,4 +1,4 @@
-"""ReActNet-A, the paper's binary student: MobileNet-v1's layout with binary convolutions."""
+"""ReActNets: MobileNet-v1's layout with binary convolutions; ReActNet-A is the paper's student."""
 
 from __future__ import annotations
 
@@ -77,16 +77,19 @@ class Block(nn.Module):
 
 
 class ReActNet(Backbone):
-    """ReActNet-A without its classifier (paper, section 4; Liu et al., ECCV 2020).
+    """A ReActNet without its classifier (Liu et al., ECCV 2020; paper, section 4).
 
-    The widths are 32, 64, 128, 128, 256, 256, 512 (6 times), 1024, 1024, times `config.width`. The
-    stem, a 3×3 convolution with BN, stays in float. The total stride is 32 by default, which makes
-    1024×7×7 of 224 pixels; `config.stem_stride` and `config.stage_strides` (at the widths 128, 256,
-    512, 1024) lower it for small images. Convolutions, including the stem, start uniform in
-    ±1/sqrt(fan-in), BN at (1, 0), shifts at 0 and PReLU slopes at 0.25.
+    The widths of `reactnet_a` are 32, 64, 128, 128, 256, 256, 512 (6 times), 1024, 1024, times
+    `config.width`. The smaller members of the family have fewer blocks of these widths, and
+    `reactnet_xs` half the channels; `burn.backbones.plan` says how they were chosen, and
+    `config.depths` sets other numbers of blocks. The stem, a 3×3 convolution with BN, stays in
+    float. The total stride is 32 by default, which makes 1024×7×7 of 224 pixels;
+    `config.stem_stride` and `config.stage_strides` (at the widths 128, 256, 512, 1024) lower it for
+    small images. Convolutions, including the stem, start uniform in ±1/sqrt(fan-in), BN at (1, 0),
+    shifts at 0 and PReLU slopes at 0.25.
 
     Args:
-        config: Width, strides, feature layer, gradients and initialization.
+        config: Name, width, depths, strides, feature layer, gradients and initialization.
         precision: Whether activations and weights are binary.
 
     Raises:

@@ -189,8 +189,8 @@ def unpackable(backbone: Backbone) -> str | None:
     chain = backbone.chain()
     if chain is None and not is_gated(backbone):
         return (
-            f"it is a {backbone.config.name}, which is not a chain of binary layers as reactnet_a "
-            "is; burn export writes it as ONNX"
+            f"it is a {backbone.config.name}, which is not a chain of binary layers as the "
+            "reactnets are; burn export writes it as ONNX"
         )
     if chain is not None and (problem := _unfoldable(chain)):
         return problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,10 +13,55 @@ from torch import Tensor
 
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
-from burn.deploy.layers import GlobalMean
+from burn.deploy.layers import GlobalMean, Layer
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded, unpackable
 from burn.deploy.shared import LEAST_COSINE, agree, cosines, sample_images
+
+if TYPE_CHECKING:
+    from burn_engine.model import Model
+
+
+class NoCompiledCore(UserError):
+    """burn-engine is not installed, or would run its NumPy reference instead of compiled code."""
+
+
+def in_engine(backbone: Backbone, threads: int) -> tuple[Model, list[Layer]]:
+    """Return a backbone as burn-engine runs it, and its layers, without a file.
+
+    The network is the one that `burn pack` writes, without a classifier.
+
+    Args:
+        backbone: A network for which `unpackable` returns None.
+        threads: Number of threads.
+
+    Raises:
+        NoCompiledCore: burn-engine or its compiled core is missing.
+        UserError: burn-engine cannot run the network.
+    """
+    name = backbone.config.name
+    try:
+        from burn_engine.model import MAX_THREADS, load_bytes
+    except ImportError as error:
+        raise NoCompiledCore(
+            "burn-engine is missing: pip install ./engine in burn's repository"
+        ) from error
+    with np.errstate(all="ignore"):  # encode refuses what is not finite
+        layers = folded(backbone)
+        tensors = encode(layers, f"the {name}")
+    program = program_of(layers, layers[-1].name, (), (1, 1), {"recipe": name})
+    data = save(tensors, metadata={"bnn": json.dumps(program)})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # its reference is refused below
+            model = load_bytes(data, min(threads, MAX_THREADS))
+    except ValueError as error:  # BURN_ENGINE_ISA, or a constant that the format refuses
+        raise UserError(f"burn-engine cannot run this network: {error}") from error
+    if model.backend != "native":
+        raise NoCompiledCore(
+            "burn-engine has no compiled core here, and its reference is slower than PyTorch"
+        )
+    return model, layers
 
 
 class PackedForward:
@@ -37,30 +83,9 @@ class PackedForward:
     """
 
     def __init__(self, backbone: Backbone, size: int, threads: int) -> None:
-        name = backbone.config.name
         if problem := unpackable(backbone):
             raise UserError(f"burn-engine cannot run this network: {problem}")
-        try:
-            from burn_engine.model import MAX_THREADS, load_bytes
-        except ImportError as error:
-            raise UserError(
-                "burn-engine is missing: pip install ./engine in burn's repository"
-            ) from error
-        with np.errstate(all="ignore"):  # encode refuses what is not finite
-            layers = folded(backbone)
-            tensors = encode(layers, f"the {name}")
-        program = program_of(layers, layers[-1].name, (), (1, 1), {"recipe": name})
-        data = save(tensors, metadata={"bnn": json.dumps(program)})
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # its reference is refused below
-                self._model = load_bytes(data, min(threads, MAX_THREADS))
-        except ValueError as error:  # BURN_ENGINE_ISA, or a constant that the format refuses
-            raise UserError(f"burn-engine cannot run this network: {error}") from error
-        if self._model.backend != "native":
-            raise UserError(
-                "burn-engine has no compiled core here, and its reference is slower than PyTorch"
-            )
+        self._model, layers = in_engine(backbone, threads)
         end = next(i for i, layer in enumerate(layers) if isinstance(layer, GlobalMean))
         pool = layers[end]
         assert isinstance(pool, GlobalMean)

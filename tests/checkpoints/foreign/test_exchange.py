@@ -466,6 +466,12 @@ def test_an_input_normalisation_of_its_own_is_told(tmp_path: Path):
         (Precision.BINARY, {"stem_stride": 1}, r"strides .* \[1, 2, 2, 2, 2\]"),
         (Precision.BINARY, {"stage_strides": (2, 2, 2, 1)}, r"strides .* \[2, 2, 2, 2, 1\]"),
         (Precision.BINARY, {"width": 0.125}, "width 0.125"),
+        (
+            Precision.BINARY,
+            {"name": "reactnet_m"},
+            r"\[1, 1, 1, 3, 1\] blocks, and not reactnet_a's",
+        ),
+        (Precision.BINARY, {"depths": (2, 2, 2, 5, 2)}, r"\[2, 2, 2, 5, 2\] blocks, and not"),
     ],
 )
 def test_what_reactnets_code_cannot_build(

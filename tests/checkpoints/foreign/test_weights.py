@@ -112,12 +112,13 @@ def test_a_backbone_with_weights_of_its_own_in_its_head(name: str, tmp_path: Pat
 # --- Our own checkpoints. ---
 
 
-def test_a_plain_state_dict_of_reactnet(tmp_path: Path):
+@pytest.mark.parametrize("name", ["reactnet_a", "reactnet_xs"])
+def test_a_plain_state_dict_of_reactnet(name: str, tmp_path: Path):
     torch.manual_seed(3)
-    original = randomize(build_backbone(BackboneConfig(), Precision.FLOAT)).eval()
+    original = randomize(build_backbone(BackboneConfig(name), Precision.FLOAT)).eval()
     file = tmp_path / "weights.pth"
     torch.save(original.state_dict(), file)
-    backbone, origin = load_backbone(f"reactnet_a:{file}")
+    backbone, origin = load_backbone(f"{name}:{file}")
     assert origin["format"] == "plain"
     with torch.no_grad():
         assert torch.equal(backbone(IMAGES), original(IMAGES))

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
-from burn.backbones.plan import STEM_CHANNELS
+from burn.backbones.entries import REACTNET
+from burn.backbones.plan import REACTNETS, STEM_CHANNELS
 from burn.backbones.reactnet import ReActNet
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.entries import Shapes, check_entries, misfit, sort_entries
@@ -277,9 +278,10 @@ def _unpublished(backbone: Backbone) -> str | None:
     strides = (config.stem_stride or 2, *config.stage_strides)
     if strides != (2,) * 5:
         return f"its strides (stem, then stages) are {list(strides)}, and not all 2"
+    depths, theirs = config.depths or REACTNETS[config.name].depths, REACTNETS[REACTNET].depths
+    if depths != theirs:
+        return f"its stages have {list(depths)} blocks, and not reactnet_a's {list(theirs)}"
     published = _described(_config_of(backbone.stem.weight)).state_dict()
-    if published.keys() != backbone.state_dict().keys():
-        return f"it has {len(backbone.blocks)} blocks, and not reactnet_a's 13"
     if any(published[name].shape != t.shape for name, t in backbone.state_dict().items()):
         return f"width {config.width} is too small for the stem's channels to double"
     return None

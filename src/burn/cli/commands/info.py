@@ -19,22 +19,36 @@ def run(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "info NAME",
         "Show parameters, operations and size of a network or of a checkpoint's network, or the "
-        "contents of\na packed file.",
+        "contents of\na packed file. With --family and without NAME, compare burn's binary "
+        "networks and measure their\ntimes on this machine.",
         "  burn info reactnet_a --image-size 224 --classes 1000\n"
         "  burn info runs/student --json\n"
         "  burn info resnet50\n"
-        "  burn info student.bnn",
+        "  burn info student.bnn\n"
+        "  burn info --family --image-size 96",
     )
     parser.add_argument(
         "name",
-        type=str,
+        type=str | None,
+        nargs="?",
+        default=None,
         help="reactnet_a, a timm name, a checkpoint of burn's, or a packed file (.bnn)",
+    )
+    parser.add_argument(
+        "--family",
+        action="store_true",
+        help="compare burn's binary networks: sizes, and milliseconds in burn-engine, measured now",
     )
     parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
     parser.add_argument("--classes", type=int, default=0, help="outputs of a linear classifier")
     parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.read(arguments)
+    if options.family:
+        _family_info(options, console)
+        return
+    if options.name is None:
+        raise UserError("give NAME, or --family: see burn info --help")
     from burn.core.paths import expand, nearest_path
 
     path = expand(options.name)
@@ -63,6 +77,27 @@ def run(arguments: list[str], console: Console) -> None:
     else:
         print(cost_title(about))
         Console(markup=False, highlight=False).print(cost_table(cost))
+
+
+def _family_info(options: Any, console: Console) -> None:
+    """Print burn's binary networks side by side, as `burn info --family` shows them."""
+    from burn.experiments.cost import family
+
+    if options.name is not None:
+        raise UserError(f"--family compares all binary networks: leave out {options.name}")
+    if (options.classes, options.width) != (0, None):
+        raise UserError(
+            "--family compares networks as they are, without a classifier: leave out --classes and "
+            "--width"
+        )
+    size = family.IMAGE_SIZE if options.image_size is None else options.image_size
+    found = family.measure_family(size, console)
+    if options.json:
+        print(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        return
+    Console(markup=False, highlight=False).print(family.family_table(found))
+    for line in family.family_notes(found):
+        print(printable(line))
 
 
 def _packed_info(options: Any, file: Path) -> None:

@@ -160,7 +160,7 @@ def _read(packed: Path) -> tuple[Program, str]:
         if not isinstance(layer, Convolution | BinaryConvolution | GlobalMean | Linear):
             raise UserError(
                 f"{packed}: layer {layer.name!r} is a {layer.kind}, which cannot be exported to C: "
-                "give a network of reactnet_a"
+                "give a network of the reactnet family"
             )
     return program, hashlib.sha256(data).hexdigest()
 
