@@ -53,7 +53,7 @@ def test_what_triton_cannot_do_is_one_line(monkeypatch: pytest.MonkeyPatch):
     )
     assert "--compile exclude each other" in refused(replace(chosen, compile=True))
     other = replace(tiny.student_recipe(), backbone=BNEXT)
-    assert "is for backbone reactnet_a, and this run trains bnext_t" in refused(chosen, other)
+    assert "is for the reactnet networks, and this run trains bnext_t" in refused(chosen, other)
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,11 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
         untold = default is None or default is False or default in ("", argparse.SUPPRESS)
-        if not action.option_strings or untold or "efault" in text:
+        if not action.option_strings or untold:
+            return text.removesuffix(".")
+        # What a field is without a value, where a recipe gives it one.
+        text = re.sub(r"\. Default: [^.]*", "", text)
+        if "efault" in text:
             return text.removesuffix(".")
         plain = list(default) if isinstance(default, tuple) else default
         shown = str(plain).replace("'", "").replace("%", "%%")

@@ -59,10 +59,8 @@ class Machine:
         profile: time the parts of a step, and print it after stages.
         compile: run the networks through torch.compile.
         deterministic: give the same bits again on a GPU too, at a cost in speed.
-        kernels: what ReActNet's blocks train with on a GPU: torch, PyTorch's operations, or triton,
-            burn's own kernels, which move less memory and whose speed is unmeasured.
-        cuda_graphs: record a step's kernels once and replay them, on one GPU; the gain in speed is
-            unmeasured.
+        kernels: PyTorch's or burn's own, in ReActNets on a GPU; not measured yet.
+        cuda_graphs: record a step's kernels and replay them, on one GPU; not measured yet.
         teacher_cache: folder that keeps the teacher's features of the views for later runs.
     """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from burn.backbones.entries import REACTNET
+from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
@@ -65,8 +65,8 @@ def check_gpu_options(plan: RunPlan, machine: Machine, processes: Processes) -> 
             (not on_gpu, "needs a GPU, and this run is on a CPU"),
             (machine.compile, "and --compile exclude each other"),
             (
-                recipe.backbone.name != REACTNET,
-                f"is for backbone {REACTNET}, and this run trains {recipe.backbone.name}",
+                recipe.backbone.name not in REACTNETS,
+                f"is for the reactnet networks, and this run trains {recipe.backbone.name}",
             ),
         )
         require_triton()
