@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from timm.layers.norm_act import BatchNormAct2d
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
@@ -275,7 +276,9 @@ def test_synchronized_batch_norm_with_an_activation_folds_too():
     folded = backbone.folded(torch.float32)
     assert folded is not None
     expected = folded(images)
-    converted = synchronize_norms(backbone).eval().folded(torch.float32)
+    synchronize_norms(backbone).eval()
+    assert not any(type(part) is BatchNormAct2d for part in backbone.modules())
+    converted = backbone.folded(torch.float32)
     assert converted is not None
     assert torch.equal(converted(images), expected)
 

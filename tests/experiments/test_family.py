@@ -51,7 +51,7 @@ def test_counts_and_times_of_each_network():
 def test_rounds_interleave_the_networks(monkeypatch: pytest.MonkeyPatch):
     """A time is the median of three calls after one that is not counted."""
     clock = iter(range(1000))
-    monkeypatch.setattr(family.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     calls: list[str] = []
     models: dict[str, Any] = {
         name: lambda image, name=name: calls.append(f"{name} {image.shape}") for name in "ab"

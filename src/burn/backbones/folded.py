@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, cast
 
 import torch
-from timm.layers import Conv2dSame
+from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.norm_act import BatchNormAct2d, SyncBatchNormAct
 from timm.layers.padding import pad_same
 from timm.models._efficientnet_blocks import ConvBnAct, DepthwiseSeparableConv, InvertedResidual
@@ -208,7 +208,8 @@ class _Step:
     """Convolution with its activation, or pooling."""
 
     def __init__(self, run: _Convolution | nn.Module, *, activation: _Activation = "none") -> None:
-        self.run, self.activation = run, activation
+        self.run = run
+        self.activation: _Activation = activation
 
     def __call__(self, x: Tensor) -> Tensor:
         if isinstance(self.run, _Convolution):
@@ -235,7 +236,9 @@ def _steps(modules: Iterable[nn.Module | None], dtype: torch.dtype) -> list[_Ste
             convolution = _Convolution(
                 cast(nn.Conv2d, layer), cast(nn.BatchNorm2d | None, norm), dtype
             )
-            activation = _ACTIVATIONS.get(type(layers[0]), "none") if layers else "none"
+            activation: _Activation = "none"
+            if layers:
+                activation = _ACTIVATIONS.get(type(layers[0]), "none")
             steps.append(_Step(convolution, activation=activation))
             del layers[: int(activation != "none")]
         elif type(layer) in (nn.MaxPool2d, nn.AvgPool2d):
@@ -254,7 +257,8 @@ class _Residual:
 
     def __init__(self, steps: list[_Step], shortcut: list[_Step], activation: _Activation) -> None:
         *self._first, self._last = steps
-        self._shortcut, self._activation = shortcut, activation
+        self._shortcut = shortcut
+        self._activation: _Activation = activation
         last = self._last
         self._sums = isinstance(last.run, _Convolution) and last.activation == "none"
         if not self._sums and activation != "none":
