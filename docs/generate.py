@@ -26,6 +26,7 @@ from matplotlib import pyplot as plt
 
 from burn.campaigns.ablate import read_ablation
 from burn.campaigns.folder import read_campaign
+from burn.campaigns.variants import VARIANTS
 from burn.core.results import Result, read_results, result_lines
 from burn.core.seeds import OverSeeds
 from burn.experiments import engine_figure as engine
@@ -64,7 +65,7 @@ def take(folder: Path) -> None:
         found.append(_keep("compared.jsonl", read_campaign(folder)))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
-        found.append(_keep("ablated.jsonl", read_ablation(folder, runs)))
+        found += _keep_ablation(read_ablation(folder, runs))
     for name in ANALYSES:
         if (folder / f"{name}.csv").is_file():
             shutil.copy(folder / f"{name}.csv", DATA)
@@ -90,6 +91,15 @@ def _keep(name: str, results: Sequence[Result]) -> str:
     ]
     (DATA / name).write_text(result_lines(results), encoding="utf-8")
     return name
+
+
+def _keep_ablation(results: Sequence[Result]) -> list[str]:
+    """Write the variants of the recipe and those of the paper's method, if there are any."""
+    of_paper = [r for r in results if r.model.startswith("paper")]
+    of_recipe = [r for r in results if r.model in VARIANTS and r not in of_paper]
+    others = [r for r in results if r.model not in VARIANTS]  # teachers and random weights
+    kept = {"ablated.jsonl": of_paper, "ablated-default.jsonl": of_recipe}
+    return [_keep(name, [*found, *others]) for name, found in kept.items() if found]
 
 
 def _short(path: str) -> str:
@@ -118,6 +128,7 @@ def documents() -> dict[str, str]:
     text = environment.get_template("results.md.j2").render(
         compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
         ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
+        ablated_default=ablation_markdown(_results("ablated-default.jsonl")).rpartition("\n\n")[0],
         claims=_claims(),
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),

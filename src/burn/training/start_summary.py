@@ -44,7 +44,7 @@ def start_summary(
     across_processes: str,
     teacher: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return the lines of the summary: images, classes, teacher, device, batch and steps.
+    """Return the lines of the summary: images, classes, network, teacher, device, batch and steps.
 
     Args:
         source: The images.
@@ -61,6 +61,7 @@ def start_summary(
     lines = {
         "images": _images(source),
         "classes": _classes(source, recipe),
+        "network": _network(recipe),
         **({"teacher": _teacher(teacher)} if teacher else {}),
         "device": _device(machine, compute, workers),
         "batch": _batch(recipe, steps) + across_processes,
@@ -90,6 +91,14 @@ def _classes(source: Source, recipe: Recipe) -> str:
     if find_method(recipe.method).needs_labels:
         return f"{len(source.classes):,}, which method {recipe.method} learns from"
     return f"{len(source.classes):,}, only used to monitor kNN accuracy"
+
+
+def _network(recipe: Recipe) -> str:
+    width = f" of width {recipe.backbone.width:g}" if recipe.backbone.width != 1 else ""
+    size = f"{recipe.views.size} pixels"
+    if recipe.teacher_size not in (None, recipe.views.size):
+        size += f", {recipe.teacher_size} for the teacher"
+    return f"{recipe.backbone.name}{width}, method {recipe.method}, {size}"
 
 
 def _teacher(origin: Mapping[str, Any]) -> str:

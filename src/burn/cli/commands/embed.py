@@ -48,7 +48,8 @@ def run(arguments: list[str], console: Console) -> None:
         return
     scores = f" and {done.classes:,} scores" if done.classes else ""
     print(f"{done.images:,} images, each with {done.features:,} features{scores}")
-    print(f"{done.files:,} files, {done.new:,} of them computed now")
+    files = "file" if done.files == 1 else "files"
+    print(f"{done.files:,} {files}, {done.new:,} computed now")
     if done.unreadable:
         print(
             f"{done.unreadable:,} unreadable images left out, named in the files *.unreadable.jsonl"

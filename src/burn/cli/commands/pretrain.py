@@ -38,7 +38,7 @@ def run(arguments: list[str], console: Console) -> None:
         f"recipes:\n{recipe_list()}\n\n{TEACHER_SYNTAX}",
         "  burn pretrain --data photos/ --teacher lite0 --out runs/student\n"
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
-        "  burn pretrain --data photos/ --teacher runs/teacher --out runs/student\n"
+        "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher --out runs/s\n"
         "  burn pretrain --resume --out runs/student\n"
         "  burn pretrain --recipe paper_small --epochs 20 --burn.lam constant --print-config",
     )
@@ -46,7 +46,7 @@ def run(arguments: list[str], console: Console) -> None:
         "--recipe",
         type=str,
         default=DEFAULT,
-        help="name of a recipe; --recipe NAME --help shows its settings as defaults",
+        help=f"name of a recipe, whose settings --recipe NAME --help shows (default: {DEFAULT})",
     )
     parser.add_argument(
         "--data",
