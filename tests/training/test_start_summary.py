@@ -52,10 +52,11 @@ def test_a_run_says_what_it_found_and_what_it_will_do(teacher: Path, tmp_path: P
     device = next(line for line in lines if line.startswith("device "))
     assert "CPU (" in device
     assert device.endswith("1 thread, float32; 0 data-loader workers")
-    assert [line for line in lines[:6] if line != device] == [
+    assert [line for line in lines[:7] if line != device] == [
         f"images   14 from {data}; skipped: 2 HEIC (not read: convert them to JPEG or PNG), "
         "1 other file",
         "classes  2, only used to monitor kNN accuracy",
+        "network  reactnet_a of width 0.25, method burn, 32 pixels",
         f"teacher  {teacher} (resnet10t)",
         "batch    14 (the recipe's 64 is more than there are images), learning rate 0.002 (adam)",
         "steps    6 = 2 stages × 3 epochs × 1",

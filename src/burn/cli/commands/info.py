@@ -32,7 +32,8 @@ def run(arguments: list[str], console: Console) -> None:
         type=str | None,
         nargs="?",
         default=None,
-        help="reactnet_a or another binary network, a timm name, a checkpoint of burn's, or a packed file (.bnn)",
+        help="reactnet_a or another binary network, a timm name, a checkpoint of burn's, or a "
+        "packed file (.bnn)",
     )
     parser.add_argument(
         "--family",
