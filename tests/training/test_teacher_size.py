@@ -130,5 +130,9 @@ def test_sizes_that_cannot_be_are_named(teacher: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"cannot take views of 32 pixels: give --teacher-size 160"):
         tiny.train(recipe_of("burn", None), tmp_path / "run", f"test_maxvit:{vit}", max_steps=1)
     assert not (tmp_path / "run").exists()
+    patches = tmp_path / "patches.pth"
+    torch.save(timm.create_model("test_vit").state_dict(), patches)
+    with pytest.raises(UserError, match=r"100 pixels: .*patch size.*; give another --teacher-size"):
+        tiny.train(recipe_of("burn", 100), tmp_path / "run", f"test_vit:{patches}", max_steps=1)
     tiny.train(replace(recipe_of("burn", 160), batch_size=4), tmp_path / "run",
                f"test_maxvit:{vit}", max_steps=1)  # fmt: skip

@@ -159,6 +159,8 @@ def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
             width = teacher.backbone(torch.zeros(1, 3, size, size, dtype=torch.uint8)).shape[1]
     except (RuntimeError, AssertionError, IndexError, UserError) as error:
         hint = f"give --teacher-size {fixed}" if fixed else "give a larger --teacher-size"
+        if isinstance(error, UserError) and not fixed:  # timm says which sizes a network takes
+            hint = f"{error}; give another --teacher-size"
         raise UserError(f"teacher {spec} cannot take views of {size} pixels: {hint}") from error
     if width != teacher.backbone.num_features:
         raise UserError(f"teacher {spec} has no plain pooled features: use another")

@@ -209,7 +209,10 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
     stored = {**stored, "plan": _plain(_plan_of(stored, out))}
     old, now = (json.loads(json.dumps({p: of.get(p) for p in parts})) for of in (stored, described))
     if difference := difference_of_runs(old, now):
-        raise UserError(f"{out} cannot be resumed with other settings: {difference}")
+        raise UserError(
+            f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
+            "give another --out"
+        )
 
 
 def check_stage(
