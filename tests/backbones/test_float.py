@@ -283,6 +283,18 @@ def test_synchronized_batch_norm_with_an_activation_folds_too():
     assert torch.equal(converted(images), expected)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_050"])
+def test_weights_that_are_not_finite_are_not_hidden(name: str):
+    backbone = randomize(build(name)).eval()
+    with torch.no_grad():
+        next(backbone.parameters()).fill_(float("nan"))
+    folded = backbone.folded(torch.float32)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        found = backbone(images) if folded is None else folded(images)
+    assert found.isnan().any()
+
+
 # Transformers, gates, SiLU, mixed kernels, and blocks of other kinds.
 @pytest.mark.parametrize(
     "name",

@@ -143,6 +143,10 @@ class _Convolution:
         self._pads = isinstance(conv, Conv2dSame)  # TensorFlow's padding, by the size of the map
         self._settings = conv.padding, conv.stride, conv.dilation, conv.groups
         self._onednn = weight.device.type == "cpu" and _onednn(dtype)
+        # oneDNN's ReLU makes 0 of what is not a number, which would hide that a network diverged.
+        numbers = [self._weight] if self._bias is None else [self._weight, self._bias]
+        if self._onednn and not all(bool(part.isfinite().all()) for part in numbers):
+            raise _UnknownLayer
         self._packed = False
 
     def __call__(
