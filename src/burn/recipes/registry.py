@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -68,10 +69,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 
-# A part of the names of each family, and what help says about the family.
-_PHOTOS = "_device"
+# A pattern for the names of each family, and what help says about the family.
 _FAMILIES = {
-    _PHOTOS: "photographs at 96 and 128 pixels, networks for small devices",
+    f"^{DEFAULT}$|_device": "photographs at 96 and 128 pixels, networks for small devices",
     "_small": "32-pixel images, a CPU",
     "_imagenet100": "ImageNet100",
     "_imagenet": "ImageNet",
@@ -108,8 +108,8 @@ def recipe_list() -> str:
     """Return the names of all recipes for help texts, one paragraph for each family."""
     rest = list(RECIPES)
     paragraphs = []
-    for part, about in _FAMILIES.items():
-        names = [name for name in rest if part in name or (part, name) == (_PHOTOS, DEFAULT)]
+    for pattern, about in _FAMILIES.items():
+        names = [name for name in rest if re.search(pattern, name)]
         rest = [name for name in rest if name not in names]
         paragraphs.append((about, names))
     paragraphs.append(("others", rest))

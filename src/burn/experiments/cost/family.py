@@ -178,9 +178,7 @@ def interleaved(
     image = np.random.default_rng(0).integers(0, 256, (image_size, image_size, 3), dtype=np.uint8)
     for _ in range(rounds):
         for name, model in models.items():
-            model(
-                image
-            )  # brings the network into the cache, and in the first round lays out memory
+            model(image)  # fetches it into the cache; in the first round it also lays out memory
             calls: list[float] = []
             while len(calls) < _LEAST_CALLS or sum(calls) < _TURN:
                 began = time.perf_counter()

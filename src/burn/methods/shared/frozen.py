@@ -24,9 +24,9 @@ class FrozenTarget(nn.Module):
     """Backbone in eval mode without gradients, of which nothing changes, BN statistics included.
 
     Features that depend on their image alone are rounded to float16, with a cache and without, so
-    that both give the same. A ResNet that normalizes by running statistics runs as a copy with BN
-    folded into its convolutions, in bfloat16 under an autocast to bfloat16: the result is the same
-    up to rounding, and faster.
+    that both give the same. A network that normalizes by running statistics and can be folded
+    (`burn.backbones.folded`) runs as a copy with BN in its convolutions, in bfloat16 under an
+    autocast to bfloat16: the result is the same up to rounding, and faster.
 
     Args:
         backbone: The network. A `LateBackbone` is built when features are needed that are not in a
