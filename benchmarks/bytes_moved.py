@@ -30,6 +30,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.reactnet import Block, ReActNet
@@ -64,7 +65,7 @@ class BytesMoved(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         found = func(*args, **(kwargs or {}))
         if name not in _NO_KERNEL and not func.is_view:
-            reads = list(_tensors(args)) + list(_tensors(_without_out(kwargs or {})))
+            reads = _tensors((args, _without_out(kwargs or {})))
             self.add(name, [*reads[name in _ONLY_WRITE :], *_tensors(found)])
         return found
 
@@ -85,14 +86,8 @@ def _without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name != "out"}
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _bytes(tensor: Tensor) -> int:

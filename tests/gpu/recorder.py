@@ -15,6 +15,7 @@ import torch
 from pretend import Gpu, OnGpu
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class NotRecorded(AssertionError):
@@ -35,7 +36,7 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
-        given, made = list(_tensors((args, kwargs))), list(_tensors(found))
+        given, made = _tensors((args, kwargs)), _tensors(found)
         if func._schema.name.startswith("c10d"):
             raise NotRecorded(f"{func} in a recorded step")
         on_cpu = [t for t in given if not isinstance(t, OnGpu) and t.ndim]
@@ -60,14 +61,8 @@ def _place(tensor: OnGpu) -> int:
     return tensor.held.untyped_storage().data_ptr()
 
 
-def _tensors(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 class PretendedRecorder:
