@@ -11,7 +11,8 @@ from burn.cli.main import main
 
 SMALL = [
     "--recipe", "demo", "--data", "digits", "--max-steps", "2", "--workers", "0",
-    "--compute", "float32", "--batch-size", "16", "--backbone.width", "0.125", "--stages", "2",
+    "--compute", "float32", "--batch-size", "16", "--stages", "2", "--backbone.width", "0.125",
+    "--backbone.depths", "[1,1,1,1,1]",
 ]  # fmt: skip
 
 
@@ -111,6 +112,8 @@ def test_pretrain_evaluate_info_through_the_command(teacher: Path, tmp_path: Pat
     assert "stage 2 binary: 2 steps" in capsys.readouterr().out
     assert main(["pretrain", "--resume", "--out", str(out)]) == 0
     assert "stage 2 binary: 2 steps" in capsys.readouterr().out
+    error = fails(capsys, "pretrain", "--resume", "--out", str(out), "--method", "simclr")
+    assert "another method than burn: leave --method out" in error
     data = ["--train", "digits", "--test", "digits", "--out", str(tmp_path), "--json"]
     assert main(["evaluate", "knn", str(out), *data]) == 0
     knn = json.loads(capsys.readouterr().out)
@@ -246,7 +249,8 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pack {tmp} {tmp}/x.bnn", "holds no finished stage"),
         ("pack {tmp} {tmp}/x.bin", "must end in .bnn"),
         ("info resnet81", "unknown backbone 'resnet81'"),
-        ("info reactnet_a --image-size 0", "--image-size must be in 1"),
+        ("info reactnet_a --image-size 0", "--image-size 0 is not in 1 … 4,096"),
+        ("info reactnet_a --classes -1", "--classes -1 is not in 0 … 10,000,000"),
         ("info reactnet_a --width 99", "width 99.0 is not in (0, 16]"),
         ("info", "give NAME, or --family"),
         ("info --family reactnet_a", "leave out reactnet_a"),

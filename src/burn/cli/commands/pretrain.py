@@ -218,6 +218,9 @@ def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
 
     Returns:
         The plan. None without --resume, and if there is no run yet and the command can begin one.
+
+    Raises:
+        UserError: --out is missing or its run cannot be read, or another method is given.
     """
     if "--resume" not in arguments:
         return None
@@ -229,4 +232,11 @@ def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
         return None
     from burn.training.run_dir import read_plan
 
-    return read_plan(expand(out))
+    plan = read_plan(expand(out))
+    method = parser.peek(arguments, "method")
+    if method not in (None, plan.recipe.method):
+        raise UserError(
+            f"{out} cannot be resumed with another method than {plan.recipe.method}: leave "
+            "--method out, or give another --out"
+        )
+    return plan

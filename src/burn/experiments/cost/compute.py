@@ -21,6 +21,7 @@ from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.deploy.layout import predicted_bytes
+from burn.runtime.bounds import require_within
 
 if TYPE_CHECKING:
     from burn.backbones.base import Backbone
@@ -155,8 +156,8 @@ def count_named(
         The counts, and a description of what was counted, as JSON values.
 
     Raises:
-        UserError: The name is neither a network nor a checkpoint, or a width is given for a
-            checkpoint.
+        UserError: The name is neither a network nor a checkpoint, a width is given for a
+            checkpoint, or a number is out of range.
     """
     about: dict[str, Any] = {"name": name}
     own_size: int = 224
@@ -174,8 +175,8 @@ def count_named(
     if network is not None:
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
-    if not 1 <= size <= _LARGEST_SIDE or not 0 <= num_classes <= 10**7:
-        raise UserError("--image-size must be in 1 … 4096 and --classes in 0 … 10,000,000")
+    require_within(1, _LARGEST_SIDE, image_size=size)
+    require_within(0, 10**7, classes=num_classes)
     about |= {"image_size": size, "classes": num_classes}
     if network is None:
         return count_reactnet(config, size, num_classes), about
