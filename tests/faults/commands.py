@@ -19,8 +19,8 @@ BURN = (sys.executable, "-m", "burn")
 VICTIM = Path(__file__).parent / "victim.py"
 _SMALL = """
     --recipe=demo --stages=2 --data=digits --epochs=2 --batch-size=64 --compute=float32 --device=cpu
-    --backbone.width=0.25 --burn.num-classes=64 --burn.hidden=64 --burn.classifier=joint
-    --workers=1 --monitor-every=1
+    --backbone.width=0.25 --backbone.depths=[1,1,1,1,1] --burn.num-classes=64 --burn.hidden=64
+    --burn.classifier=joint --workers=1 --monitor-every=1
 """
 
 

@@ -57,8 +57,8 @@ def test_two_processes_with_unequal_numbers_of_bad_images(
     status, output = commands.run(
         ["pretrain", *recipe, f"--data={data}", f"--out={tmp_path / 'run'}", "--devices=2",
          "--batch-size=8", "--epochs=4", "--workers=0", "--device=cpu", "--compute=float32",
-         "--backbone.width=0.25", "--backbone.stage-strides=[2,2,2,1]", "--stages=1",
-         "--max-bad=30%"]
+         "--backbone.width=0.25", "--backbone.stage-strides=[2,2,2,1]",
+         "--backbone.depths=[1,1,1,1,1]", "--stages=1", "--max-bad=30%"]
     )  # fmt: skip
     assert status == 0, output
     assert "unreadable images, left out: 6: " in output

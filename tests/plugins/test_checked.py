@@ -17,7 +17,8 @@ def pretrain(folder: Path, name: str, options: Sequence[str] = (), **text: str) 
     plugin = write(folder, f"{name}.py", method_text(**text))
     out = folder / "run"
     words = ["--recipe", "demo", "--data", "digits", "--max-steps", "2", "--batch-size", "16"]
-    small = ["--workers", "0", "--backbone.width", "0.125", "--monitor-every", "1"]
+    words += ["--workers", "0", "--monitor-every", "1"]
+    small = ["--backbone.width", "0.125", "--backbone.depths", "[1,1,1,1,1]"]
     return main(
         [
             "pretrain",

@@ -26,6 +26,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 METHOD, BACKBONE, PROTOCOL = (
     str(EXAMPLES / f"own_{kind}.py") for kind in ("method", "backbone", "protocol")
 )
+SMALLEST = ["--backbone.width", "0.25", "--backbone.depths", "[1,1,1,1,1]"]
 DIGITS = ["--train", "digits", "--test", "digits"]
 
 
@@ -54,7 +55,7 @@ def test_they_keep_the_contracts():
 def test_own_method(
     teacher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], forget: Forget
 ):
-    own = ["--import", METHOD, "--method", "relations", "--relations.temperature", "0.3"]
+    own = [*SMALLEST, "--import", METHOD, "--method", "relations", "--relations.temperature", "0.3"]
     assert main([*small(teacher, tmp_path / "run"), *own]) == 0
     stored = json.loads((tmp_path / "run" / "run.json").read_text())
     assert stored["plan"]["recipe"]["relations"] == {"temperature": 0.3}
@@ -72,7 +73,7 @@ def test_own_method(
 
 def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
     """With the same weights as a run that nobody stopped."""
-    own = ["--import", METHOD, "--method", "relations"]
+    own = [*SMALLEST, "--import", METHOD, "--method", "relations"]
     assert main([*small(teacher, tmp_path / "whole", 14), *own]) == 0
     words = [*small(teacher, tmp_path / "cut", 14), *own, "--monitor-every", "1"]
     process = subprocess.Popen(

@@ -23,8 +23,8 @@ NAMES = ("bnext_t", "expert_bnn")
 
 
 def recipe_of(name: str) -> Recipe:
-    recipe = tiny.student_recipe()
-    return replace(recipe, batch_size=16, backbone=replace(recipe.backbone, name=name, width=0.125))
+    backbone = BackboneConfig(name=name, width=0.125, stage_strides=(2, 2, 2, 1))
+    return replace(tiny.student_recipe(), batch_size=16, backbone=backbone)
 
 
 @pytest.mark.parametrize("name", NAMES)
