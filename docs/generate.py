@@ -23,6 +23,7 @@ from typing import Any
 import jinja2
 import search_table
 from matplotlib import pyplot as plt
+from teacher_share import share_table
 
 from burn.campaigns.ablate import read_ablation
 from burn.campaigns.folder import read_campaign
@@ -132,6 +133,7 @@ def documents() -> dict[str, str]:
         claims=_claims(),
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
+        shares=share_table(*map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl"))),
         engine=_engine(),
         count=_verdicts(),
         search=search_table.table(_rows("search")),
