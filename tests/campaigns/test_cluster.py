@@ -28,11 +28,14 @@ from burn.campaigns.compare import Comparison, compare
 from burn.campaigns.settings import Execution
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import Result
+from burn.evaluation.configs import LinearConfig
 from burn.recipes.schema import Recipe
 from burn.runtime.cluster import Share, joined, share_of
 from burn.training.plan import Machine
 
-DIGITS = Comparison(data="digits", test="digits", budget=256)
+DIGITS = Comparison(
+    data="digits", test="digits", budget=256, linear=LinearConfig(augment="none", epochs=2)
+)
 
 
 @pytest.fixture(autouse=True)
