@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from burn.core.results import Result
+from burn.paper.ablations import GROUPS, Group
 from burn.paper.numbers import ablation_figure, figures
 from burn.paper.paired import Difference, Scores, holm
 
@@ -65,7 +66,8 @@ def claims(evidence: Evidence) -> list[Claim]:
     """Evaluate every claim for whose part of the paper there is evidence.
 
     If methods were compared, claims on them by protocols that were not run are included as not
-    measured.
+    measured; so are claims on variants that were not run, if other variants of the paper's method
+    were.
 
     Returns:
         The claims, in the paper's order.
@@ -353,38 +355,71 @@ _ABLATED: tuple[tuple[str, str, tuple[str, _Setting], tuple[tuple[str, _Setting]
 )  # fmt: skip
 
 
-def _ablations(scores: Scores) -> list[_Finding]:
-    found: list[_Finding] = []
+def _any_of_paper(scores: Scores) -> bool:
+    """Return whether any variant of the paper's method was run."""
+    return any(result.model.startswith("paper-") for result in scores.results)
+
+
+def _not_run(text: str, where: str, cited: str, variants: Sequence[str]) -> Claim:
+    """Return a claim of which some variants were not run, with the groups that have them."""
+    whole = next((group for group in GROUPS if set(variants) <= set(group.variants)), None)
+    groups = [whole] if whole else [_group_of(variant) for variant in variants]
+    names = ",".join(dict.fromkeys(group.name for group in groups))
+    why = f"Not measured: burn ablate --groups {names}"
+    return Claim(text, where, cited, why, "inconclusive")
+
+
+def _group_of(variant: str) -> Group:
+    """Return the first group that has a variant."""
+    return next(group for group in GROUPS if variant in group.variants)
+
+
+def _ablations(scores: Scores) -> list[_Finding | Claim]:
+    if not _any_of_paper(scores):
+        return []
+    found: list[_Finding | Claim] = []
     for text, where, ahead, behind in _ABLATED:
-        if not scores.has(ahead[0], *(variant for variant, _ in behind)):
-            continue
-        differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
         settings = [setting for _, setting in (ahead, *behind) if setting is not None]
         values = [figure.value for s in settings if (figure := ablation_figure(*s)) is not None]
         cited = " against ".join(f"{value:.1f}" for value in values) or "no number"
+        variants = [variant for variant, _ in (ahead, *behind)]
+        missing = [variant for variant in variants if not scores.has(variant)]
+        if missing:
+            found.append(_not_run(text, where, cited, missing))
+            continue
+        differences = [scores.difference(ahead[0], variant) for variant, _ in behind]
         points = "; ".join(_by(difference) for difference in differences)
         here = f"{scores.told(ahead[0], *(v for v, _ in behind))}: {points}"
         found.append(_Finding(text, where, cited, here, differences))
     return found
 
 
-def _joint(scores: Scores) -> list[_Finding]:
+def _joint(scores: Scores) -> list[_Finding | Claim]:
     """Evaluate the paper's first component: a random classifier, trained jointly."""
-    found: list[_Finding] = []
+    if not _any_of_paper(scores):
+        return []
+    found: list[_Finding | Claim] = []
     first = ablation_figure("ablation", "components 1")
     assert first is not None
     for name, variant in (("jointly trained", "paper-joint-kl"), ("frozen", "paper-kl")):
-        if not scores.has(variant, "random weights"):
+        text = f"① KL with a random, {name} classifier teaches by itself"
+        if not scores.has(variant):
+            found.append(_not_run(text, "Table 5", f"{first.value:.1f}", [variant]))
+            continue
+        if not scores.has("random weights"):
             continue
         difference = scores.difference(variant, "random weights")
         here = f"{scores.told(variant, 'random weights')}: {_by(difference)}"
         if name == "jointly trained":
             collapsed, runs = scores.collapsed(variant)
             here += f". The classifier collapsed in {collapsed} of {runs} runs"
-        text = f"① KL with a random, {name} classifier teaches by itself"
         found.append(_Finding(text, "Table 5", f"{first.value:.1f}", here, [difference]))
     joint, frozen, without = "paper-joint-kl+fs+schedule", "paper-kl+fs+schedule", "paper-fs"
-    if scores.has(joint, frozen):
+    text = "training the classifier jointly is better than a fixed one"
+    missing = [variant for variant in (joint, frozen) if not scores.has(variant)]
+    if missing:
+        found.append(_not_run(text, "Section 3.1", "no number", missing))
+    else:
         difference = scores.difference(joint, frozen)
         collapsed, runs = scores.collapsed(joint)
         here = (
@@ -393,7 +428,6 @@ def _joint(scores: Scores) -> list[_Finding]:
         )
         if scores.has(without):
             here += f". Feature similarity alone gives {scores.mean(without):.1f}"
-        text = "training the classifier jointly is better than a fixed one"
         found.append(_Finding(text, "Section 3.1", "no number", here, [difference]))
     return found
 
