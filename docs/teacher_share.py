@@ -35,8 +35,10 @@ def share_table(
         for protocol in ("knn", "linear"):
             top = _accuracy(taught, None, protocol)
             low, high = (_accuracy(results, model, protocol) for model in (RANDOM, student))
-            known = low is not None and high is not None and top is not None
-            cells.append(f"{100 * (high - low) / (top - low):.0f} %" if known else "–")
+            if low is None or high is None or top is None:
+                cells.append("–")
+            else:
+                cells.append(f"{100 * (high - low) / (top - low):.0f} %")
         name = student.partition(",")[0]
         lines.append(f"| {images} | `{name}` | `{teacher}` | {' | '.join(cells)} |")
     return "\n".join(lines)
