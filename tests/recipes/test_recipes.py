@@ -5,6 +5,7 @@ import pytest
 
 import tiny
 from burn.backbones.registry import build_backbone
+from burn.campaigns.compare import recipe_of
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Precision
@@ -15,11 +16,14 @@ from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list
 from burn.recipes.schema import Recipe
 
 
-# Those for ImageNet100 differ from those for ImageNet at most in a queue.
+# Those for ImageNet100 differ from those for ImageNet at most in a queue, those for photos from
+# those for small images in the network and sizes.
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=(pytest.mark.long,) if n.endswith("_imagenet100") else ())
+        pytest.param(
+            n, marks=(pytest.mark.long,) if n.endswith(("_imagenet100", "_photos")) else ()
+        )
         for n in RECIPES
     ],
 )
@@ -92,6 +96,19 @@ def test_the_papers_small_recipe_has_its_loss_and_the_defaults_budget():
 @pytest.mark.parametrize("family", ["small", "imagenet", "imagenet100"])
 def test_every_method_has_a_recipe_in_every_family(family: str):
     assert all(f"{method}_{family}" in RECIPES for method in METHODS)
+
+
+def test_methods_on_photos_have_burns_network_and_budget_and_the_rates_of_their_small_recipes():
+    burn = find_recipe("burn")
+    for method in set(METHODS) - {"burn"}:
+        name, recipe = recipe_of(method, "photos")
+        small = find_recipe(f"{method}_small")
+        assert name == f"{method}_photos"
+        assert (recipe.backbone, recipe.optim.lr) == (burn.backbone, small.optim.lr)
+        assert (recipe.epochs, recipe.batch_size, recipe.views.size) == (60, 64, 96)
+        assert recipe.teacher_size == (192 if METHODS[method].needs_teacher else None)
+    assert recipe_of("burn", "photos") == ("burn", burn)
+    assert find_recipe("paper_photos").epochs == 30  # in each of two stages
 
 
 @pytest.mark.parametrize("family", ["imagenet", "imagenet100"])

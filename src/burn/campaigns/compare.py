@@ -23,14 +23,14 @@ from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
 from burn.methods.registry import METHODS, PAPERS_METHODS
-from burn.recipes.registry import RECIPES, find_recipe
+from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.tables import comparison_markdown
 from burn.runtime.bounds import require_within
 from burn.runtime.ranks import require_alone
 from burn.training.plan import RunPlan
 
-Family = Literal["small", "imagenet", "imagenet100"]
+Family = Literal["small", "photos", "imagenet", "imagenet100"]
 COMPARED: tuple[str, ...] = (*PAPERS_METHODS, *VARIANTS_OF_BURN)
 
 
@@ -52,9 +52,9 @@ class Comparison:
         teacher: float teacher of burn and s2bnn, as for pretraining, with its projection head for
             s2bnn.
         labelled_teacher: teacher of supervised_kl, with its classifier.
-        teacher_size: side in pixels of the views that `teacher` sees; default: the student's.
+        teacher_size: side in pixels of the views that `teacher` sees; default: the recipe's.
         labelled_teacher_size: the same for the views that `labelled_teacher` sees.
-        family: recipes to use: for small images, imagenet or imagenet100.
+        family: recipes to use: for small images, photos, imagenet or imagenet100.
         stages: number of stages of each method; default: its recipe's.
         linear: linear evaluation, on features of plain views unless its augment says otherwise.
     """
@@ -131,7 +131,9 @@ class Comparison:
         name, recipe = recipe_of(model, self.family)
         if self.stages is not None:
             recipe = replace(recipe, stages=self.stages)
-        recipe = replace(recipe, teacher_size=self._size_of(model))
+        size = self._size_of(model)
+        if size is not None:
+            recipe = replace(recipe, teacher_size=size)
         recipe, steps = within_budget(recipe, self.budget, num_images)
         return RunPlan(name, recipe, self.data, self.teacher_of(model), seed, steps)
 
@@ -139,22 +141,26 @@ class Comparison:
 def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     """Return the name and the recipe of a model of a comparison.
 
-    The recipe is MODEL_FAMILY. A registered method without such a recipe takes that of one of
-    burn's methods with the same needs: burn's if it needs a teacher, supervised's if it needs
-    labels, or else simclr's.
+    The recipe is MODEL_FAMILY, and for burn on photos the default. A registered method without such
+    a recipe takes that of one of burn's methods with the same needs: burn's if it needs a teacher,
+    supervised's if it needs labels, or else simclr's.
 
     Args:
         model: Name of a method or of a variant of BURN.
-        family: small, imagenet or imagenet100.
+        family: small, photos, imagenet or imagenet100.
 
     Raises:
         UserError: There is no such recipe.
     """
-    name, entry = f"{model}_{family}", METHODS.get(model)
+    name, entry = _recipe_name(model, family), METHODS.get(model)
     if entry is None or entry.plugin is None or name in RECIPES:
         return name, find_recipe(name)
     like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"
-    return model, replace(find_recipe(f"{like}_{family}"), method=model)
+    return model, replace(find_recipe(_recipe_name(like, family)), method=model)
+
+
+def _recipe_name(model: str, family: str) -> str:
+    return DEFAULT if (model, family) == ("burn", "photos") else f"{model}_{family}"
 
 
 def compare(
