@@ -93,7 +93,7 @@ class Comparison:
                 if is_taught_classes(method):
                     option, recipe = "labelled-teacher", "teacher_supervised_small"
                 raise UserError(
-                    f"method {method} needs --{option}: give a run of {recipe}, for example, or "
+                    f"method {method} needs --{option}: give lite0, a run of {recipe} or "
                     f"ARCHITECTURE:FILE; or leave {method} out of --methods"
                 )
         require_within(
