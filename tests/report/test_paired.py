@@ -81,6 +81,32 @@ def test_a_run_that_stands_for_several_names_counts_once():
     assert (same.points, same.p) == (0, 1)
 
 
+@pytest.mark.parametrize(("networks", "critical"), [(5, 0.928), (10, 0.718), (15, 0.575)])
+def test_a_variance_is_an_outlier_beyond_cochrans_critical_value(networks: int, critical: float):
+    """The values are those of ISO 5725-2, table 4, for two seeds and 1 %."""
+    rest = [r for i in range(networks - 1) for r in runs_of(f"n{i}", 40, 40 + (-1) ** i)]
+    for share, uneven in ((critical - 0.01, False), (critical + 0.01, True)):
+        apart = math.sqrt((networks - 1) * share / (1 - share))  # others differ by 1
+        scores = Scores([*rest, *runs_of("diverging", 40, 40 + apart)], IMAGES)
+        variance, freedom = scores.retraining()
+        assert freedom == networks - (2 if uneven else 1)
+        assert (variance > 0.7) == (not uneven)
+
+
+def test_a_network_that_diverges_with_a_seed_makes_its_own_differences_uncertain_alone():
+    even = [r for i in range(6) for r in runs_of(f"n{i}", 40 + i, 41 + i + (-1) ** i)]
+    scores = Scores([*even, *runs_of("diverging", 10, 30)], IMAGES)
+    alone = Scores(even, IMAGES)
+    assert scores.retraining() == alone.retraining()
+    assert scores.difference("n5", "n0") == alone.difference("n5", "n0")
+    difference = scores.difference("n0", "diverging")
+    common, freedom = scores.retraining()
+    assert difference.seeds == pytest.approx(200 / 2 + common / 2)
+    welch = difference.seeds**2 / (100**2 / 1 + (common / 2) ** 2 / freedom)
+    assert difference.freedom == pytest.approx(welch)
+    assert difference.p > 0.05
+
+
 def test_the_error_is_that_of_seeds_and_of_images():
     scores = Scores([*runs_of("a", 50, 52), *runs_of("b", 40, 44)], IMAGES)
     difference = scores.difference("a", "b")

@@ -22,6 +22,7 @@ from burn.core.results import Result, answers_of
 from burn.core.seeds import OverSeeds
 
 _FAMILY_ERROR = 0.05  # probability that any verdict in a table is due to chance
+_OUTLIER = 0.01  # probability that Cochran's test takes one of several equal variances for larger
 _ONE_DECISION = 3.0  # standard errors that decide one of some twenty claims after Holm's correction
 
 
@@ -33,14 +34,14 @@ class Difference:
         points: The difference in points.
         images: Its variance due to the test images; infinite if unknown.
         seeds: Its variance due to training again; infinite if unknown.
-        freedom: Degrees of freedom of `seeds`.
+        freedom: Degrees of freedom of `seeds`, a fraction if it has several parts.
         runs: Number of seeds on each side, the smaller of the two.
     """
 
     points: float
     images: float
     seeds: float
-    freedom: int
+    freedom: float
     runs: int
 
     @property
@@ -141,6 +142,7 @@ class Scores:
         self.results = results
         self._by_model = _by_model(results)
         self._retraining: dict[str, tuple[float, int]] = {}
+        self._uneven: dict[tuple[str, frozenset[str]], tuple[float, int]] = {}  # by measure, runs
         self._tables = [_by_model(_each_run_once(part)) for part in (results, others)]
 
     def has(self, *models: str, by: str = "linear") -> bool:
@@ -158,6 +160,8 @@ class Scores:
     def retraining(self, protocol: str = "linear") -> tuple[float, int]:
         """Return the variance of a network's accuracy when it is trained again.
 
+        Networks that vary far more than the others do not count.
+
         Returns:
             The variance in points squared, and its degrees of freedom; infinite and 0 if no network
             has a second seed.
@@ -169,15 +173,18 @@ class Scores:
     def _of_retraining(self, protocol: str) -> tuple[float, int]:
         squares, freedom = 0.0, 0
         for table in self._tables:
-            alike: dict[tuple[int, ...], list[list[float]]] = {}
+            alike: dict[tuple[int, ...], dict[frozenset[str], list[float]]] = {}
             for (name, _), runs in table.items():
                 if name == protocol and len(runs) > 1:
                     values = [runs[seed].value for seed in sorted(runs)]
-                    alike.setdefault(tuple(sorted(runs)), []).append(values)
+                    alike.setdefault(tuple(sorted(runs)), {})[_files(runs)] = values
             for rows in alike.values():
-                block = np.array(rows)
+                for uneven in _outliers(rows):
+                    values = rows.pop(uneven)
+                    self._uneven[protocol, uneven] = statistics.variance(values), len(values) - 1
+                block = np.array(list(rows.values()))
                 residual = block - block.mean(axis=1, keepdims=True)
-                count = len(rows)
+                count = len(block)
                 if count > 1:  # an effect of a seed on all networks is no error of a difference
                     residual -= residual.mean(axis=0, keepdims=True)
                     count -= 1
@@ -198,23 +205,49 @@ class Scores:
         """
         runs = [self._by_model[protocol, model] for model in (ahead, behind)]
         common = sorted(runs[0].keys() & runs[1].keys())
-        if common and not any(_is_reference(r) for run in runs for r in run.values()):
+        if common and all(map(_is_trained, runs)):
             runs = [{seed: run[seed] for seed in common} for run in runs]
         means = [statistics.mean(r.value for r in run.values()) for run in runs]
         if _same_runs(*runs):
             return Difference(0.0, 0.0, 0.0, 1, len(runs[0]))
-        variance, freedom = self.retraining(protocol)
-        trained = [run for run in runs if not any(map(_is_reference, run.values()))]
-        if any(len(run) < 2 for run in trained):
-            variance = math.inf
-        seeds = sum(variance / len(run) for run in trained)
+        variance, freedom = self._of_training_again((ahead, behind), runs, protocol)
         return Difference(
             means[0] - means[1],
             self._of_images(*runs),
-            seeds,
+            variance,
             freedom,
-            min((len(run) for run in trained), default=1),
+            min((len(run) for run in runs if _is_trained(run)), default=1),
         )
+
+    def _of_training_again(
+        self, models: Sequence[str], runs: Sequence[Mapping[int, Result]], protocol: str
+    ) -> tuple[float, float]:
+        """Return the variance of a difference due to training again, and its degrees of freedom.
+
+        Args:
+            models: Names of the two networks.
+            runs: The results that are compared, of each.
+            protocol: The measure.
+        """
+        common, freedom = self.retraining(protocol)
+        parts: list[tuple[float, float]] = []  # variances and degrees of freedom
+        share = 0.0
+        for model, run in zip(models, runs, strict=True):
+            if not _is_trained(run):
+                continue
+            if len(run) < 2:
+                return math.inf, freedom
+            own = self._uneven.get((protocol, _files(self._by_model[protocol, model])))
+            if own is None:
+                share += 1 / len(run)
+            else:
+                parts.append((own[0] / len(run), own[1]))
+        if share:
+            parts.append((share * common, freedom))
+        total = sum(variance for variance, _ in parts)
+        if len(parts) < 2 or not 0 < total < math.inf:
+            return total, parts[0][1] if parts else freedom
+        return total, total**2 / sum(variance**2 / known for variance, known in parts)
 
     def _of_images(self, first: Mapping[int, Result], second: Mapping[int, Result]) -> float:
         """Return the variance due to the test images, paired if both results have the answers.
@@ -252,6 +285,38 @@ class Scores:
         return ", ".join(f"{m} {self.mean(m):.1f} ({self.mean(m, 'knn'):.1f})" for m in models)
 
 
+def _is_trained(run: Mapping[int, Result]) -> bool:
+    return not any(map(_is_reference, run.values()))
+
+
+def _files(run: Mapping[int, Result]) -> frozenset[str]:
+    return frozenset(result.checkpoint for result in run.values())
+
+
+def _outliers(rows: Mapping[frozenset[str], Sequence[float]]) -> list[frozenset[str]]:
+    """Return the networks whose accuracies vary more than those of the others.
+
+    Cochran's test compares the largest variance with the sum of all, again after each that it
+    finds. Two networks are too few to say which of them is unusual.
+
+    Args:
+        rows: Accuracies of each network, of equally many seeds.
+    """
+    from scipy.special import fdtri  # slow to import
+
+    variances = {files: statistics.variance(values) for files, values in rows.items()}
+    found: list[frozenset[str]] = []
+    while len(variances) > 2:
+        largest = max(variances, key=lambda files: variances[files])
+        others, freedom = len(variances) - 1, len(rows[largest]) - 1
+        quantile = fdtri(freedom, others * freedom, 1 - _OUTLIER / len(variances))
+        if variances[largest] <= sum(variances.values()) / (1 + others / quantile):
+            break
+        found.append(largest)
+        del variances[largest]
+    return found
+
+
 def _is_reference(result: Result) -> bool:
     """Return whether a network was not trained in the campaign: a teacher, or random weights."""
     return "pretraining" not in result.settings
@@ -260,7 +325,7 @@ def _is_reference(result: Result) -> bool:
 def _same_runs(first: Mapping[int, Result], second: Mapping[int, Result]) -> bool:
     """Return whether two names stand for the same runs, as the recipe's own choice may."""
     paths = [{r.checkpoint for r in run.values()} for run in (first, second)]
-    return paths[0] == paths[1] and not any(map(_is_reference, first.values()))
+    return paths[0] == paths[1] and _is_trained(first)
 
 
 def _mean_answers(run: Mapping[int, Result]) -> NDArray[np.float64] | None:
