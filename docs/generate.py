@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import family_picture
 import jinja2
 import search_table
 from matplotlib import pyplot as plt
@@ -63,7 +64,9 @@ def take(folder: Path) -> None:
     DATA.mkdir(exist_ok=True)
     found = []
     if (folder / "comparison.json").is_file():
-        found.append(_keep("compared.jsonl", read_campaign(folder)))
+        family = json.loads((folder / "comparison.json").read_text())["family"]
+        name = "compared-photos.jsonl" if family == "photos" else "compared.jsonl"
+        found.append(_keep(name, read_campaign(folder)))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
         found += _keep_ablation(read_ablation(folder, runs))
@@ -128,12 +131,16 @@ def documents() -> dict[str, str]:
     )
     text = environment.get_template("results.md.j2").render(
         compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
+        compared_photos=comparison_markdown(_results("compared-photos.jsonl")).rpartition("\n\n")[
+            0
+        ],
         ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
         ablated_default=ablation_markdown(_results("ablated-default.jsonl")).rpartition("\n\n")[0],
         claims=_claims(),
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
         shares=share_table(*map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl"))),
+        family=family_picture.table(_rows("family/members"), _on_clothes()),
         engine=_engine(),
         count=_verdicts(),
         search=search_table.table(_rows("search")),
@@ -158,6 +165,7 @@ def draw(folder: Path) -> None:
         _results("default.jsonl"),
         folder / "search.svg",
     )
+    family_picture.draw(_rows("family/members"), _on_clothes(), folder / "family.svg")
     demo = _results("demo.jsonl")
     demo_picture(demo, DATA / "demo/teacher", DATA / "demo/student", [folder / "demo.svg"])
     for name in ANALYSES:
@@ -184,6 +192,11 @@ def _teacher(file: Path) -> None:
 
 def _results(name: str) -> list[Result]:
     return read_results(DATA / name)
+
+
+def _on_clothes() -> list[Result]:
+    files = ("family/clothes.jsonl", "compared-photos.jsonl", "clothing.jsonl")
+    return [result for file in files for result in _results(file)]
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
