@@ -22,8 +22,8 @@ def table(rows: Sequence[Row], results: Sequence[Result]) -> str:
     """Return file, time and accuracy of each network as a table in Markdown.
 
     Args:
-        rows: Rows of family/members.csv: a network, what trained it, the images it saw, its time
-            and its file.
+        rows: Rows of family/members.csv: the name of a network's results, its name in the table,
+            the runtime, the images seen, milliseconds an image and the file's size.
         results: Top-1 on the photographs of clothes.
     """
     lines = [
@@ -54,7 +54,7 @@ def draw(rows: Sequence[Row], results: Sequence[Result], file: Path) -> None:
         budgets = sorted({row["images"] for row in rows if row["runtime"] == _ENGINE})
         for images, colour in zip(budgets, (_BLUE, _ORANGE), strict=True):
             points = [
-                (row["milliseconds"], _mean(_accuracies(results, row["model"], "linear")), row)
+                (row["milliseconds"], _linear(results, row), row)
                 for row in rows
                 if row["images"] == images and row["runtime"] == _ENGINE
             ]
@@ -71,11 +71,9 @@ def draw(rows: Sequence[Row], results: Sequence[Result], file: Path) -> None:
                 )
         for row in rows:
             if row["runtime"] != _ENGINE:
-                accuracy = _mean(_accuracies(results, row["model"], "linear"))
+                point = [row["milliseconds"]], [_linear(results, row)]
                 label = f"{row['network']}, {row['runtime']}".replace("`", "")
-                axes.scatter(
-                    [row["milliseconds"]], [accuracy], s=30, color=_GREY, marker="s", label=label
-                )
+                axes.scatter(*point, s=30, color=_GREY, marker="s", label=label)
         axes.set_xscale("log")
         ticks = (0.2, 0.5, 1, 2, 5, 10, 20)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -93,5 +91,5 @@ def _accuracies(results: Sequence[Result], model: str, protocol: str) -> list[fl
     return [r.value for r in results if (r.model, r.protocol, r.metric) == wanted]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _linear(results: Sequence[Result], row: Row) -> float:
+    return OverSeeds.of(_accuracies(results, row["model"], "linear")).mean

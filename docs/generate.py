@@ -130,12 +130,10 @@ def documents() -> dict[str, str]:
         lstrip_blocks=True,
     )
     text = environment.get_template("results.md.j2").render(
-        compared=comparison_markdown(_results("compared.jsonl")).rpartition("\n\n")[0],
-        compared_photos=comparison_markdown(_results("compared-photos.jsonl")).rpartition("\n\n")[
-            0
-        ],
-        ablated=ablation_markdown(_results("ablated.jsonl")).rpartition("\n\n")[0],
-        ablated_default=ablation_markdown(_results("ablated-default.jsonl")).rpartition("\n\n")[0],
+        compared=_table(comparison_markdown(_results("compared.jsonl"))),
+        compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
+        ablated=_table(ablation_markdown(_results("ablated.jsonl"))),
+        ablated_default=_table(ablation_markdown(_results("ablated-default.jsonl"))),
         claims=_claims(),
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
@@ -274,6 +272,11 @@ def _demo_table() -> str:
         numbers = {(r.protocol, r.metric): f"{r.value:.1f} %" for r in results if r.model == model}
         lines.append(f"| {model} | {' | '.join(numbers[column] for column in columns)} |")
     return "\n".join(lines)
+
+
+def _table(text: str) -> str:
+    """Return a table without the paragraph below it, which results.md replaces by its own."""
+    return text.rpartition("\n\n")[0]
 
 
 def _table_over_seeds(file: str) -> str:

@@ -23,6 +23,7 @@ from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
 from burn.methods.registry import METHODS, PAPERS_METHODS
+from burn.recipes.photos import on_photos
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.render.tables import comparison_markdown
@@ -141,9 +142,10 @@ class Comparison:
 def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     """Return the name and the recipe of a model of a comparison.
 
-    The recipe is MODEL_FAMILY, and for burn on photos the default. A registered method without such
-    a recipe takes that of one of burn's methods with the same needs: burn's if it needs a teacher,
-    supervised's if it needs labels, or else simclr's.
+    The recipe is MODEL_FAMILY. A registered method without such a recipe takes that of one of
+    burn's methods with the same needs: burn's if it needs a teacher, supervised's if it needs
+    labels, or else simclr's. On photos, burn has the default recipe, and every other method that of
+    the family small with the default's network and sizes.
 
     Args:
         model: Name of a method or of a variant of BURN.
@@ -152,15 +154,15 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     Raises:
         UserError: There is no such recipe.
     """
-    name, entry = _recipe_name(model, family), METHODS.get(model)
+    name, entry = f"{model}_{family}", METHODS.get(model)
+    if family == "photos" and name not in RECIPES:
+        if model == "burn":
+            return DEFAULT, find_recipe(DEFAULT)
+        return name, on_photos(recipe_of(model, "small")[1])
     if entry is None or entry.plugin is None or name in RECIPES:
         return name, find_recipe(name)
     like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"
-    return model, replace(find_recipe(_recipe_name(like, family)), method=model)
-
-
-def _recipe_name(model: str, family: str) -> str:
-    return DEFAULT if (model, family) == ("burn", "photos") else f"{model}_{family}"
+    return model, replace(find_recipe(f"{like}_{family}"), method=model)
 
 
 def compare(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from burn.backbones.config import BackboneConfig
+from burn.data.view_config import ViewConfig
+from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 from burn.recipes.small import burn_small
 
@@ -62,3 +64,31 @@ def burn_device_128() -> Recipe:
     """
     recipe = burn_device()
     return replace(recipe, views=replace(recipe.views, size=128))
+
+
+def on_photos(recipe: Recipe) -> Recipe:
+    """Return another method's recipe for 32-pixel images with the network and the sizes of burn.
+
+    Loss, optimizer and learning rate stay, so that none is tuned on photographs, burn's neither.
+    Views keep the recipe's crops and colours and are blurred as often as in BURN's release; SwAV's
+    small crops have half of a view's side, as at 32 pixels.
+
+    Args:
+        recipe: The `_small` recipe of a method.
+    """
+    like = burn()
+    size = like.views.size
+    return replace(
+        recipe,
+        epochs=like.epochs // recipe.stages,
+        batch_size=like.batch_size,
+        teacher_size=like.teacher_size if find_method(recipe.method).needs_teacher else None,
+        backbone=replace(
+            like.backbone,
+            activation_gradient=recipe.backbone.activation_gradient,
+            weight_init=recipe.backbone.weight_init,
+        ),
+        swav=replace(recipe.swav, small_size=size // 2),
+        views=replace(recipe.views, size=size, resize=None, blur=ViewConfig().blur),
+        optim=replace(recipe.optim, warmup_epochs=like.optim.warmup_epochs),
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from burn.core.errors import UserError
 from burn.core.plugins import Plugin, check_owner, registering
 from burn.core.settings import from_plain
-from burn.recipes import families, imagenet, photo_methods, photos, small, teachers
+from burn.recipes import families, imagenet, photos, small, teachers
 from burn.recipes.schema import Recipe
 
 DEFAULT = photos.burn.__name__
@@ -38,16 +38,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         teachers.teacher_supervised_small,
         photos.burn_device,
         photos.burn_device_128,
-        photo_methods.paper_photos,
-        photo_methods.feature_only_photos,
-        photo_methods.supervised_photos,
-        photo_methods.supervised_kl_photos,
-        photo_methods.byol_photos,
-        photo_methods.swav_photos,
-        photo_methods.mocov2_photos,
-        photo_methods.s2bnn_photos,
-        photo_methods.simclr_photos,
-        photo_methods.infomin_photos,
         imagenet.burn_imagenet,
         imagenet.paper_imagenet,
         imagenet.released,
@@ -81,7 +71,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 # A pattern for the names of each family, and what help says about the family.
 _FAMILIES = {
-    f"^{DEFAULT}$|_device|_photos": "photographs at 96 and 128 pixels, networks for small devices",
+    f"^{DEFAULT}$|_device": "photographs at 96 and 128 pixels, networks for small devices",
     "_small": "32-pixel images, a CPU",
     "_imagenet100": "ImageNet100",
     "_imagenet": "ImageNet",
@@ -91,8 +81,8 @@ _FAMILIES = {
 def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
     """Register a function without arguments that returns a recipe, under the function's name.
 
-    `burn compare` uses the recipes METHOD_small, METHOD_photos, METHOD_imagenet and
-    METHOD_imagenet100 for method METHOD.
+    `burn compare` uses the recipes METHOD_small, METHOD_imagenet and METHOD_imagenet100 for method
+    METHOD.
 
     Args:
         function: The function that is decorated.
