@@ -61,14 +61,16 @@ def draw(rows: Sequence[Row], results: Sequence[Result], file: Path) -> None:
             label = f"binary, burn-engine, {images:,} images seen"
             axes.plot(*zip(*[p[:2] for p in points], strict=True), color=colour, marker="o", lw=1.2,
                       label=label)  # fmt: skip
-            for milliseconds, accuracy, row in points:
+            for index, (milliseconds, accuracy, row) in enumerate(points):
                 axes.annotate(
                     row["network"].replace("`", ""),
                     (milliseconds, accuracy),
-                    xytext=(4, 6),
+                    xytext=(0, -14 if index % 2 else 7),  # neighbours' names do not meet
                     textcoords="offset points",
+                    ha="center",
                     fontsize=8,
                 )
+        axes.margins(y=0.15)
         for row in rows:
             if row["runtime"] != _ENGINE:
                 point = [row["milliseconds"]], [_linear(results, row)]
