@@ -120,7 +120,8 @@ def test_monitors_change_no_bit_and_count_what_happened(teacher: Path, tmp_path:
     events.Reload()
     tags = set(events.Tags()["scalars"])
     assert {"gradient/student_backbone", "dead_channels/blocks.0.spatial", "memory"} <= tags
-    assert {"weight_flips", "weight_flips/blocks.12.pointwise", "feature_rank"} <= tags
+    assert {f"weight_flips/{name}" for name in weights} <= tags
+    assert {"weight_flips", "feature_rank"} <= tags
 
 
 def test_a_short_run_is_looked_at_often_enough_for_curves(tmp_path: Path):
