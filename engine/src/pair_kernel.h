@@ -58,6 +58,7 @@ inline size_t pair_operand_row(int width, int kernel, int words) {
 //   Vector: a vector of `group` bytes
 //   pair_word: writes the operands of 32 channels of two pixels, 16 bytes
 //   zero, load, store, add_bytes
+//   add_in_place: add_bytes into the first operand's register, since a copy is one more instruction
 //   keep: keeps the compiler from moving a value's computation
 //   table: 16 bytes, repeated through the vector; lookup: a table's entry for each byte
 //   right<n>, left<n>: shifts of words of 16 bits; low_bytes: the low byte of each word
@@ -157,7 +158,7 @@ struct PairKernel : Isa {
 #pragma GCC unroll 4
                 for (int g = 0; g < G; ++g) {
                     Vector w = Isa::load(weights + static_cast<size_t>(g) * next_group + k * group);
-                    Isa::keep(w);
+                    if (Q > 1) Isa::keep(w);  // else the lookup itself reads it from memory
 #pragma GCC unroll 8
                     for (int q = 0; q < Q; ++q) {
                         const Vector entry = Isa::lookup(table[q], w);
@@ -169,10 +170,8 @@ struct PairKernel : Isa {
             }
 #pragma GCC unroll 16
             for (int i = 0; i < Q * G; ++i) {
-                total[i] = Isa::add_bytes(total[i], three[i]);
-                Isa::keep(total[i]);
-                high[i] = Isa::add_bytes(high[i], Isa::template right<4>(three[i]));
-                Isa::keep(high[i]);
+                Isa::add_in_place(total[i], three[i]);
+                Isa::add_in_place(high[i], Isa::template right<4>(three[i]));
             }
             operands += 2 * kThree;
             weights += kThree * group;
@@ -196,16 +195,24 @@ struct PairKernel : Isa {
         }
     }
 
+    // Sixteen registers hold the sums of two pairs and up to two groups, or of one pair and four
+    // groups, which takes fewer instructions: no weight is needed twice.
     template <int G, bool add, class TileCounts>
     static void count_tiles(const Tile *tiles, int num_tiles, ptrdiff_t offset, ptrdiff_t step,
                             const uint8_t *weights, size_t next_group, int threes,
                             TileCounts *counts) {
         static_assert(Isa::tile == 4);
         for (int i = 0; i < num_tiles; ++i) {
-            const auto count =
-                tiles[i].pixels > 2 ? count_threes<2, G, add> : count_threes<1, G, add>;
-            count(tiles[i].operands + offset, 2 * step, weights, next_group, threes,
-                  counts[i].counts);
+            const uint8_t *operands = tiles[i].operands + offset;
+            auto *to = counts[i].counts;
+            if (G <= 2 && tiles[i].pixels > 2) {
+                count_threes<2, G, add>(operands, 2 * step, weights, next_group, threes, to);
+                continue;
+            }
+            for (int pixel = 0; pixel < tiles[i].pixels; pixel += 2) {
+                count_threes<1, G, add>(operands + pixel * step, 2 * step, weights, next_group,
+                                        threes, to + pixel / 2 * G);
+            }
         }
     }
 

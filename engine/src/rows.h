@@ -30,7 +30,7 @@ struct ChannelConstants {
 
 // A kernel counts in which signs differ. It has:
 //   group: number of output channels whose weights are stored together
-//   groups: number of groups that it computes at once, as long as so many are left
+//   groups: number of groups that it computes at once, as long as so many are left; then half
 //   tile: number of pixels that it computes at once; stem_tile: the same in the first convolution
 //   batch: number of tiles whose counts it makes before anything is computed from them
 //   group_bytes(kernel, words): size in bytes of the weights of one group
@@ -202,22 +202,26 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     }
 }
 
-template <class Kernel, bool has_shortcut, bool has_signs>
-void all_channels(const BinaryRows &r) {
-    constexpr int G = Kernel::groups;
+// Computes all pixels of the output channels from `channel`, G groups at a time as long as so many
+// are left, then fewer. weights: those of these channels.
+template <class Kernel, int G, bool has_shortcut, bool has_signs>
+void channels_from(const BinaryRows &r, int channel, const uint8_t *weights) {
     const BinaryLayer &layer = *r.layer;
-    const uint8_t *weights = static_cast<const uint8_t *>(layer.weights);
     const size_t group_bytes = Kernel::group_bytes(layer.kernel, layer.in_words);
-    int channel = 0;
-    for (; channel + G * Kernel::group <= layer.out_channels; channel += G * Kernel::group) {
+    while (channel + G * Kernel::group <= layer.out_channels) {
         all_pixels<Kernel, G, has_shortcut, has_signs>(r, channel, weights);
+        channel += G * Kernel::group;
         weights += G * group_bytes;
     }
     if constexpr (G > 1) {
-        for (; channel < layer.out_channels; channel += Kernel::group, weights += group_bytes) {
-            all_pixels<Kernel, 1, has_shortcut, has_signs>(r, channel, weights);
-        }
+        channels_from<Kernel, G / 2, has_shortcut, has_signs>(r, channel, weights);
     }
+}
+
+template <class Kernel, bool has_shortcut, bool has_signs>
+void all_channels(const BinaryRows &r) {
+    channels_from<Kernel, Kernel::groups, has_shortcut, has_signs>(
+        r, 0, static_cast<const uint8_t *>(r.layer->weights));
 }
 
 template <class Kernel>

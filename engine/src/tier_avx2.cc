@@ -11,7 +11,7 @@ namespace {
 struct Avx2 {
     using Vector = __m256i;
     static constexpr int group = 32;
-    static constexpr int groups = 2;
+    static constexpr int groups = 4;
     static constexpr int tile = 4;
     static constexpr int batch = 16;
     static constexpr int stem_tile = 4;
@@ -37,6 +37,9 @@ struct Avx2 {
     }
     static Vector lookup(Vector table, Vector index) { return _mm256_shuffle_epi8(table, index); }
     static Vector add_bytes(Vector a, Vector b) { return _mm256_add_epi8(a, b); }
+    static BURN_INLINE void add_in_place(Vector &sum, Vector v) {
+        asm("vpaddb %1, %0, %0" : "+x"(sum) : "x"(v));
+    }
     template <int n>
     static Vector right(Vector v) {
         return _mm256_srli_epi16(v, n);

@@ -34,6 +34,7 @@ struct Wasm {
     static Vector table(const uint8_t *from) { return wasm_v128_load(from); }
     static Vector lookup(Vector table, Vector index) { return wasm_i8x16_swizzle(table, index); }
     static Vector add_bytes(Vector a, Vector b) { return wasm_i8x16_add(a, b); }
+    static void add_in_place(Vector &sum, Vector v) { sum = wasm_i8x16_add(sum, v); }
     template <int n>
     static Vector right(Vector v) {
         return wasm_u16x8_shr(v, n);

@@ -177,4 +177,4 @@ def test_kernels_in_webassembly(built):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "wasm-simd128: 1564477 values" in done.stdout
+    assert "wasm-simd128: 1577277 values" in done.stdout
