@@ -135,6 +135,7 @@ def documents() -> dict[str, str]:
         ablated=_table(ablation_markdown(_results("ablated.jsonl"))),
         ablated_default=_table(ablation_markdown(_results("ablated-default.jsonl"))),
         claims=_claims(),
+        twice=_accuracies("ablated-102400.jsonl"),
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
         shares=share_table(*map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl"))),
@@ -277,6 +278,15 @@ def _demo_table() -> str:
 def _table(text: str) -> str:
     """Return a table without the paragraph below it, which results.md replaces by its own."""
     return text.rpartition("\n\n")[0]
+
+
+def _accuracies(file: str) -> dict[str, OverSeeds]:
+    """Return top-1 by protocol of the one network in a file of results, over its seeds."""
+    results = [r for r in _results(file) if r.metric == "top1"]
+    return {
+        protocol: OverSeeds.of([r.value for r in results if r.protocol == protocol])
+        for protocol in ("knn", "linear")
+    }
 
 
 def _table_over_seeds(file: str) -> str:

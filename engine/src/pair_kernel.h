@@ -205,9 +205,11 @@ struct PairKernel : Isa {
         for (int i = 0; i < num_tiles; ++i) {
             const uint8_t *operands = tiles[i].operands + offset;
             auto *to = counts[i].counts;
-            if (G <= 2 && tiles[i].pixels > 2) {
-                count_threes<2, G, add>(operands, 2 * step, weights, next_group, threes, to);
-                continue;
+            if constexpr (G <= 2) {
+                if (tiles[i].pixels > 2) {
+                    count_threes<2, G, add>(operands, 2 * step, weights, next_group, threes, to);
+                    continue;
+                }
             }
             for (int pixel = 0; pixel < tiles[i].pixels; pixel += 2) {
                 count_threes<1, G, add>(operands + pixel * step, 2 * step, weights, next_group,

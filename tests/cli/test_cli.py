@@ -215,6 +215,8 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("compare --methods byol --data digits --test digits --budget 64 --out {tmp}/x "
          "--processes 0",
          "--processes 0"),
+        ("compare --family imagenet --methods feature_only --data digits --test digits --budget 64 "
+         "--out {tmp}/x", "feature_only has no recipe in the family imagenet; leave it out of"),
         ("compare --data digits --test digits --out {tmp}/x", "budget"),
         ("compare --data digits --test digits --budget lots --out {tmp}/x", "--budget: expected"),
         ("ablate --data digits --test digits --budget 64 --teacher {tmp}", "give --out"),

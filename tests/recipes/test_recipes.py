@@ -5,8 +5,9 @@ import pytest
 
 import tiny
 from burn.backbones.registry import build_backbone
-from burn.campaigns.compare import recipe_of
+from burn.campaigns.compare import compared_in, recipe_of
 from burn.core.errors import UserError
+from burn.core.plugins import Plugin
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.experiments.cost.walk import count
@@ -118,9 +119,33 @@ def test_methods_on_photos_have_burns_network_and_sizes_and_the_rates_of_their_s
         assert (recipe.epochs, recipe.batch_size, recipe.views.size) == (60, 64, 96)
         assert recipe.teacher_size == (192 if METHODS[method].needs_teacher else None)
     assert recipe_of("burn", "photos") == ("burn", burn)
+    mocov2 = recipe_of("mocov2", "photos")[1].mocov2
+    assert (mocov2.queue, mocov2.momentum) == (2048, 0.998)  # half of a batch's keys in a step
     paper = recipe_of("paper", "photos")[1]
     assert (paper.epochs, paper.stages) == (30, 2)
     assert paper.backbone == replace(burn.backbone, activation_gradient="poly")
+
+
+def test_a_registered_method_without_a_recipe_takes_one_with_its_needs(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """On photos, one that is taught has burn's views as well, so that methods alone differ."""
+    for name in ("s2bnn", "simclr"):
+        mine = replace(METHODS[name], name=f"own_{name}", plugin=Plugin("mine.py"))
+        monkeypatch.setitem(METHODS, f"own_{name}", mine)
+    taught, alone = (recipe_of(f"own_{name}", "photos") for name in ("s2bnn", "simclr"))
+    assert taught == ("own_s2bnn", replace(find_recipe("burn"), method="own_s2bnn"))
+    like = recipe_of("simclr", "photos")[1]
+    assert alone == ("own_simclr", replace(like, method="own_simclr"))
+
+
+@pytest.mark.parametrize("family", ["small", "photos", "imagenet", "imagenet100"])
+def test_all_that_a_family_compares_have_a_recipe(family: str):
+    names = compared_in(family)
+    assert set(METHODS) <= set(names)
+    assert ("feature_only" in names) == (family in ("small", "photos"))
+    for name in names:
+        recipe_of(name, family)
 
 
 @pytest.mark.parametrize("family", ["imagenet", "imagenet100"])

@@ -211,9 +211,19 @@ def test_holm(probabilities: list[float], expected: list[bool]):
 
 
 def test_how_many_seeds_would_decide():
+    """At n seeds of every network the difference is decided among twenty claims, at n - 1 not."""
     difference = Difference(2.0, images=0.1, seeds=1.0, freedom=10, runs=2)
-    # 2 runs of variance 1 together: n seeds leave 2 / n, and 2 points are three standard errors
-    # where 0.1 + 2 / n = (2 / 3)².
     needed = difference.seeds_needed()
-    assert needed == math.ceil(2 / ((2 / 3) ** 2 - 0.1)) == 6
+    assert needed is not None
+    # 2 runs of variance 1 together, so n seeds leave 2 / n, with 10 (n - 1) degrees of freedom.
+    few, enough = (
+        replace(difference, seeds=2 / n, freedom=10 * (n - 1), runs=n).p
+        for n in (needed - 1, needed)
+    )
+    assert enough <= 0.05 / 20 < few
+    assert needed == 7
     assert replace(difference, images=0.5).seeds_needed() is None
+    # A network with a variance of its own has few degrees of freedom, and needs more seeds.
+    own = replace(difference, freedom=1).seeds_needed()
+    assert own is not None
+    assert own > needed

@@ -113,21 +113,22 @@ def check_backbone(config: BackboneConfig) -> None:
         UserError: A setting is out of range, or the architecture does not have it.
     """
     if not 0 < config.width <= 16:
-        raise UserError(f"width {config.width} is not in (0, 16]")
+        raise UserError(f"backbone.width {config.width} is not in (0, 16]")
     if config.stem_stride not in (None, 1, 2):
-        raise UserError(f"stem_stride {config.stem_stride} is not 1 or 2")
+        raise UserError(f"backbone.stem_stride {config.stem_stride} is not 1 or 2")
     for name in ("stage_strides", "resnet_strides"):
         strides = getattr(config, name) or ()
         if any(stride not in (1, 2) for stride in strides):
-            raise UserError(f"{name} {list(strides)}: each must be 1 or 2")
+            raise UserError(f"backbone.{name} {list(strides)}: each must be 1 or 2")
     if not 0 < config.temperature <= 1:
-        raise UserError(f"temperature {config.temperature} is not in (0, 1]")
+        raise UserError(f"backbone.temperature {config.temperature} is not in (0, 1]")
     if not 1 <= config.experts <= 64:
-        raise UserError(f"experts {config.experts} is not in 1 … 64")
+        raise UserError(f"backbone.experts {config.experts} is not in 1 … 64")
     if min(config.std) <= 0:
-        raise UserError(f"std {list(config.std)}: each must be above 0")
+        raise UserError(f"backbone.std {list(config.std)}: each must be above 0")
     if any(not 1 <= depth <= MOST_BLOCKS for depth in config.depths or ()):
-        raise UserError(f"depths {list(config.depths or ())}: each must be in 1 … {MOST_BLOCKS}")
+        depths = list(config.depths or ())
+        raise UserError(f"backbone.depths {depths}: each must be in 1 … {MOST_BLOCKS}")
     if config.name in REACTNETS and config.resnet_strides:
         raise UserError(f"resnet_strides belong to float ResNets; {config.name} has stage_strides")
     entry = BACKBONES.get(config.name)

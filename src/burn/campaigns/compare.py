@@ -41,6 +41,15 @@ def compared() -> tuple[str, ...]:
     return (*COMPARED, *own)
 
 
+def compared_in(family: str) -> tuple[str, ...]:
+    """Return those of `compared` that can be compared in a family: ImageNet's lack a variant."""
+    return tuple(
+        name
+        for name in compared()
+        if name in METHODS or family == "photos" or f"{name}_{family}" in RECIPES
+    )
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Settings that all compared methods share; `recipe_of` gives each method's own.
@@ -85,6 +94,10 @@ class Comparison:
             if method not in compared():
                 raise UserError(
                     f"--methods: unknown {method!r}; give some of {', '.join(compared())}"
+                )
+            if method not in compared_in(self.family):
+                raise UserError(
+                    f"{method} has no recipe in the family {self.family}; leave it out of --methods"
                 )
         if not methods or len(set(methods)) < len(methods):
             raise UserError("--methods: give at least one, and each once")
@@ -144,8 +157,9 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
 
     The recipe is MODEL_FAMILY. A registered method without such a recipe takes that of one of
     burn's methods with the same needs: burn's if it needs a teacher, supervised's if it needs
-    labels, or else simclr's. On photos, burn has the default recipe, and every other method that of
-    the family small with the default's network and sizes.
+    labels, or else simclr's. On photos, burn has the default recipe, which a registered method that
+    needs a teacher takes, and every other method has the recipe of the family small with the
+    default's network and sizes.
 
     Args:
         model: Name of a method or of a variant of BURN.
@@ -158,7 +172,11 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     if family == "photos" and name not in RECIPES:
         if model == "burn":
             return DEFAULT, find_recipe(DEFAULT)
-        return name, on_photos(recipe_of(model, "small")[1])
+        small = f"{model}_small" in RECIPES
+        if entry and entry.plugin and entry.needs_teacher and not small:
+            return model, replace(find_recipe(DEFAULT), method=model)
+        like, recipe = recipe_of(model, "small")
+        return name if small else like, on_photos(recipe)
     if entry is None or entry.plugin is None or name in RECIPES:
         return name, find_recipe(name)
     like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"

@@ -295,8 +295,9 @@ def _time(scores: Scores, ours: str) -> list[_Finding | Claim]:
         points = "; ".join(_by(difference) for difference in differences)
         ratios = ", ".join(f"× {known[ours] / known[other]:.2f} of {other}'s" for other in behind)
         here = f"{points} at {ratios} time, without what the teacher took"
-        if any(known[ours] > 1.2 * known[other] for other in behind):
-            here += ". The claim is about equal times: train the others for longer"
+        shorter = [other for other in behind if known[ours] > 1.2 * known[other]]
+        if shorter:
+            here += f". The claim is about equal times: train {' and '.join(shorter)} for longer"
             found.append(Claim(text, "Figure 4", "a figure", here, "inconclusive"))
         else:
             found.append(_Finding(text, "Figure 4", "a figure", here, differences))

@@ -4,16 +4,18 @@ A difference of two means over seeds has an error from two sources. First, the t
 sample: if the results say which of them were answered correctly, the two networks are paired over
 them. Second, a network trained again is another one, with another seed or only with sums rounded
 differently. How much its accuracy changes then is estimated from all networks of a campaign that
-have several seeds, after removing what a seed does to all of them alike. The two variances are
-added, which counts the noise of single answers twice and is therefore cautious.
+have several seeds, after removing what a seed does to all of them alike; a network that varies far
+more than the others has a variance of its own. The two variances are added, which counts the noise
+of single answers twice and is therefore cautious.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,8 @@ from burn.core.seeds import OverSeeds
 
 _FAMILY_ERROR = 0.05  # probability that any verdict in a table is due to chance
 _OUTLIER = 0.01  # probability that Cochran's test takes one of several equal variances for larger
-_ONE_DECISION = 3.0  # standard errors that decide one of some twenty claims after Holm's correction
+_CLAIMS = 20  # about so many are decided together, which divides the level of each (Holm)
+_MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -82,15 +85,24 @@ class Difference:
         return self.freedom * ((self.images + self.seeds) / self.seeds) ** 2
 
     def seeds_needed(self) -> int | None:
-        """Return the number of seeds on each side that would decide a difference of this size.
+        """Return the number of seeds of every network that would decide a difference of this size.
 
         Returns:
-            The number; None if no number of seeds would.
+            The number; None if no number up to a thousand would.
         """
-        spare = (self.points / _ONE_DECISION) ** 2 - self.images
-        if not math.isfinite(self.seeds) or spare <= 0:
+        level = _FAMILY_ERROR / _CLAIMS
+
+        def decided(runs: int) -> bool:
+            more = replace(
+                self,
+                seeds=self.seeds * self.runs / runs,
+                freedom=self.freedom * (runs - 1) / max(1, self.runs - 1),
+            )
+            return more.p <= level
+
+        if self.points == 0 or not decided(_MOST_SEEDS):
             return None
-        return max(2, math.ceil(self.seeds * self.runs / spare))
+        return 2 + bisect_left(range(2, _MOST_SEEDS + 1), True, key=decided)
 
 
 def holm(probabilities: Sequence[float], level: float = _FAMILY_ERROR) -> list[bool]:

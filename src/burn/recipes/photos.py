@@ -71,13 +71,19 @@ def on_photos(recipe: Recipe) -> Recipe:
 
     Loss, optimizer and learning rate stay, so that none is tuned on photographs, burn's neither.
     Views keep the recipe's crops and colours and are blurred as often as in BURN's release; SwAV's
-    small crops have half of a view's side, as at 32 pixels.
+    small crops have half of a view's side, as at 32 pixels. Batches have half the images, so queues
+    do too, and momentum encoders change half as much in a step.
 
     Args:
         recipe: The `_small` recipe of a method.
     """
     like = burn()
-    size = like.views.size
+    size, share = like.views.size, min(1.0, like.batch_size / recipe.batch_size)
+
+    def slower(momentum: float) -> float:
+        return 1 - share * (1 - momentum)
+
+    mocov2, infomin, byol = recipe.mocov2, recipe.infomin, recipe.byol
     return replace(
         recipe,
         epochs=like.epochs // recipe.stages,
@@ -88,7 +94,12 @@ def on_photos(recipe: Recipe) -> Recipe:
             activation_gradient=recipe.backbone.activation_gradient,
             weight_init=recipe.backbone.weight_init,
         ),
-        swav=replace(recipe.swav, small_size=size // 2),
+        swav=replace(recipe.swav, small_size=size // 2, queue=int(share * recipe.swav.queue)),
+        mocov2=replace(mocov2, queue=int(share * mocov2.queue), momentum=slower(mocov2.momentum)),
+        infomin=replace(
+            infomin, negatives=int(share * infomin.negatives), momentum=slower(infomin.momentum)
+        ),
+        byol=replace(byol, momentum=slower(byol.momentum)),
         views=replace(recipe.views, size=size, resize=None, blur=ViewConfig().blur),
         optim=replace(recipe.optim, warmup_epochs=like.optim.warmup_epochs),
     )

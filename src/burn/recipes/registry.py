@@ -81,8 +81,8 @@ _FAMILIES = {
 def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
     """Register a function without arguments that returns a recipe, under the function's name.
 
-    `burn compare` uses the recipes METHOD_small, METHOD_imagenet and METHOD_imagenet100 for method
-    METHOD.
+    `burn compare` uses the recipes METHOD_small, METHOD_photos, METHOD_imagenet and
+    METHOD_imagenet100 for method METHOD; without METHOD_photos it adapts METHOD_small.
 
     Args:
         function: The function that is decorated.

@@ -10,7 +10,7 @@ from burn.cli.shared import print_results, read_campaign
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn compare` with the arguments after its name."""
-    from burn.campaigns.compare import Comparison, compare, compared
+    from burn.campaigns.compare import Comparison, compare, compared, compared_in
     from burn.report.render.tables import comparison_table
 
     parser = Parser(
@@ -30,7 +30,7 @@ def run(arguments: list[str], console: Console) -> None:
     )
     options, comparison, execution = read_campaign(parser, arguments, Comparison)
     names = [name.strip() for name in options.methods.split(",")]
-    methods = compared() if options.methods == "all" else names
+    methods = compared_in(comparison.family) if options.methods == "all" else names
     compare(
         comparison,
         methods,
