@@ -129,6 +129,7 @@ def documents() -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    members = family_picture.table(_rows("family/members"), _on_clothes())
     text = environment.get_template("results.md.j2").render(
         compared=_table(comparison_markdown(_results("compared.jsonl"))),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
@@ -139,7 +140,7 @@ def documents() -> dict[str, str]:
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
         shares=share_table(*map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl"))),
-        family=family_picture.table(_rows("family/members"), _on_clothes()),
+        family=members,
         engine=_engine(),
         count=_verdicts(),
         search=search_table.table(_rows("search")),
@@ -148,6 +149,7 @@ def documents() -> dict[str, str]:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
     readme = _between("cifar", _table_over_seeds("default.jsonl"), readme)
+    readme = _between("family", members, readme)
     readme = _between("clothes", _table_over_seeds("clothing.jsonl"), readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
