@@ -149,7 +149,8 @@ def documents() -> dict[str, str]:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
     readme = _between("cifar", _table_over_seeds("default.jsonl"), readme)
-    readme = _between("family", members, readme)
+    short = [row for row in _rows("family/members") if row["images"] == 25_600]
+    readme = _between("family", family_picture.table(short, _on_clothes()), readme)
     readme = _between("clothes", _table_over_seeds("clothing.jsonl"), readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
