@@ -64,8 +64,9 @@ def take(folder: Path) -> None:
     DATA.mkdir(exist_ok=True)
     found = []
     if (folder / "comparison.json").is_file():
-        family = json.loads((folder / "comparison.json").read_text())["family"]
-        name = "compared-photos.jsonl" if family == "photos" else "compared.jsonl"
+        about = json.loads((folder / "comparison.json").read_text())
+        name = "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
+        name = "compared-photos.jsonl" if about["family"] == "photos" else name
         found.append(_keep(name, read_campaign(folder)))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
@@ -133,13 +134,17 @@ def documents() -> dict[str, str]:
     text = environment.get_template("results.md.j2").render(
         compared=_table(comparison_markdown(_results("compared.jsonl"))),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
+        label_free=_table(comparison_markdown(_results("compared-label-free.jsonl"))),
         ablated=_table(ablation_markdown(_results("ablated.jsonl"))),
         ablated_default=_table(ablation_markdown(_results("ablated-default.jsonl"))),
         claims=_claims(),
         twice=_accuracies("ablated-102400.jsonl"),
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
-        shares=share_table(*map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl"))),
+        shares=share_table(
+            *map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl")),
+            _results("compared-label-free.jsonl"),
+        ),
         family=members,
         engine=_engine(),
         count=_verdicts(),

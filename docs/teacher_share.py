@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from burn.core.results import Result
 from burn.core.seeds import OverSeeds
 
 RANDOM = "random weights, binary"
+# Those of a comparison by the names of the other results.
+_NAMES = {"random weights": RANDOM, "burn": "burn_small, after 51,200 images"}
 
 
 def share_table(
-    default: Sequence[Result], clothing: Sequence[Result], compared: Sequence[Result]
+    default: Sequence[Result],
+    clothing: Sequence[Result],
+    compared: Sequence[Result],
+    label_free: Sequence[Result],
 ) -> str:
     """Return (student - random) / (teacher - random) of each student, as a Markdown table.
 
@@ -19,14 +25,18 @@ def share_table(
         default: Results on CIFAR-10; they lack those of `lite0`.
         clothing: Results on the photographs of clothes.
         compared: Results of `burn compare` on CIFAR-10, whose teacher is `lite0`.
+        label_free: The same with a small teacher that was trained without labels.
     """
     lite0 = [r for r in compared if r.model == "teacher"]
     own = [r for r in default if r.model.startswith("teacher_small")]
+    small = [r for r in label_free if r.model == "teacher"]
+    weak = [replace(r, model=_NAMES.get(r.model, r.model)) for r in label_free]
     clothes = [r for r in clothing if r.model.startswith("lite0")]
     rows = (
         ("CIFAR-10", "burn_small, binary, taught by lite0", default, "lite0", lite0),
         ("CIFAR-10", "bnext_small, binary, taught by lite0", default, "lite0", lite0),
         ("CIFAR-10", "burn_small, binary, taught by teacher_small", default, "teacher_small", own),
+        ("CIFAR-10", _NAMES["burn"], weak, "teacher_small --backbone.width 0.25", small),
         ("clothes", "burn, binary, taught by lite0", clothing, "lite0", clothes),
     )
     lines = ["| images | student | teacher | kNN | linear |", "|---|---|---|---|---|"]

@@ -143,7 +143,7 @@ def test_accuracy_at_equal_time_is_not_decided_by_unequal_times(seconds: float, 
     ]
     assert claim.verdict == verdict
     assert f"× {seconds / 100:.2f} of s2bnn's time" in claim.here
-    assert claim.here.endswith("train the others for longer") == (verdict == "inconclusive")
+    assert claim.here.endswith("train s2bnn for longer") == (verdict == "inconclusive")
 
 
 def test_fewer_negatives_that_hurt_a_float_network_are_as_the_paper_says():
