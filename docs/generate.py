@@ -142,8 +142,10 @@ def documents() -> dict[str, str]:
         default=_table_over_seeds("default.jsonl"),
         clothing=_table_over_seeds("clothing.jsonl"),
         shares=share_table(
-            *map(_results, ("default.jsonl", "clothing.jsonl", "compared.jsonl")),
-            _results("compared-label-free.jsonl"),
+            default=_results("default.jsonl"),
+            clothing=_results("clothing.jsonl"),
+            compared=_results("compared.jsonl"),
+            label_free=_results("compared-label-free.jsonl"),
         ),
         family=members,
         engine=_engine(),
