@@ -65,9 +65,7 @@ def take(folder: Path) -> None:
     found = []
     if (folder / "comparison.json").is_file():
         about = json.loads((folder / "comparison.json").read_text())
-        name = "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
-        name = "compared-photos.jsonl" if about["family"] == "photos" else name
-        found.append(_keep(name, read_campaign(folder)))
+        found.append(_keep(_comparison(about), read_campaign(folder)))
     if (folder / "ablation.json").is_file():
         runs = json.loads((folder / "ablation.json").read_text())["runs"]
         found += _keep_ablation(read_ablation(folder, runs))
@@ -87,6 +85,13 @@ def take(folder: Path) -> None:
             there.mkdir(parents=True, exist_ok=True)
             shutil.copy(metrics, there)
     print(f"{folder}: {', '.join(found) or 'nothing that is shown'}")
+
+
+def _comparison(about: dict[str, Any]) -> str:
+    """Return the file for a comparison with these settings."""
+    if about["family"] == "photos":
+        return "compared-photos.jsonl"
+    return "compared.jsonl" if about["teacher"] == "lite0" else "compared-label-free.jsonl"
 
 
 def _keep(name: str, results: Sequence[Result]) -> str:
@@ -130,7 +135,7 @@ def documents() -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    members = family_picture.table(_rows("family/members"), _on_clothes())
+    members = _rows("family/members")
     text = environment.get_template("results.md.j2").render(
         compared=_table(comparison_markdown(_results("compared.jsonl"))),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
@@ -147,7 +152,7 @@ def documents() -> dict[str, str]:
             compared=_results("compared.jsonl"),
             label_free=_results("compared-label-free.jsonl"),
         ),
-        family=members,
+        family=family_picture.table(members, _on_clothes()),
         engine=_engine(),
         count=_verdicts(),
         search=search_table.table(_rows("search")),
@@ -156,7 +161,7 @@ def documents() -> dict[str, str]:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     readme = _between("demo", _demo_table(), readme)
     readme = _between("cifar", _table_over_seeds("default.jsonl"), readme)
-    short = [row for row in _rows("family/members") if row["images"] == 25_600]
+    short = [row for row in members if row["images"] == 25_600]
     readme = _between("family", family_picture.table(short, _on_clothes()), readme)
     readme = _between("clothes", _table_over_seeds("clothing.jsonl"), readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
@@ -292,21 +297,22 @@ def _table(text: str) -> str:
 
 def _accuracies(file: str) -> dict[str, OverSeeds]:
     """Return top-1 by protocol of the one network in a file of results, over its seeds."""
-    results = [r for r in _results(file) if r.metric == "top1"]
-    return {
-        protocol: OverSeeds.of([r.value for r in results if r.protocol == protocol])
-        for protocol in ("knn", "linear")
-    }
+    results = _results(file)
+    return {name: OverSeeds.of(_top1(results, name)) for name in ("knn", "linear")}
+
+
+def _top1(results: Sequence[Result], protocol: str) -> list[float]:
+    return [r.value for r in results if (r.protocol, r.metric) == (protocol, "top1")]
 
 
 def _table_over_seeds(file: str) -> str:
     """Return top-1 of each network in a file of results, over its seeds."""
-    results = [r for r in _results(file) if r.metric == "top1"]
+    results = _results(file)
     lines = ["| network | kNN | linear |", "|---|---|---|"]
     for model in dict.fromkeys(r.model for r in results):
         cells = []
         for protocol in ("knn", "linear"):
-            values = [r.value for r in results if (r.model, r.protocol) == (model, protocol)]
+            values = _top1([r for r in results if r.model == model], protocol)
             cells.append(f"{OverSeeds.of(values)} %" if values else "–")
         lines.append(f"| {model} | {' | '.join(cells)} |")
     return "\n".join(lines)

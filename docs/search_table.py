@@ -50,6 +50,7 @@ def draw(
         default: Results of whole recipes, each of 1,000,000 images.
         file: The picture to write.
     """
+    rows = [row for row in rows if row["study"] != "photographs"]
     first = [row for row in rows if row["study"] == "losses" and row["change"] == "default"]
     best = max((r for r in rows if r["study"] == "settings"), key=lambda row: row["linear"])
     on_bnext = "losses on BNext"
@@ -64,8 +65,7 @@ def draw(
         (25_600, bnext["linear"]),
         *_of(default, "bnext_small, binary, taught by lite0", 1_000_000),
     ]
-    others_than = (*first, best, bnext)
-    tried = [r for r in rows if r not in others_than and r["study"] != "photographs"]
+    tried = [row for row in rows if row not in (*first, best, bnext)]
     of_bnext = [(row["images"], row["linear"]) for row in tried if row["study"] == on_bnext]
     others = [(row["images"], row["linear"]) for row in tried if row["study"] != on_bnext]
     rivals = [*_of(compared, "feature_only", 51_200), *_of(compared, "s2bnn", 51_200)]

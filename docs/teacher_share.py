@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 from burn.core.results import Result
 from burn.core.seeds import OverSeeds
 
 RANDOM = "random weights, binary"
-# Those of a comparison by the names of the other results.
-_NAMES = {"random weights": RANDOM, "burn": "burn_small, after 51,200 images"}
+
+
+@dataclass(frozen=True)
+class _Share:
+    images: str
+    student: str
+    teacher: str
+    results: Sequence[Result]
+    model: str  # the student's name in the results
+    taught_by: Sequence[Result]
+    random: str = RANDOM
 
 
 def share_table(
@@ -29,28 +38,35 @@ def share_table(
     """
     lite0 = [r for r in compared if r.model == "teacher"]
     own = [r for r in default if r.model.startswith("teacher_small")]
-    small = [r for r in label_free if r.model == "teacher"]
-    weak = [replace(r, model=_NAMES.get(r.model, r.model)) for r in label_free]
+    narrow = [r for r in label_free if r.model == "teacher"]
     clothes = [r for r in clothing if r.model.startswith("lite0")]
-    rows = (
-        ("CIFAR-10", "burn_small, binary, taught by lite0", default, "lite0", lite0),
-        ("CIFAR-10", "bnext_small, binary, taught by lite0", default, "lite0", lite0),
-        ("CIFAR-10", "burn_small, binary, taught by teacher_small", default, "teacher_small", own),
-        ("CIFAR-10", _NAMES["burn"], weak, "teacher_small --backbone.width 0.25", small),
-        ("clothes", "burn, binary, taught by lite0", clothing, "lite0", clothes),
+    ours = "burn_small, binary, taught by "
+    bnext, narrow_name = (
+        "bnext_small, binary, taught by lite0",
+        "teacher_small --backbone.width 0.25",
+    )
+    shares = (
+        _Share("CIFAR-10", "burn_small", "lite0", default, f"{ours}lite0", lite0),
+        _Share("CIFAR-10", "bnext_small", "lite0", default, bnext, lite0),
+        _Share("CIFAR-10", "burn_small", "teacher_small", default, f"{ours}teacher_small", own),
+        _Share("CIFAR-10", "burn_small", narrow_name, label_free, "burn", narrow, "random weights"),
+        _Share("clothes", "burn", "lite0", clothing, "burn, binary, taught by lite0", clothes),
     )
     lines = ["| images | student | teacher | kNN | linear |", "|---|---|---|---|---|"]
-    for images, student, results, teacher, taught in rows:
+    for share in shares:
         cells = []
         for protocol in ("knn", "linear"):
-            top = _accuracy(taught, None, protocol)
-            low, high = (_accuracy(results, model, protocol) for model in (RANDOM, student))
+            top = _accuracy(share.taught_by, None, protocol)
+            low, high = (
+                _accuracy(share.results, model, protocol) for model in (share.random, share.model)
+            )
             if low is None or high is None or top is None:
                 cells.append("–")
             else:
                 cells.append(f"{100 * (high - low) / (top - low):.0f} %")
-        name = student.partition(",")[0]
-        lines.append(f"| {images} | `{name}` | `{teacher}` | {' | '.join(cells)} |")
+        lines.append(
+            f"| {share.images} | `{share.student}` | `{share.teacher}` | {' | '.join(cells)} |"
+        )
     return "\n".join(lines)
 
 

@@ -42,7 +42,11 @@ def compared() -> tuple[str, ...]:
 
 
 def compared_in(family: str) -> tuple[str, ...]:
-    """Return those of `compared` that can be compared in a family: ImageNet's lack a variant."""
+    """Return those of `compared` that have a recipe in a family.
+
+    Args:
+        family: small, photos, imagenet or imagenet100.
+    """
     return tuple(
         name
         for name in compared()
@@ -157,9 +161,8 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
 
     The recipe is MODEL_FAMILY. A registered method without such a recipe takes that of one of
     burn's methods with the same needs: burn's if it needs a teacher, supervised's if it needs
-    labels, or else simclr's. On photos, burn has the default recipe, which a registered method that
-    needs a teacher takes, and every other method has the recipe of the family small with the
-    default's network and sizes.
+    labels, or else simclr's. On photos, burn has the default recipe, and every other method that of
+    the family small with the default's network and sizes.
 
     Args:
         model: Name of a method or of a variant of BURN.
@@ -169,18 +172,15 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
         UserError: There is no such recipe.
     """
     name, entry = f"{model}_{family}", METHODS.get(model)
-    if family == "photos" and name not in RECIPES:
-        if model == "burn":
-            return DEFAULT, find_recipe(DEFAULT)
-        small = f"{model}_small" in RECIPES
-        if entry and entry.plugin and entry.needs_teacher and not small:
-            return model, replace(find_recipe(DEFAULT), method=model)
-        like, recipe = recipe_of(model, "small")
-        return name if small else like, on_photos(recipe)
-    if entry is None or entry.plugin is None or name in RECIPES:
+    small = f"{model}_small" in RECIPES
+    if name not in RECIPES and entry and entry.plugin and not (family == "photos" and small):
+        like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"
+        return model, replace(recipe_of(like, family)[1], method=model)
+    if name in RECIPES or family != "photos":
         return name, find_recipe(name)
-    like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"
-    return model, replace(find_recipe(f"{like}_{family}"), method=model)
+    if model == "burn":
+        return DEFAULT, find_recipe(DEFAULT)
+    return name, on_photos(find_recipe(f"{model}_small"))
 
 
 def compare(

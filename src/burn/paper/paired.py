@@ -100,7 +100,7 @@ class Difference:
             )
             return more.p <= level
 
-        if self.points == 0 or not decided(_MOST_SEEDS):
+        if not decided(_MOST_SEEDS):
             return None
         return 2 + bisect_left(range(2, _MOST_SEEDS + 1), True, key=decided)
 

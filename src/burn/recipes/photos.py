@@ -71,19 +71,24 @@ def on_photos(recipe: Recipe) -> Recipe:
 
     Loss, optimizer and learning rate stay, so that none is tuned on photographs, burn's neither.
     Views keep the recipe's crops and colours and are blurred as often as in BURN's release; SwAV's
-    small crops have half of a view's side, as at 32 pixels. Batches have half the images, so queues
-    do too, and momentum encoders change half as much in a step.
+    small crops have half of a view's side, as at 32 pixels. A batch has half as many images as at
+    32 pixels; queues hold half as many features, and momentum encoders change half as much in a
+    step, so that both are as old in images.
 
     Args:
         recipe: The `_small` recipe of a method.
     """
     like = burn()
     size, share = like.views.size, min(1.0, like.batch_size / recipe.batch_size)
+    byol, swav, s2bnn = recipe.byol, recipe.swav, recipe.s2bnn
+    mocov2, infomin = recipe.mocov2, recipe.infomin
 
-    def slower(momentum: float) -> float:
+    def of_queue(number: int) -> int:
+        return int(share * number)
+
+    def of_momentum(momentum: float) -> float:
         return 1 - share * (1 - momentum)
 
-    mocov2, infomin, byol = recipe.mocov2, recipe.infomin, recipe.byol
     return replace(
         recipe,
         epochs=like.epochs // recipe.stages,
@@ -94,12 +99,15 @@ def on_photos(recipe: Recipe) -> Recipe:
             activation_gradient=recipe.backbone.activation_gradient,
             weight_init=recipe.backbone.weight_init,
         ),
-        swav=replace(recipe.swav, small_size=size // 2, queue=int(share * recipe.swav.queue)),
-        mocov2=replace(mocov2, queue=int(share * mocov2.queue), momentum=slower(mocov2.momentum)),
+        byol=replace(byol, momentum=of_momentum(byol.momentum)),
+        swav=replace(swav, queue=of_queue(swav.queue), small_size=size // 2),
+        mocov2=replace(mocov2, queue=of_queue(mocov2.queue), momentum=of_momentum(mocov2.momentum)),
+        s2bnn=replace(s2bnn, queue=of_queue(s2bnn.queue), momentum=of_momentum(s2bnn.momentum)),
         infomin=replace(
-            infomin, negatives=int(share * infomin.negatives), momentum=slower(infomin.momentum)
+            infomin,
+            negatives=of_queue(infomin.negatives),
+            momentum=of_momentum(infomin.momentum),
         ),
-        byol=replace(byol, momentum=slower(byol.momentum)),
         views=replace(recipe.views, size=size, resize=None, blur=ViewConfig().blur),
         optim=replace(recipe.optim, warmup_epochs=like.optim.warmup_epochs),
     )
