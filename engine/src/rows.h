@@ -30,9 +30,8 @@ struct ChannelConstants {
 
 // A kernel counts in which signs differ. It has:
 //   group: number of output channels whose weights are stored together
-//   groups: number of groups that it computes at once, a power of two. Of the last channels it
-//   takes
-//     half as many, and so on
+//   groups: number of groups that it computes at once, a power of two; as the last channels have
+//     fewer, half of it, and so on
 //   tile: number of pixels that it computes at once; stem_tile: the same in the first convolution
 //   batch: number of tiles whose counts it makes before anything is computed from them
 //   group_bytes(kernel, words): size in bytes of the weights of one group
