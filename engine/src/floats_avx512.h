@@ -12,6 +12,10 @@ struct FloatsAvx512 {
     using Floats = __m512;
 
     static Floats load(const float *from) { return _mm512_loadu_ps(from); }
+    static Floats load(const int16_t *from) {
+        const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+        return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(narrow));
+    }
     static void store(float *to, Floats v) { _mm512_storeu_ps(to, v); }
     static Floats all(float value) { return _mm512_set1_ps(value); }
     static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }

@@ -162,6 +162,21 @@ Model::Product make_product(const Matrix &matrix) {
                       : Model::Product{};
 }
 
+Model::RoundedProduct make_product(const Rounded &rounded) {
+    Model::RoundedProduct product;
+    if (!rounded.out) return product;
+    product.in_pitch = round_up(rounded.in, kLanes);
+    product.out = rounded.out;
+    product.scale = padded(rounded.scale, rounded.out);
+    product.bias = padded(rounded.bias, rounded.out);
+    const size_t in = to_size(rounded.in), pitch = to_size(product.in_pitch);
+    product.weights = Aligned(to_size(rounded.out) * pitch * sizeof(int16_t));
+    for (size_t o = 0; o < to_size(rounded.out); ++o) {
+        std::copy_n(&rounded.weight[o * in], in, product.weights.as<int16_t>() + o * pitch);
+    }
+    return product;
+}
+
 Matrix in_floats(const Rounded &rounded) {
     Matrix matrix{rounded.in, rounded.out, std::vector<float>(rounded.weight.size()), rounded.bias};
     for (size_t i = 0; i < rounded.weight.size(); ++i) {
@@ -243,8 +258,8 @@ Model::Ready make_gated(const Tier &tier, const Layer &layer) {
     ready.mix = padded(gated.mix, ready.out_pitch);
     ready.shortcut_slope = padded(gated.shortcut_slope, ready.in_pitch);
     ready.choice = make_product(gated.choice);
-    ready.down = make_product(in_floats(gated.down));
-    ready.up = make_product(in_floats(gated.up));
+    ready.down = make_product(gated.down);
+    ready.up = make_product(gated.up);
     for (const Side &side : gated.sides) ready.sides.push_back(make_side(tier, side));
     return ready;
 }

@@ -54,6 +54,11 @@ class Model {
         int in_pitch = 0, out = 0;
         Aligned weights, bias;
     };
+    // A matrix as Tier::rounded_linear reads it.
+    struct RoundedProduct {
+        int in_pitch = 0, out = 0;
+        Aligned weights, scale, bias;
+    };
     // The constants of a layer in the tier's layout, with padded channels.
     struct Ready {
         int in_pitch = 0, out_pitch = 0;  // padded channels
@@ -62,7 +67,8 @@ class Model {
         // Of a gated_convolution: [experts][groups] binary convolutions, and the rest.
         std::vector<Ready> parts;
         Aligned scale, shift, mix, shortcut_slope;
-        Product choice, down, up;
+        Product choice;
+        RoundedProduct down, up;
         std::vector<Dense> sides;
         // Of a branched_convolution. The first has the layout of a convolution.
         Dense narrow, widen, last;

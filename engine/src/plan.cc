@@ -553,7 +553,8 @@ void Plan::run_binary(size_t index, int y, int rows, int thread) {
         }
         const bool last = at == step.last;
         r.out = last ? out.row(thread, y) : scratch.values[(at - step.first) % 2].as<float>();
-        r.out_row = static_cast<ptrdiff_t>(out.width) * ready.out_pitch;
+        r.out_pixel = ready.out_pitch;
+        r.out_row = out.width * r.out_pixel;
         const int kernel = last ? out.kernel : 1;  // of the layer that reads the output
         if (kernel) {
             r.next_threshold = last ? out.threshold : model_.ready(at + 1).threshold.as<float>();

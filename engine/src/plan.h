@@ -54,7 +54,7 @@ class Plan {
     void run_gated(size_t step, int thread);
     int choose_expert(size_t step, int thread);
     void convolve_gated(size_t step, int expert, int y, int rows, int thread);
-    void sum_gated(size_t step, int y, int thread);
+    void sum_pooled(size_t step, int y, int thread);
     const float *gate_factors(size_t step, int thread);
     void apply_gate(size_t step, const float *factors, int y, int thread);
     template <class Row>

@@ -35,7 +35,7 @@ void Plan::run_gated(size_t index, int thread) {
         convolve_gated(index, expert, y, rows, thread);
         for (const int last = y + rows; y < last; ++y) {
             if (mixed) {
-                sum_gated(index, y, thread);
+                sum_pooled(index, y, thread);
             } else {
                 apply_gate(index, factors, y, thread);
             }
@@ -71,16 +71,21 @@ int Plan::choose_expert(size_t index, int thread) {
     return static_cast<int>(std::max_element(values, values + choice.out) - values);
 }
 
-// Computes a block of rows before the gate.
+// Computes a block of rows before the gate, and for a mixed gate their sums over pixels.
 void Plan::convolve_gated(size_t index, int expert, int y, int rows, int thread) {
     const Step &step = steps_[index];
     const Map &in = maps_[index - 1], &out = maps_[index];
     const Layer &layer = model_.program().layers[to_size(step.first)];
     const Model::Ready &ready = model_.ready(step.first);
-    const int groups = layer.gated.groups;
+    const int groups = layer.gated.groups, channels = layer.out_channels / groups;
+    const bool mixed = layer.gated.gate == Gate::mixed;
     float *values = gated_values_.as<float>() + static_cast<ptrdiff_t>(y) * out.width * out.pitch;
+    float *sums = output_sums_.as<float>() + static_cast<ptrdiff_t>(y) * out.pitch;
+    if (mixed) std::fill_n(sums, static_cast<ptrdiff_t>(rows) * out.pitch, 0.0f);
     for (int group = 0; group < groups; ++group) {
         const Model::Ready &part = ready.parts[to_size(expert * groups + group)];
+        // A part with padded channels would write into those of the next.
+        const bool in_place = groups == 1 || part.out_pitch == channels;
         BinaryRows r;
         r.layer = &part.binary;
         r.num_rows = rows;
@@ -90,26 +95,37 @@ void Plan::convolve_gated(size_t index, int expert, int y, int rows, int thread)
         r.operand_row = in.operand_row;
         r.row_class = step.row_class.data() + y;
         r.column_class = step.column_class.data();
-        r.out = groups == 1 ? values : scratch_[to_size(thread)].group_values.as<float>();
-        r.out_row = static_cast<ptrdiff_t>(out.width) * part.out_pitch;
+        r.out = in_place ? values + static_cast<ptrdiff_t>(group) * channels
+                         : scratch_[to_size(thread)].group_values.as<float>();
+        r.out_pixel = in_place ? out.pitch : part.out_pitch;
+        r.out_row = out.width * r.out_pixel;
+        if (mixed && in_place) {
+            r.sums = sums + static_cast<ptrdiff_t>(group) * channels;
+            r.sums_row = out.pitch;
+        }
         model_.tier().binary_rows(r);
-        if (groups == 1) continue;
-        const int channels = layer.out_channels / groups;
+        if (in_place) continue;
         for (ptrdiff_t pixel = 0; pixel < static_cast<ptrdiff_t>(rows) * out.width; ++pixel) {
             std::copy_n(r.out + pixel * part.out_pitch, channels,
                         values + pixel * out.pitch + static_cast<ptrdiff_t>(group) * channels);
         }
+        if (!mixed) continue;
+        for (int row = 0; row < rows; ++row) {
+            const float *pixel = r.out + row * r.out_row;
+            float *sum = sums + static_cast<ptrdiff_t>(row) * out.pitch +
+                         static_cast<ptrdiff_t>(group) * channels;
+            for (int x = 0; x < out.width; ++x, pixel += part.out_pitch) {
+                for (int c = 0; c < channels; ++c) sum[c] += pixel[c];
+            }
+        }
     }
 }
 
-// Sums row y of what a mixed gate's means are of.
-void Plan::sum_gated(size_t index, int y, int thread) {
+// Sums row y of the input, or of the means of its pixels, for a mixed gate.
+void Plan::sum_pooled(size_t index, int y, int thread) {
     const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
     const Map &in = maps_[index - 1], &out = maps_[index];
     const Tier &tier = model_.tier();
-    const ptrdiff_t row = y;
-    tier.sum_row(gated_values_.as<float>() + row * out.width * out.pitch, out.width, out.pitch,
-                 output_sums_.as<float>() + row * out.pitch);
     const float *pooled = in.row(0, y * layer.stride);
     if (layer.stride == 2) {
         float *to = scratch_[to_size(thread)].rows[0].as<float>();
@@ -117,7 +133,8 @@ void Plan::sum_gated(size_t index, int y, int thread) {
         tier.mean_row(pooled, below, in.width, in.pitch, to);
         pooled = to;
     }
-    tier.sum_row(pooled, out.width, in.pitch, pooled_sums_.as<float>() + row * in.pitch);
+    tier.sum_row(pooled, out.width, in.pitch,
+                 pooled_sums_.as<float>() + static_cast<ptrdiff_t>(y) * in.pitch);
 }
 
 // Returns scale · gate for each channel, in the thread's memory.
@@ -142,10 +159,10 @@ const float *Plan::gate_factors(size_t index, int thread) {
             taken[o] = mix[o] * pooled[o % layer.in_channels] + (1 - mix[o]) * taken[o];
         }
     }
-    auto product = [&](const Model::Product &matrix, float *x, int size, float *y) {
+    auto product = [&](const Model::RoundedProduct &matrix, float *x, int size, float *y) {
         std::fill(x + size, x + matrix.in_pitch, 0.0f);
-        tier.linear(matrix.weights.as<float>(), matrix.bias.as<float>(), x, matrix.in_pitch,
-                    matrix.out, y);
+        tier.rounded_linear(matrix.weights.as<int16_t>(), matrix.scale.as<float>(),
+                            matrix.bias.as<float>(), x, matrix.in_pitch, matrix.out, y);
     };
     product(ready.down, taken, gated.down.in, inner);
     for (int i = 0; i < gated.down.out; ++i) inner[i] = std::max(inner[i], 0.0f);

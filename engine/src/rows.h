@@ -41,7 +41,8 @@ struct ChannelConstants {
 //   count_batch<G>(tiles, num_tiles, pixel_step, row_step, weights, kernel, words, counts), if
 //   batch
 //     is not 1: the same for some tiles of up to `tile` pixels
-//   Floats: a vector of kLanes floats, with the functions load, store, all (one value everywhere),
+//   Floats: a vector of kLanes floats, with the functions load (of float or int16_t), store, all
+//   (one value everywhere),
 //     add, multiply_add (a · b + c), leaky (y where it is at least 0, else slope · y) and at_least
 //     (16 bits)
 
@@ -83,12 +84,18 @@ BURN_INLINE void finish(const BinaryRows &r,
     const ptrdiff_t shortcut_pixel = r.shortcut_pixel;
     const float *shortcut =
         has_shortcut ? r.shortcut + row * r.shortcut_row + x * shortcut_pixel : nullptr;
-    float *out = r.out + row * r.out_row + x * out_channels + channel;
+    const ptrdiff_t out_pixel = r.out_pixel;
+    float *out = r.out + row * r.out_row + x * out_pixel + channel;
     const ptrdiff_t sign_pixel = 2 * r.sign_words;
     uint16_t *signs = nullptr;
     if (has_signs) {
         signs = reinterpret_cast<uint16_t *>(r.signs) +
                 (static_cast<ptrdiff_t>(row) * r.width + x) * sign_pixel + channel / kLanes;
+    }
+    constexpr bool may_sum = !has_shortcut && !has_signs;
+    Floats total[kVectors];
+    if constexpr (may_sum) {
+        for (Floats &sum : total) sum = Kernel::all(0.0f);
     }
     const auto compute = [&](int p) __attribute__((always_inline)) {
         const float *pixel_bias = bias + column_class[p] * out_channels;
@@ -99,10 +106,11 @@ BURN_INLINE void finish(const BinaryRows &r,
             if (has_shortcut) y = Kernel::add(y, Kernel::load(shortcut + constants.shortcut[v]));
             const Floats z = Kernel::leaky(y, constants.slope[v]);
             Kernel::store(out + v * kLanes, z);
+            if (may_sum) total[v] = Kernel::add(total[v], z);
             if (has_signs) signs[v] = Kernel::at_least(z, constants.threshold[v]);
         }
         shortcut += shortcut_pixel;
-        out += out_channels;
+        out += out_pixel;
         signs += sign_pixel;
     };
     if constexpr (P > 0) {  // the counts may be in registers
@@ -112,17 +120,24 @@ BURN_INLINE void finish(const BinaryRows &r,
 #pragma GCC unroll 1
         for (int p = 0; p < tile.pixels; ++p) compute(p);
     }
+    if constexpr (may_sum) {
+        if (!r.sums) return;
+        float *sums = r.sums + row * r.sums_row + channel;
+        for (int v = 0; v < kVectors; ++v) {
+            float *sum = sums + v * kLanes;
+            Kernel::store(sum, Kernel::add(Kernel::load(sum), total[v]));
+        }
+    }
 }
 
 // Fetches what finish() will read and write into the first cache.
 template <class Kernel, int V>
 BURN_INLINE void prefetch(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
                           const Tile &tile, int channel) {
-    const ptrdiff_t out_channels = r.layer->out_channels;
-    const float *out = r.out + tile.row * r.out_row + tile.x * out_channels + channel;
+    const float *out = r.out + tile.row * r.out_row + tile.x * r.out_pixel + channel;
     for (int p = 0; p < tile.pixels; ++p) {
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) __builtin_prefetch(out + p * out_channels + v * kLanes, 1);
+        for (int v = 0; v < V; ++v) __builtin_prefetch(out + p * r.out_pixel + v * kLanes, 1);
     }
     if (!r.shortcut) return;
     const float *shortcut = r.shortcut + tile.row * r.shortcut_row + tile.x * r.shortcut_pixel;
@@ -447,30 +462,43 @@ void to_unit(const uint8_t *bytes, size_t count, float *out) {
     for (size_t i = 0; i < count; ++i) out[i] = static_cast<float>(bytes[i]) * (1.0f / 255.0f);
 }
 
+// Returns Σ weight[i] x[i]. `in` is a multiple of kLanes.
+template <class Kernel, class Weight>
+float dot_product(const Weight *weight, const float *x, int in) {
+    typename Kernel::Floats sums[4];
+    for (auto &sum : sums) sum = Kernel::all(0.0f);
+    int i = 0;
+    for (; i + 4 * kLanes <= in; i += 4 * kLanes) {
+#pragma GCC unroll 4
+        for (int s = 0; s < 4; ++s) {
+            const int at = i + s * kLanes;
+            sums[s] =
+                Kernel::multiply_add(Kernel::load(weight + at), Kernel::load(x + at), sums[s]);
+        }
+    }
+    for (; i < in; i += kLanes) {
+        sums[0] = Kernel::multiply_add(Kernel::load(weight + i), Kernel::load(x + i), sums[0]);
+    }
+    float lanes[kLanes];
+    Kernel::store(lanes, Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3])));
+    float total = 0;
+    for (const float lane : lanes) total += lane;
+    return total;
+}
+
 template <class Kernel>
 void linear(const float *weight, const float *bias, const float *x, int in, int out, float *y) {
     for (int o = 0; o < out; ++o) {
-        const float *row = weight + static_cast<ptrdiff_t>(o) * in;
-        typename Kernel::Floats sums[4];
-        for (auto &sum : sums) sum = Kernel::all(0.0f);
-        int i = 0;
-        for (; i + 4 * kLanes <= in; i += 4 * kLanes) {
-#pragma GCC unroll 4
-            for (int s = 0; s < 4; ++s) {
-                const int at = i + s * kLanes;
-                sums[s] =
-                    Kernel::multiply_add(Kernel::load(row + at), Kernel::load(x + at), sums[s]);
-            }
-        }
-        for (; i < in; i += kLanes) {
-            sums[0] = Kernel::multiply_add(Kernel::load(row + i), Kernel::load(x + i), sums[0]);
-        }
-        float lanes[kLanes];
-        Kernel::store(lanes,
-                      Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3])));
-        float total = bias[o];
-        for (const float lane : lanes) total += lane;
-        y[o] = total;
+        y[o] = bias[o] + dot_product<Kernel>(weight + static_cast<ptrdiff_t>(o) * in, x, in);
+    }
+}
+
+template <class Kernel>
+void rounded_linear(const int16_t *weight, const float *scale, const float *bias, const float *x,
+                    int in, int out, float *y) {
+    for (int o = 0; o < out; ++o) {
+        const float product = dot_product<Kernel>(weight + static_cast<ptrdiff_t>(o) * in, x, in);
+        y[o] = bias[o] + scale[o] * product;
     }
 }
 
@@ -505,6 +533,7 @@ constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layo
         dense_row<Kernel>,
         to_unit,
         linear<Kernel>,
+        rounded_linear<Kernel>,
     };
 }
 

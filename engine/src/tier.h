@@ -45,8 +45,13 @@ struct BinaryRows {
     int shortcut_channels = 0;     // a multiple of kLanes
     ptrdiff_t shortcut_pixel = 0;  // floats from one pixel to the next
     ptrdiff_t shortcut_row = 0;    // floats from one row to the next
-    float *out = nullptr;          // [row][x][out], out_row floats from one row to the next
-    ptrdiff_t out_row = 0;
+    float *out = nullptr;          // [row][x][out]
+    ptrdiff_t out_pixel = 0;       // floats from one pixel to the next
+    ptrdiff_t out_row = 0;         // floats from one row to the next
+    // The sum over each row's pixels is added to these, [row][out]. Only without shortcut
+    // and signs; null if nothing wants them.
+    float *sums = nullptr;
+    ptrdiff_t sums_row = 0;  // floats from one row to the next
     // Signs for the next layer: 1 where the output is at least the threshold. Null if it has none.
     const float *next_threshold = nullptr;  // [out], NaN in padded channels, which gives 0
     uint32_t *signs = nullptr;              // [row][x][sign_words]
@@ -148,6 +153,10 @@ struct Tier {
     // Computes y[o] = bias[o] + Σ weight[o][i] x[i]. `in` is a multiple of kLanes.
     void (*linear)(const float *weight, const float *bias, const float *x, int in, int out,
                    float *y);
+
+    // Computes y[o] = bias[o] + scale[o] · Σ weight[o][i] x[i]. `in` is a multiple of kLanes.
+    void (*rounded_linear)(const int16_t *weight, const float *scale, const float *bias,
+                           const float *x, int in, int out, float *y);
 };
 
 // Returns the `count` tiers that this library was built with, best first. The last one runs on

@@ -58,6 +58,13 @@ struct Avx2 {
     static Floats load(const float *from) {
         return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
     }
+    static Floats load(const int16_t *from) {
+        const auto eight = [](const int16_t *at) {
+            const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
+            return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(narrow));
+        };
+        return {eight(from), eight(from + 8)};
+    }
     static void store(float *to, Floats v) {
         _mm256_storeu_ps(to, v.low);
         _mm256_storeu_ps(to + 8, v.high);

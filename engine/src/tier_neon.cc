@@ -140,6 +140,9 @@ struct Neon {
     static Floats load(const float *from) {
         return each([=](int i) { return vld1q_f32(from + 4 * i); });
     }
+    static Floats load(const int16_t *from) {
+        return each([=](int i) { return vcvtq_f32_s32(vmovl_s16(vld1_s16(from + 4 * i))); });
+    }
     static void store(float *to, const Floats &x) {
         for (int i = 0; i < 4; ++i) vst1q_f32(to + 4 * i, x.v[i]);
     }

@@ -28,6 +28,9 @@ struct Portable {
     static Floats load(const float *from) {
         return each([=](int i) { return from[i]; });
     }
+    static Floats load(const int16_t *from) {
+        return each([=](int i) { return static_cast<float>(from[i]); });
+    }
     static void store(float *to, const Floats &x) {
         for (int i = 0; i < kLanes; ++i) to[i] = x.v[i];
     }

@@ -57,6 +57,10 @@ struct Wasm {
     static Floats load(const float *from) {
         return each([&](int i) { return wasm_v128_load(from + 4 * i); });
     }
+    static Floats load(const int16_t *from) {
+        return each(
+            [&](int i) { return wasm_f32x4_convert_i32x4(wasm_i32x4_load16x4(from + 4 * i)); });
+    }
     static void store(float *to, const Floats &x) {
         for (int i = 0; i < 4; ++i) wasm_v128_store(to + 4 * i, x.v[i]);
     }
