@@ -20,7 +20,7 @@ class Backbone(nn.Module, ABC):
     Images are (batch, 3, height, width), uint8 in 0..255 or floating point in [0, 1].
 
     Args:
-        config: Settings, of which `mean` and `std` normalize the images.
+        config: Settings, of which `mean` and `std` normalize the images; `feature_norm` adds BN.
         num_features: Number of features of an image.
     """
 
@@ -32,6 +32,9 @@ class Backbone(nn.Module, ABC):
         self.config = config
         self.checkpoint: Checkpoint | None = None  # what it was loaded from, if that is known
         self.num_features = num_features
+        self.feature_norm: nn.BatchNorm1d | None = None
+        if config.feature_norm:
+            self.feature_norm = nn.BatchNorm1d(num_features, affine=False)
         for name in ("mean", "std"):
             values = torch.tensor(getattr(config, name)).view(1, 3, 1, 1)
             self.register_buffer(name, values, persistent=False)
@@ -55,6 +58,10 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def pool(self, features: Tensor) -> Tensor:
         """Pool a map of `forward_features` to float features (batch, num_features)."""
+
+    def normalize_features(self, pooled: Tensor) -> Tensor:
+        """Return pooled features (batch, num_features), normalized if `config.feature_norm`."""
+        return pooled if self.feature_norm is None else self.feature_norm(pooled)
 
     def folded(self, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
         """Return a faster function from images to features for a network that does not train.

@@ -29,6 +29,8 @@ class BackboneConfig:
         resnet_strides: strides of a float ResNet's four stages. Default: its own, 1, 2, 2, 2. With
             1, 1, 2, 2 after a stem of stride 2 the maps of 32-pixel images stay larger.
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
+        feature_norm: normalize the features of binary networks by BN without weight and bias, after
+            pooling, so that cosines between images compare what differs between them.
         activation_gradient: straight-through gradient of the sign of activations.
         weight_gradient: straight-through gradient of the sign of weights.
         temperature: temperature of the binary weights of the bnext networks at the end of training,
@@ -48,6 +50,7 @@ class BackboneConfig:
     depths: tuple[int, int, int, int, int] | None = None
     resnet_strides: tuple[int, int, int, int] | None = None
     feature_layer: bool = False
+    feature_norm: bool = False
     activation_gradient: ActivationGradient = "poly"
     weight_gradient: WeightGradient = "clip"
     temperature: float = 1e-6

@@ -49,7 +49,7 @@ class BackboneEntry:
         return resolve(self.of)(config, precision)  # type: ignore[no-any-return]
 
 
-_GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")
+_BINARY = ("feature_norm", "activation_gradient", "weight_gradient", "weight_init")
 BACKBONES: dict[str, BackboneEntry] = {
     **{
         name: BackboneEntry(
@@ -63,7 +63,7 @@ BACKBONES: dict[str, BackboneEntry] = {
                     "stage_strides",
                     "depths",
                     "feature_layer",
-                    *_GRADIENTS,
+                    *_BINARY,
                 }
             ),
         )
@@ -74,9 +74,7 @@ BACKBONES: dict[str, BackboneEntry] = {
             name,
             "burn.backbones.bnext:BNext",
             binary=True,
-            settings=frozenset(
-                {"width", "stem_stride", "stage_strides", "temperature", *_GRADIENTS}
-            ),
+            settings=frozenset({"width", "stem_stride", "stage_strides", "temperature", *_BINARY}),
         )
         for name in BNEXT
     },
@@ -84,7 +82,7 @@ BACKBONES: dict[str, BackboneEntry] = {
         EXPERT,
         "burn.backbones.expert:ExpertNet",
         binary=True,
-        settings=frozenset({"width", "stem_stride", "stage_strides", "experts", *_GRADIENTS}),
+        settings=frozenset({"width", "stem_stride", "stage_strides", "experts", *_BINARY}),
     ),
 }
 

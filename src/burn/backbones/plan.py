@@ -80,6 +80,7 @@ class ReActNetPlan:
         blocks: The two binary convolutions of each block, 3×3 and then 1×1.
         trunk_blocks: Number of blocks before the last stage.
         feature_layer: Whether Linear and ReLU, as wide as the features, follow the pooling.
+        feature_norm: Whether BN without weight and bias follows it.
     """
 
     stem_channels: int
@@ -87,6 +88,7 @@ class ReActNetPlan:
     blocks: tuple[tuple[BinaryConvolutionPlan, BinaryConvolutionPlan], ...]
     trunk_blocks: int
     feature_layer: bool
+    feature_norm: bool
 
     @property
     def num_features(self) -> int:
@@ -132,7 +134,9 @@ def reactnet_plan(config: BackboneConfig) -> ReActNetPlan:
     )
     stem_stride = 2 if config.stem_stride is None else config.stem_stride
     trunk = len(blocks) - depths[-1]
-    return ReActNetPlan(widths[0], stem_stride, blocks, trunk, config.feature_layer)
+    return ReActNetPlan(
+        widths[0], stem_stride, blocks, trunk, config.feature_layer, config.feature_norm
+    )
 
 
 def block_plan(
@@ -177,6 +181,8 @@ def state_shapes(plan: ReActNetPlan) -> Mapping[str, Shape]:
     shapes = parameter_shapes(plan)
     norms = {"stem_norm": plan.stem_channels}
     norms |= {f"{part.name}_norm": part.out_channels for part in plan.convolutions}
+    if plan.feature_norm:
+        norms["feature_norm"] = plan.num_features
     for name, count in norms.items():
         shapes |= {f"{name}.running_mean": (count,), f"{name}.running_var": (count,)}
         shapes[f"{name}.num_batches_tracked"] = ()

@@ -131,13 +131,15 @@ def check_backbone(config: BackboneConfig) -> None:
         raise UserError(f"backbone.depths {depths}: each must be in 1 … {MOST_BLOCKS}")
     if config.name in REACTNETS and config.resnet_strides:
         raise UserError(f"resnet_strides belong to float ResNets; {config.name} has stage_strides")
+    if config.feature_norm and config.feature_layer:
+        raise UserError("backbone.feature_norm and backbone.feature_layer exclude each other")
     entry = BACKBONES.get(config.name)
     if entry is None:
         if config.stage_strides != BackboneConfig().stage_strides:
             raise UserError(f"stage_strides belong to binary networks, not to {config.name}")
         if config.feature_layer:
             raise UserError(f"feature_layer belongs to the reactnet networks, not to {config.name}")
-        for name in ("depths", "temperature", "experts"):
+        for name in ("depths", "temperature", "experts", "feature_norm"):
             if getattr(config, name) != getattr(BackboneConfig, name):
                 raise UserError(f"backbone {config.name} has no setting {name}")
     else:

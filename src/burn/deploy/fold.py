@@ -46,11 +46,26 @@ def fold(backbone: Backbone) -> tuple[Layer, ...]:
     for name, half in chain.layers:
         layers.append(_binary(name, half, after))
         after = float64(half.activation.after)
-    layers.append(GlobalMean("pool", after))
+    layers.append(pool(after, chain.feature_norm))
     if chain.feature_layer is not None:
         linear = chain.feature_layer
         layers.append(linear_layer("feature_layer", linear.weight, linear.bias, relu=True))
     return tuple(layers)
+
+
+def pool(after: Array, norm: nn.BatchNorm1d | None) -> GlobalMean:
+    """Fold the mean over pixels and BN of the features, if there is one.
+
+    Args:
+        after: (channels,), the constant that the map lacks.
+        norm: BN without weight and bias.
+    """
+    if norm is None:
+        return GlobalMean("pool", after)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = 1 / np.sqrt(float64(norm.running_var) + norm.eps)
+    return GlobalMean("pool", (after - float64(norm.running_mean)) * scale, scale)
 
 
 def linear_layer(name: str, weight: Tensor, bias: Tensor, *, relu: bool) -> Linear:

@@ -29,12 +29,11 @@ from burn.backbones.base import Backbone
 from burn.backbones.bnext import BNext, MixedLayer
 from burn.backbones.expert import ExpertLayer, ExpertNet
 from burn.core.types import Precision
-from burn.deploy.fold import affine, float64, stem
+from burn.deploy.fold import affine, float64, pool, stem
 from burn.deploy.layers import (
     Array,
     BranchedConvolution,
     GatedConvolution,
-    GlobalMean,
     Layer,
     Matrix,
     Rounded,
@@ -66,7 +65,7 @@ def fold_gated(backbone: Backbone) -> tuple[Layer, ...]:
         backbone: A BNext or an ExpertNet of precision BINARY.
     """
     layers = _bnext(backbone) if isinstance(backbone, BNext) else _expert_net(backbone)
-    return (*layers, GlobalMean("pool", np.zeros(backbone.num_features)))
+    return (*layers, pool(np.zeros(backbone.num_features), backbone.feature_norm))
 
 
 def _bnext(backbone: BNext) -> list[Layer]:

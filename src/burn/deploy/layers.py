@@ -57,15 +57,17 @@ class BinaryConvolution:
 
 @dataclass(frozen=True)
 class GlobalMean:
-    """Mean of each channel over all pixels, to which a bias is added.
+    """Mean of each channel over all pixels, times a factor, plus a bias.
 
     Attributes:
         name: Name of the layer.
         bias: (channels,).
+        scale: (channels,), the factor, or None for 1.
     """
 
     name: str
     bias: Array
+    scale: Array | None = None
 
 
 @dataclass(frozen=True)

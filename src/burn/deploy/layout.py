@@ -27,6 +27,7 @@ from burn.deploy.layers import (
 
 FORMAT = 1
 FORMAT_OF_GATES = 2  # of a program with kinds that format 1 does not have
+FORMAT_OF_SCALES = 3  # of a program whose global_mean has a scale
 MOST_CHANNELS = 4096
 MOST_NAMES = 5_000_000  # characters of all classes' names, see `names_length`
 LARGEST_SIDE = 4096  # pixels, the largest size that the program's `image` may have
@@ -70,7 +71,9 @@ def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
         tensors = {"padding": layer.padding, **_of_matrices(matrices)}
         return {**kind, "second_stride": layer.second_stride}, tensors
     if isinstance(layer, GlobalMean):
-        return {"kind": "global_mean"}, {"bias": layer.bias}
+        if layer.scale is None:
+            return {"kind": "global_mean"}, {"bias": layer.bias}
+        return {"kind": "global_mean", "scaled": True}, {"bias": layer.bias, "scale": layer.scale}
     return {"kind": "linear", "relu": layer.relu}, {"weight": layer.weight, "bias": layer.bias}
 
 
@@ -145,8 +148,12 @@ def program_of(
         image: Pixels of the short side after resizing, and of the side of the crop.
         origin: Where the network comes from, as JSON values.
     """
-    new = any(isinstance(one, GatedConvolution | BranchedConvolution) for one in layers)
-    program: dict[str, Any] = {"format": FORMAT_OF_GATES if new else FORMAT, "features": features}
+    format = FORMAT
+    if any(isinstance(one, GatedConvolution | BranchedConvolution) for one in layers):
+        format = FORMAT_OF_GATES
+    if any(isinstance(one, GlobalMean) and one.scale is not None for one in layers):
+        format = FORMAT_OF_SCALES
+    program: dict[str, Any] = {"format": format, "features": features}
     if classes:
         program["classes"] = list(classes)
     if image[0] <= LARGEST_SIDE:
@@ -244,7 +251,8 @@ def _layers(plan: ReActNetPlan) -> list[Layer]:
                 slope=_zeros(out),
             )
         )
-    layers.append(GlobalMean("pool", _zeros(features)))
+    scale = _zeros(features) if plan.feature_norm else None
+    layers.append(GlobalMean("pool", _zeros(features), scale))
     if plan.feature_layer:
         layers.append(Linear("feature_layer", True, _zeros(features, features), _zeros(features)))
     return layers

@@ -214,9 +214,11 @@ class _Mean(nn.Module):
     def __init__(self, layer: GlobalMean) -> None:
         super().__init__()
         self.bias = constant(layer.bias)
+        self.scale = None if layer.scale is None else constant(layer.scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.mean(dim=(2, 3)) + self.bias
+        mean = x.mean(dim=(2, 3))
+        return (mean if self.scale is None else mean * self.scale) + self.bias
 
 
 class _Linear(nn.Module):

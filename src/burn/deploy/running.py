@@ -13,6 +13,7 @@ from torch import Tensor
 
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
+from burn.deploy.fold import float64
 from burn.deploy.layers import GlobalMean, Layer
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded, unpackable
@@ -89,7 +90,11 @@ class PackedForward:
         end = next(i for i, layer in enumerate(layers) if isinstance(layer, GlobalMean))
         pool = layers[end]
         assert isinstance(pool, GlobalMean)
-        self._map, self._bias = layers[end - 1].name, torch.from_numpy(pool.bias).float()
+        self._map, offset = layers[end - 1].name, pool.bias  # what the engine's map lacks
+        if pool.scale is not None and backbone.feature_norm is not None:
+            assert backbone.feature_norm.running_mean is not None
+            offset = pool.bias / pool.scale + float64(backbone.feature_norm.running_mean)
+        self._offset = torch.from_numpy(offset).float()
         images = sample_images(size)
         with torch.inference_mode():
             each = cosines(self.features(images).numpy(), backbone(images).numpy())
@@ -120,7 +125,7 @@ class PackedForward:
             float32 (images, channels, height', width').
         """
         maps = torch.from_numpy(self._model.layer(_pixels(views), self._map))
-        return (maps + self._bias).permute(0, 3, 1, 2)
+        return (maps + self._offset).permute(0, 3, 1, 2)
 
 
 def _pixels(views: Tensor) -> np.ndarray:

@@ -23,13 +23,17 @@ class SyncNorm(nn.SyncBatchNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        fits = self.affine and self.track_running_stats and self.momentum is not None
+        fits = self.track_running_stats and self.momentum is not None
         if not (fits and self.training and num_processes(self) > 1):
             return super().forward(input)
         self._check_input_dim(input)
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        return _Norm.apply(input, self.weight, self.bias, self)  # type: ignore[no-any-return]
+        gain, bias = self.weight, self.bias
+        if not self.affine:
+            assert self.running_mean is not None
+            gain, bias = torch.ones_like(self.running_mean), torch.zeros_like(self.running_mean)
+        return _Norm.apply(input, gain, bias, self)  # type: ignore[no-any-return]
 
 
 class _Norm(torch.autograd.Function):

@@ -49,7 +49,9 @@ def burn_device() -> Recipe:
     return replace(
         recipe,
         epochs=20,
-        backbone=BackboneConfig(width=0.5, activation_gradient="clip", weight_init="small"),
+        backbone=BackboneConfig(
+            width=0.5, feature_norm=True, activation_gradient="clip", weight_init="small"
+        ),
         views=replace(recipe.views, size=96, resize=None),
         optim=replace(recipe.optim, warmup_epochs=1),
     )
@@ -96,6 +98,7 @@ def on_photos(recipe: Recipe) -> Recipe:
         teacher_size=like.teacher_size if find_method(recipe.method).needs_teacher else None,
         backbone=replace(
             like.backbone,
+            feature_norm=recipe.backbone.feature_norm,
             activation_gradient=recipe.backbone.activation_gradient,
             weight_init=recipe.backbone.weight_init,
         ),

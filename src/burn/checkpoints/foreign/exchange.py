@@ -275,6 +275,8 @@ def _unpublished(backbone: Backbone) -> str | None:
         return "its precision is float; both steps of ReActNet have binary activations"
     if config.feature_layer:
         return "it has a feature layer (Linear and ReLU after pooling)"
+    if config.feature_norm:
+        return "its features are normalized (feature_norm)"
     strides = (config.stem_stride or 2, *config.stage_strides)
     if strides != (2,) * 5:
         return f"its strides (stem, then stages) are {list(strides)}, and not all 2"
