@@ -31,7 +31,7 @@ using json::Type;
 using json::Value;
 using Shape = std::vector<uint64_t>;
 
-constexpr uint64_t last_format = 2;
+constexpr uint64_t last_format = 3;
 constexpr uint64_t max_file_size = uint64_t{1} << 30;
 constexpr uint64_t max_header_size = 10'000'000;
 constexpr uint64_t length_size = 8;
@@ -619,10 +619,17 @@ void read_branched_convolution(Layer &layer, const Fields &fields, Data &data) {
     layer.out_channels = b.last.out;
 }
 
-void read_global_mean(Layer &layer, const Fields &fields, Data &data) {
-    fields.only({"kind", "name", "input"});
+void read_global_mean(Layer &layer, const Fields &fields, Data &data, uint64_t format) {
+    bool scaled = false;
+    if (format < 3) {
+        fields.only({"kind", "name", "input"});
+    } else {
+        fields.only({"kind", "name", "input", "scaled"});
+        scaled = fields.boolean("scaled");
+    }
     layer.out_channels = layer.in_channels;
     layer.bias = data.floats(layer, "bias", {unsigned_of(layer.in_channels)});
+    if (scaled) layer.scale = data.floats(layer, "scale", {unsigned_of(layer.in_channels)});
 }
 
 void read_linear(Layer &layer, const Fields &fields, Data &data) {
@@ -677,7 +684,7 @@ Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &dat
     switch (layer.kind) {
         case Kind::convolution: read_convolution(layer, fields, data); break;
         case Kind::binary_convolution: read_binary_convolution(layer, fields, data); break;
-        case Kind::global_mean: read_global_mean(layer, fields, data); break;
+        case Kind::global_mean: read_global_mean(layer, fields, data, format); break;
         case Kind::linear: read_linear(layer, fields, data); break;
         case Kind::gated_convolution: read_gated_convolution(layer, fields, data); break;
         case Kind::branched_convolution: read_branched_convolution(layer, fields, data); break;
@@ -692,7 +699,7 @@ uint64_t read_format(const Fields &program) {
     const std::optional<uint64_t> format = found.unsigned_integer();
     if (format && *format >= 1 && *format <= last_format) return *format;
     const bool newer = format && *format > last_format;
-    fail("program", "format is " + printable(found.source()) + ", this reader knows 1 and 2" +
+    fail("program", "format is " + printable(found.source()) + ", this reader knows 1, 2 and 3" +
                         (newer ? ": update burn-engine" : ""));
 }
 

@@ -87,6 +87,7 @@ struct Layer {
     std::vector<float> threshold;   // binary: [in]; gated: [repeat][in]
     std::vector<float> multiplier;  // binary and gated: [out]
     std::vector<float> slope;       // binary_convolution: [out]
+    std::vector<float> scale;       // global_mean: [out], or empty for 1
     Gated gated;
     Branched branched;
 };

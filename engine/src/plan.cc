@@ -603,7 +603,9 @@ void Plan::finish(float *output) {
         for (int c = 0; c < channels; ++c) vector[c] += other[c];
     }
     for (int c = 0; c < channels; ++c) {
-        vector[c] = vector[c] / static_cast<float>(pixels) + mean.bias[to_size(c)];
+        const float value = vector[c] / static_cast<float>(pixels);
+        const float scale = mean.scale.empty() ? 1.0f : mean.scale[to_size(c)];
+        vector[c] = scale * value + mean.bias[to_size(c)];
     }
     while (at < last_layer_) {
         const Layer &layer = layers[to_size(++at)];

@@ -61,6 +61,7 @@ def random_network(
     linears=(),
     num_classes=0,
     image=(20, 16),
+    scaled=None,
 ):
     """Return a random network.
 
@@ -72,6 +73,7 @@ def random_network(
         linears: Outputs of the linear layers, with ReLU, of which the last gives the features.
         num_classes: Outputs of the classifier; 0 for none.
         image: (resize, size) in pixels; None for none.
+        scaled: Whether a file of format 3 has a scale after the mean; None for an older format.
     """
     random = np.random.default_rng(seed)
     layers, tensors = [], {}
@@ -110,9 +112,12 @@ def random_network(
         fields = {"stride": stride, "shortcut": shortcut}
         add("binary_convolution", f"block{index}", fields, arrays)
         width = out
-    add("global_mean", "pool", {}, {"bias": random.normal(size=width)})
+    constants = {"bias": random.normal(size=width)}
+    if scaled:
+        constants["scale"] = random.normal(size=width)
+    add("global_mean", "pool", {} if scaled is None else {"scaled": scaled}, constants)
     new = {"gated_convolution", "branched_convolution"} & {layer["kind"] for layer in layers}
-    program = {"format": 2 if new else 1, "layers": layers}
+    program = {"format": 3 if scaled is not None else 2 if new else 1, "layers": layers}
     outputs = [*linears, num_classes] if num_classes else list(linears)
     for index, out in enumerate(outputs):
         is_classifier = bool(num_classes) and index == len(outputs) - 1
@@ -250,6 +255,8 @@ NETWORKS = {
         "image": None,
     },
     "one": {"first": (1, 1, 1), "blocks": ((1, 1, 1, True),)},
+    "scaled": {"linears": (9,), "num_classes": 3, "scaled": True},
+    "not scaled": {"blocks": ({"out": 16}, (16, 1, 2, True)), "scaled": False},
     # As in BNext: gates of a mix, the product with the shortcut, twice the channels.
     "gated": {
         "first": (16, 3, 2),

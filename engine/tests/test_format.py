@@ -118,10 +118,10 @@ def test_numbers_up_to_the_largest_are_read():
 
 def test_another_format_is_refused_before_all_other_rules():
     network = packed.random_network()
-    network.program = {"format": 3, "new": None}
+    network.program = {"format": 4, "new": None}
     header, data = network.header()
     header["stem.bias"]["dtype"] = "I64"
-    words = "program: format 3; this reader knows 1 and 2: update burn-engine"
+    words = "program: format 4; this reader knows 1, 2 and 3: update burn-engine"
     refuses(packed.raw(header, data), words)
 
 
@@ -282,12 +282,12 @@ def rename(network):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (without("format"), "format None; this reader knows 1 and 2"),
-        (top("format", 3), "format 3; this reader knows 1 and 2: update burn-engine"),
-        (top("format", 0), "format 0; this reader knows 1 and 2"),
-        (top("format", True), "format True; this reader knows 1 and 2"),
-        (top("format", 1.0), "format 1.0; this reader knows 1 and 2"),
-        (top("format", "1"), "format '1'; this reader knows 1 and 2"),
+        (without("format"), "format None; this reader knows 1, 2 and 3"),
+        (top("format", 4), "format 4; this reader knows 1, 2 and 3: update burn-engine"),
+        (top("format", 0), "format 0; this reader knows 1, 2 and 3"),
+        (top("format", True), "format True; this reader knows 1, 2 and 3"),
+        (top("format", 1.0), "format 1.0; this reader knows 1, 2 and 3"),
+        (top("format", "1"), "format '1'; this reader knows 1, 2 and 3"),
         (top("more", 1), "program: unknown key 'more'"),
         (without("layers"), "program: layers is missing"),
         (without("features"), "program: features is missing"),

@@ -35,9 +35,9 @@ def test_a_description_has_the_networks_shapes_and_draws_nothing(
     assert shapes == {name: (t.shape, t.dtype) for name, t in network.state_dict().items()}
 
 
-@pytest.mark.parametrize("feature_layer", [False, True])
-def test_the_plans_shapes_are_the_networks(feature_layer: bool):
-    config = BackboneConfig(width=0.25, feature_layer=feature_layer)
+@pytest.mark.parametrize("settings", [{}, {"feature_layer": True}, {"feature_norm": True}])
+def test_the_plans_shapes_are_the_networks(settings: dict[str, bool]):
+    config = BackboneConfig(width=0.25, **settings)
     described = describe_backbone(config, Precision.BINARY)
     plan = reactnet_plan(config)
     shapes = {name: tuple(tensor.shape) for name, tensor in described.state_dict().items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -286,6 +287,36 @@ def test_normalisation_by_the_configs_mean_and_std():
     expected = torch.tensor([0.9 / 0.5, 0.8 / 0.25, 0.7 / 2.0])
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)  # float32's rounding
     assert not {"mean", "std"} & set(network.state_dict()), "they belong to the config"
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("reactnet_a", 0.25), ("bnext_t", 0.25), ("expert_bnn", 0.125)]
+)
+def test_normalized_features_are_those_of_batch_norm(name: str, width: float):
+    torch.manual_seed(0)
+    config = BackboneConfig(name=name, width=width)
+    plain = randomize(build_backbone(config, Precision.BINARY))
+    network = build_backbone(replace(config, feature_norm=True), Precision.BINARY)
+    missing, unexpected = network.load_state_dict(plain.state_dict(), strict=False)
+    assert {one.split(".")[0] for one in missing} == {"feature_norm"}
+    assert not unexpected
+    images = torch.rand(6, 3, 32, 32)
+    features, found = plain(images), network(images)
+    # float32 sums over six images, divided by standard deviations of a hundredth and more.
+    normalized = (features - features.mean(0)) / (features.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(found, normalized, rtol=1e-4, atol=1e-4)
+    norm = network.feature_norm
+    assert norm is not None
+    assert norm.running_mean is not None
+    torch.testing.assert_close(norm.running_mean, 0.1 * features.mean(0), rtol=1e-4, atol=1e-5)
+    plain.load_state_dict(
+        {name: value for name, value in network.state_dict().items() if "feature_norm" not in name}
+    )
+    with torch.no_grad():
+        pooled, found = plain.eval()(images), network.eval()(images)
+    assert norm.running_var is not None
+    expected = (pooled - norm.running_mean) / (norm.running_var + 1e-5).sqrt()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_feature_layer_comes_after_pooling():

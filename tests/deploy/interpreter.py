@@ -33,6 +33,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Layer]]:
         assert settings.pop("input") == before
         before = settings["name"]
         kind, names = kinds[settings.pop("kind")]
+        if settings.pop("scaled", False):
+            names = (*names, "scale")
         own = {name: tensors[f"{before}.{name}"] for name in names}
         taken |= {f"{before}.{name}" for name in names}
         if kind is BinaryConvolution:
@@ -68,7 +70,7 @@ def run_layer(layer: Layer, x: Array) -> tuple[Array, Array]:
             y = y + np.tile(p, y.shape[-1] // p.shape[-1])
         return y, np.where(y >= 0, y, layer.slope * y)
     if isinstance(layer, GlobalMean):
-        y = x.mean(axis=(1, 2)) + layer.bias
+        y = x.mean(axis=(1, 2)) * (1 if layer.scale is None else layer.scale) + layer.bias
         return y, y
     assert isinstance(layer, Linear)
     y = x @ layer.weight.T + layer.bias

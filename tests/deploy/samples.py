@@ -25,6 +25,7 @@ NETWORKS: dict[str, tuple[dict[str, Any], int]] = {
         {"width": 0.5, "stem_stride": 1, "stage_strides": (2, 2, 2, 2)}, 29
     ),
     "narrowest": ({"width": 0.0625, "stage_strides": (1, 2, 2, 2)}, 24),
+    "normalized features": ({"feature_norm": True}, 32),
     "feature layer, other colours": (
         {"feature_layer": True, "mean": (0.1, 0.5, 0.9), "std": (0.5, 0.1, 0.3)}, 32
     ),

@@ -121,7 +121,8 @@ def test_every_layer_of_random_networks(shape: tuple[Any, ...], epilogue: str, t
 
 
 @pytest.mark.parametrize(
-    ("name", "epilogue"), list(zip(NETWORKS, itertools.cycle(EPILOGUES), strict=False))
+    ("name", "epilogue"),
+    [*zip(NETWORKS, itertools.cycle(EPILOGUES), strict=False), ("normalized features", "float")],
 )
 def test_every_layer_of_reactnets(name: str, epilogue: str, tmp_path: Path):
     packed, size = reactnet(tmp_path, name)

@@ -63,11 +63,12 @@ def same(found: Tensor, expected: Tensor) -> bool:
     [
         ("reactnet_a", {"width": 0.25, "stage_strides": (2, 2, 2, 1)}),
         ("reactnet_a", {"width": 0.125, "feature_layer": True}),
-        ("reactnet_m", {"width": 0.25}),
+        ("reactnet_m", {"width": 0.25, "feature_norm": True}),
         ("bnext_t", {"width": 0.25}),
+        ("bnext_t", {"width": 0.25, "feature_norm": True}),
         ("expert_bnn", {"width": 0.125}),
     ],
-    ids=["reactnet_a", "feature layer", "reactnet_m", "bnext_t", "expert_bnn"],
+    ids=["reactnet_a", "feature layer", "reactnet_m", "bnext_t", "bnext_t, norm", "expert_bnn"],
 )
 def test_features_and_maps_are_those_of_pytorch(network: tuple[str, dict[str, Any]]):
     name, settings = network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from functools import partial
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from networks import randomize
 SHAPES = {"map": (5, 4, 3, 2), "vectors": (5, 4)}
 # The first process has two images and the other three, or the other has none.
 SHARES = {"2 and 3": (slice(0, 2), slice(2, 5)), "5 and 0": (slice(0, 5), slice(5, 5))}
+CASES = list(itertools.product(SHAPES, SHARES, [True, False]))  # the last: weight and bias or not
 
 
-def build() -> nn.BatchNorm2d:
+def build(*, affine: bool = True) -> nn.BatchNorm2d:
     torch.manual_seed(0)
-    return randomize(nn.BatchNorm2d(4, momentum=0.3).double())
+    return randomize(nn.BatchNorm2d(4, momentum=0.3, affine=affine).double())
 
 
 def images(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -34,32 +36,30 @@ def images(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def of_one_process(rank: int) -> list[list[Tensor]]:
-    """Output, gradients and buffers, for each shape and share."""
+    """Output, gradients and buffers of each case."""
     found = []
-    for shape in SHAPES.values():
-        for shares in SHARES.values():
-            norm = synchronize_norms(build())
-            x, arriving = images(shape)
-            own = x[shares[rank]].requires_grad_()
-            out = norm(own)
-            out.backward(arriving[shares[rank]])
-            gradients = [p.grad for p in norm.parameters() if p.grad is not None]
-            assert own.grad is not None
-            found.append([out.detach(), own.grad, *gradients, *norm.buffers()])
+    for shape, share, affine in CASES:
+        norm = synchronize_norms(build(affine=affine))
+        x, arriving = images(SHAPES[shape])
+        own = x[SHARES[share][rank]].requires_grad_()
+        out = norm(own)
+        out.backward(arriving[SHARES[share][rank]])
+        gradients = [p.grad for p in norm.parameters() if p.grad is not None]
+        assert own.grad is not None
+        found.append([out.detach(), own.grad, *gradients, *norm.buffers()])
     return found
 
 
 def test_two_processes_normalize_together(tmp_path: Path):
     both = in_two_processes(of_one_process, tmp_path)
-    cases = [shape for shape in SHAPES.values() for _ in SHARES]
     # float64; the same sums in another order.
     close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
-    for shape, first, second in zip(cases, *both, strict=True):
-        norm: nn.Module = build()
-        if len(shape) == 2:
-            norm = nn.BatchNorm1d(4, momentum=0.3).double()
-            norm.load_state_dict(build().state_dict())
-        x, arriving = images(shape)
+    for (shape, _, affine), first, second in zip(CASES, *both, strict=True):
+        norm: nn.Module = build(affine=affine)
+        if len(SHAPES[shape]) == 2:
+            norm = nn.BatchNorm1d(4, momentum=0.3, affine=affine).double()
+            norm.load_state_dict(build(affine=affine).state_dict())
+        x, arriving = images(SHAPES[shape])
         x.requires_grad_()
         out = norm(x)
         out.backward(arriving)
@@ -69,7 +69,7 @@ def test_two_processes_normalize_together(tmp_path: Path):
         for i, parameter in enumerate(norm.parameters(), start=2):
             assert parameter.grad is not None
             close(first[i] + second[i], parameter.grad)
-        for ours in (first[4:], second[4:]):
+        for ours in (first[-3:], second[-3:]):
             for buffer, expected in zip(ours, norm.buffers(), strict=True):
                 close(buffer, expected)
 

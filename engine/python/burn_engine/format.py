@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from burn_engine.errors import ModelError, in_file
 from burn_engine.strict_json import parse_json, short
 
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 MAX_FILE_BYTES = 2**30
 MAX_HEADER_BYTES = 10_000_000
 MAX_LAYERS = 1_000
@@ -253,9 +253,14 @@ class BranchedConvolution(Layer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GlobalMean(Layer):
-    """Mean over all pixels, plus a bias."""
+    """Mean over all pixels, times a scale, plus a bias.
+
+    Attributes:
+        scale: float32 (channels,), or None for 1.
+    """
 
     kind: ClassVar[str] = "global_mean"
+    scale: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -495,7 +500,7 @@ def _check_format(program: Any) -> None:
         raise ModelError("program: not an object")
     found = program.get("format")
     if not _is_int(found, FORMATS[0], FORMATS[-1]):
-        known = " and ".join(map(str, FORMATS))
+        known = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}"
         newer = _is_int(found, FORMATS[-1] + 1, 10**6)
         advice = ": update burn-engine" if newer else ""
         raise ModelError(f"program: format {short(found)}; this reader knows {known}{advice}")
@@ -611,7 +616,10 @@ def _parse_layer(
     where += f" ({name})"
     if name in names:
         raise ModelError(f"{where}: the name is {'taken' if name != 'image' else 'reserved'}")
-    _check_keys(value, where, {"kind", "name", "input"} | _FIELDS[kind])
+    fields = _FIELDS[kind]
+    if kind == "global_mean" and format > 2:
+        fields = {"scaled"}
+    _check_keys(value, where, {"kind", "name", "input"} | fields)
     kind_before, name_before = (before.kind, before.name) if before else ("image", "image")
     if value["input"] != name_before:
         raise ModelError(
@@ -625,7 +633,7 @@ def _parse_layer(
     for key in ("stride", "second_stride"):
         if key in value and not _is_int(value[key], 1, 2):
             raise ModelError(f"{where}: {key} {short(value[key])} is neither 1 nor 2")
-    for key in ("shortcut", "relu", "product"):
+    for key in ("shortcut", "relu", "product", "scaled"):
         if key in value and not isinstance(value[key], bool):
             raise ModelError(f"{where}: {key} {short(value[key])} is neither true nor false")
 
@@ -639,7 +647,9 @@ def _parse_layer(
     if kind == "binary_convolution":
         return _binary_convolution(name, value["stride"], value["shortcut"], inputs, tensors)
     if kind == "global_mean":
-        return GlobalMean(name=name, bias=tensors.floats(f"{name}.bias", inputs))
+        bias = tensors.floats(f"{name}.bias", inputs)
+        scale = tensors.floats(f"{name}.scale", inputs) if value.get("scaled") else None
+        return GlobalMean(name=name, bias=bias, scale=scale)
     return _linear(name, value["relu"], inputs, tensors)
 
 

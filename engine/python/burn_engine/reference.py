@@ -185,7 +185,8 @@ def _rounded_times(matrix: Rounded, x: Floats) -> Floats:
 
 
 def _global_mean(layer: GlobalMean, x: Floats) -> Floats:
-    return layer.bias + _means(x)
+    means = _means(x)
+    return layer.bias + (means if layer.scale is None else layer.scale * means)
 
 
 def _linear(layer: Linear, x: Floats) -> Floats:

@@ -410,12 +410,14 @@ void test_program() {
     whole("program: needs to be an object", "\"format\"");
     whole("has no 'format'", "{}");
     whole("has no 'layers'", R"({"format":1})");
-    whole("format is 3, this reader knows 1 and 2: update burn-engine", R"({"format":3,"new":[]})");
+    whole("format is 4, this reader knows 1, 2 and 3: update burn-engine",
+          R"({"format":4,"new":[]})");
     whole("'layers' is {}, needs an array", R"({"format":1,"layers":{}})");
-    refused("another format's tensors", "format is 3, this reader knows 1 and 2", [](File &file) {
-        replace(file.program, R"("format":1)", R"("format":3)");
-        file.tensor("top.bias").dtype = "I64";
-    });
+    refused("another format's tensors", "format is 4, this reader knows 1, 2 and 3",
+            [](File &file) {
+                replace(file.program, R"("format":1)", R"("format":4)");
+                file.tensor("top.bias").dtype = "I64";
+            });
     refused_program("format is 1.0, this reader knows", R"("format":1)", R"("format":1.0)");
     refused_program("needs a number", R"("format":1)", R"("format":true)");
     refused_program("needs a number", R"("format":1)", R"("format":"1")");

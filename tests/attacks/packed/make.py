@@ -168,6 +168,11 @@ class Builder:
     def mean(self, name: str) -> None:
         self._add("global_mean", name, {}, bias=self.floats(self.channels))
 
+    def scaled_mean(self, name: str) -> None:
+        tensors = {"bias": self.floats(self.channels), "scale": self.floats(self.channels)}
+        self._add("global_mean", name, {"scaled": True}, **tensors)
+        self.packed.program["format"] = 3
+
     def linear(self, name: str, out: int, relu: bool) -> None:
         self._add(
             "linear", name, {"relu": relu},
@@ -243,9 +248,17 @@ def experts() -> Packed:
     return builder.finish("mean", classes=["a", "b"])
 
 
+def scaled() -> Packed:
+    builder = Builder(7)
+    builder.convolution("stem", 2, 1, 1)
+    builder.binary("block", 9, 3, 2, False)
+    builder.scaled_mean("mean")
+    return builder.finish("mean")
+
+
 def valid() -> dict[str, Packed]:
     """Small valid files, between them every kind and every optional key."""
-    makers = (classifier, features_only, projected, many_channels, gated, experts)
+    makers = (classifier, features_only, projected, many_channels, gated, experts, scaled)
     return {make.__name__: make() for make in makers}
 
 
@@ -459,7 +472,7 @@ def spare_bit_set() -> bytes:
 
 @attack
 def format_unknown() -> bytes:
-    return changed(lambda packed: packed.program.update(format=3))
+    return changed(lambda packed: packed.program.update(format=4))
 
 
 @attack
@@ -684,6 +697,43 @@ def branches_in_the_middle() -> bytes:
 def branch_narrower_than_its_reader() -> bytes:
     tensor = {"stem.widen.weight": np.zeros((3, 3, 3, 4), np.float32)}
     return changed_gate(lambda packed: packed.tensors.update(tensor), experts)
+
+
+@attack
+def scaled_in_format_2() -> bytes:
+    return changed_gate(lambda packed: packed.program.update(format=2), scaled)
+
+
+@attack
+def scaled_not_said() -> bytes:
+    return changed_gate(lambda packed: packed.layer("mean").pop("scaled"), scaled)
+
+
+@attack
+def scaled_as_integer() -> bytes:
+    return changed_gate(lambda packed: packed.layer("mean").update(scaled=1), scaled)
+
+
+@attack
+def scale_not_wanted() -> bytes:
+    return changed_gate(lambda packed: packed.layer("mean").update(scaled=False), scaled)
+
+
+@attack
+def scale_missing() -> bytes:
+    return changed_gate(lambda packed: packed.tensors.pop("mean.scale"), scaled)
+
+
+@attack
+def scale_of_wrong_size() -> bytes:
+    tensor = {"mean.scale": np.zeros(8, np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), scaled)
+
+
+@attack
+def scale_infinite() -> bytes:
+    tensor = {"mean.scale": np.full(9, np.inf, np.float32)}
+    return changed_gate(lambda packed: packed.tensors.update(tensor), scaled)
 
 
 def main() -> None:

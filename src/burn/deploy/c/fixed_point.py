@@ -86,13 +86,14 @@ class IntegerMean:
     """Mean of each channel in integers: round(sum · factor / 2^shift) + bias.
 
     Attributes:
-        factor: 2^30 divided by the number of pixels, rounded.
+        factor: A power of two divided by the number of pixels and, where the mean is scaled,
+            times the scales: (channels,), or one number. It is rounded, and below 2^31.
         shift: Exponent of the divisor.
         bias: (channels,).
         bits: Number of fractional bits of the output.
     """
 
-    factor: int
+    factor: int | Integers
     shift: int
     bias: Integers
     bits: int
@@ -337,13 +338,20 @@ class _Conversion:
         largest = int(max(abs(low).max(), abs(high).max()))
         _require(largest * self._pixels <= _MOST)
         bias = self._mean.bias.astype(np.float64)
-        size = math.ldexp(largest, -bits) + float(abs(bias).max())
-        out_bits = min(_bits(_VECTOR * _MARGIN, size), bits + 30)
-        shift = 30 + bits - out_bits
+        factor: int | Integers = round(2**30 / self._pixels)
+        factor_bits, scale = 30, 1.0
+        if self._mean.scale is not None:
+            scales = self._mean.scale.astype(np.float64)
+            scale = float(abs(scales).max())
+            factor_bits = _bits(2**30, scale / self._pixels)
+            factor = _rounded(scales / self._pixels, factor_bits)
+        size = math.ldexp(largest, -bits) * scale + float(abs(bias).max())
+        out_bits = min(_bits(_VECTOR * _MARGIN, size), bits + factor_bits)
+        shift = factor_bits + bits - out_bits
         _require(0 <= shift <= 62)
-        factor = round(2**30 / self._pixels)
         mean = IntegerMean(factor, shift, _rounded(bias, out_bits), out_bits)
-        most = (largest * self._pixels * factor >> shift) + 1 + int(abs(mean.bias).max())
+        most = largest * self._pixels * int(np.abs(factor).max()) >> shift
+        most += 1 + int(abs(mean.bias).max())
         _require(most <= _VECTOR)
         return mean, most
 

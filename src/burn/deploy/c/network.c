@@ -414,12 +414,18 @@ static void run_phase(const struct phase *phase, const uint8_t *image, uint8_t *
     }
 }
 
-/* Turns the sums of the last map's channels into their means plus the bias. */
+/* Turns the sums of the last map's channels into their means, scaled, plus the bias. */
 static void find_means(sum_t *sums) {
     for (uint32_t c = 0; c < BURN_NUM_MEANS; ++c) {
 #if BURN_INTEGER
+#if BURN_MEAN_SCALED
+        const int64_t product = (int64_t)sums[c] * mean_scale[c];
+#else
         const int64_t product = (int64_t)sums[c] * BURN_MEAN_FACTOR;
+#endif
         sums[c] = (int32_t)rounded_long(product, BURN_MEAN_SHIFT) + mean_bias[c];
+#elif BURN_MEAN_SCALED
+        sums[c] = mean_bias[c] + mean_scale[c] * (sums[c] / (float)BURN_MEAN_PIXELS);
 #else
         sums[c] = mean_bias[c] + sums[c] / (float)BURN_MEAN_PIXELS;
 #endif

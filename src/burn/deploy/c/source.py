@@ -157,15 +157,22 @@ class CSource:
             "COUNTS_AT": arena.counts_at,
             "SUMS_AT": arena.sums_at,
             "MEAN_PIXELS": geometry[-1].out_size ** 2,
+            "MEAN_SCALED": int(mean.scale is not None),
         }
+        scale: NDArray[np.generic] | None = mean.scale
         if self.integers:
-            defines["MEAN_FACTOR"] = self.integers.mean.factor
+            if scale is None:
+                defines["MEAN_FACTOR"] = int(self.integers.mean.factor)
+            else:
+                scale = np.asarray(self.integers.mean.factor)
             defines["MEAN_SHIFT"] = self.integers.mean.shift
         lines = [f"#define BURN_{key} {value}" for key, value in defines.items()]
         stem = self._stem()
         layers = [stem, *(self._layer(index) for index in range(1, len(geometry)))]
         bias = mean.bias if self.integers is None else self.integers.mean.bias
         self._array("sum_t", "mean_bias", bias)
+        if scale is not None:
+            self._array("sum_t", "mean_scale", scale)
         linears = [self._linear(index) for index in range(len(self._linears))]
         phases = [f"{{{first}, {last}}}" for first, last in arena.phases]
         tables = [
