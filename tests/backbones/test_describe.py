@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -36,7 +38,7 @@ def test_a_description_has_the_networks_shapes_and_draws_nothing(
 
 
 @pytest.mark.parametrize("settings", [{}, {"feature_layer": True}, {"feature_norm": True}])
-def test_the_plans_shapes_are_the_networks(settings: dict[str, bool]):
+def test_the_plans_shapes_are_the_networks(settings: dict[str, Any]):
     config = BackboneConfig(width=0.25, **settings)
     described = describe_backbone(config, Precision.BINARY)
     plan = reactnet_plan(config)

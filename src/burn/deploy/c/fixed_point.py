@@ -197,10 +197,10 @@ class _Conversion:
         layers = program.layers
         self._geometry = geometry
         self._most_value = 2 ** (value_bits - 1) - 2  # one less: such a threshold is never reached
-        stem, self._mean = layers[0], layers[len(geometry)]
+        stem, mean = layers[0], layers[len(geometry)]
         assert isinstance(stem, Convolution)
-        assert isinstance(self._mean, GlobalMean)
-        self._stem = stem
+        assert isinstance(mean, GlobalMean)
+        self._stem, self._mean = stem, mean
         self._binary = [one for one in layers if isinstance(one, BinaryConvolution)]
         self._linears = [one for one in layers if isinstance(one, Linear)]
         self._pixels = geometry[-1].out_size ** 2
