@@ -93,7 +93,11 @@ def test_a_variant_is_the_recipe_but_for_its_choice(
 
 def test_the_papers_variants_do_not_depend_on_the_recipes_choices():
     other = tiny.student_recipe(classifier="none", standardize=True, projection="mlp")
-    other = replace(other, stages=1, backbone=replace(other.backbone, activation_gradient="clip"))
+    other = replace(
+        other,
+        stages=1,
+        backbone=replace(other.backbone, activation_gradient="clip", feature_norm=True),
+    )
     for name, change in VARIANTS.items():
         if name.startswith("paper"):
             assert change(other) == change(tiny.student_recipe()), name

@@ -30,6 +30,10 @@ def _weights(init: Any) -> Change:
     return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, weight_init=init))
 
 
+def _features(*, norm: bool) -> Change:
+    return lambda recipe: replace(recipe, backbone=replace(recipe.backbone, feature_norm=norm))
+
+
 def _unchanged(recipe: Recipe) -> Recipe:
     return recipe
 
@@ -37,7 +41,7 @@ def _unchanged(recipe: Recipe) -> Recipe:
 def _paper(
     stages: Literal[1, 2], classifier: Literal["joint", "frozen", "none"], **changes: Any
 ) -> Change:
-    """Return the change to the paper's loss and sign gradient.
+    """Return the change to the paper's loss, sign gradient and features, which are not normalized.
 
     The recipe's network shape, views and optimizer stay.
     """
@@ -47,7 +51,7 @@ def _paper(
             classifier=classifier, num_classes=recipe.burn.num_classes, hidden=recipe.burn.hidden
         )
         recipe = replace(recipe, stages=stages, burn=replace(loss, **changes))
-        return _sign("poly")(recipe)
+        return _features(norm=False)(_sign("poly")(recipe))
 
     return change
 
@@ -73,6 +77,8 @@ VARIANTS: Mapping[str, Change] = {
     "clip": _sign("clip"),
     "fan-in-weights": _weights("fan_in"),
     "small-weights": _weights("small"),
+    "plain-features": _features(norm=False),
+    "normalized-features": _features(norm=True),
     "same-view": _burn(views="same"),
     "crossed-views": _burn(views="cross"),
     "unlabelled-teacher": _unchanged,

@@ -89,6 +89,11 @@ GROUPS: tuple[Group, ...] = (
         (Row("uniform in ±1/√fan-in", "fan-in-weights"), Row("0.001·rand", "small-weights")),
     ),
     Group(
+        "features",
+        "The student's features",
+        (Row("as they are", "plain-features"), Row("normalized", "normalized-features")),
+    ),
+    Group(
         "views",
         "What teacher and student see",
         (Row("the same view", "same-view"), Row("two views, crossed", "crossed-views")),
