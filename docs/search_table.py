@@ -14,6 +14,7 @@ from burn.report.render.plots import STYLE
 
 _TITLES = {
     "losses": "Losses, 25,600 images",
+    "features": "Losses of the features themselves, 25,600 images",
     "losses on BNext": "Losses on BNext's network, 25,600 images",
     "depth": "Depth, 25,600 images",
     "settings": "Settings, 105,000 images",

@@ -275,8 +275,9 @@ def _check_network(config: BackboneConfig, precision: Precision, size: int) -> N
     with torch.inference_mode():
         features = network(images)
         assert bool(features.isfinite().all()), f"{what}: features are not finite"
-        assert torch.equal(network.pool(network.forward_features(images)), features), (
-            f"{what}: it is not pool(forward_features(images))"
+        pooled = network.pool(network.forward_features(images))
+        assert torch.equal(network.normalize_features(pooled), features), (
+            f"{what}: it is not normalize_features(pool(forward_features(images)))"
         )
         float_images = images.float() / 255
         assert torch.allclose(network(float_images), features, rtol=1e-3, atol=1e-4), (

@@ -115,4 +115,4 @@ class Backbone(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features of shape (batch, num_features)."""
-        return self.pool(self.forward_features(images))
+        return self.normalize_features(self.pool(self.forward_features(images)))

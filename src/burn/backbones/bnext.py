@@ -240,4 +240,4 @@ class BNext(Backbone):
         return self.top(self.trunk(images))
 
     def pool(self, features: Tensor) -> Tensor:
-        return self.normalize_features(channel_means(features))
+        return channel_means(features)

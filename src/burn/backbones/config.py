@@ -29,8 +29,8 @@ class BackboneConfig:
         resnet_strides: strides of a float ResNet's four stages. Default: its own, 1, 2, 2, 2. With
             1, 1, 2, 2 after a stem of stride 2 the maps of 32-pixel images stay larger.
         feature_layer: add Linear + ReLU after pooling, as BURN's release does.
-        feature_norm: normalize the features of binary networks by BN without weight and bias, after
-            pooling, so that cosines between images compare what differs between them.
+        feature_norm: normalize the features by BN without weight and bias, after pooling, so that
+            cosines between images compare what differs between them. Not with `feature_layer`.
         activation_gradient: straight-through gradient of the sign of activations.
         weight_gradient: straight-through gradient of the sign of weights.
         temperature: temperature of the binary weights of the bnext networks at the end of training,

@@ -49,7 +49,7 @@ class BackboneEntry:
         return resolve(self.of)(config, precision)  # type: ignore[no-any-return]
 
 
-_BINARY = ("feature_norm", "activation_gradient", "weight_gradient", "weight_init")
+_GRADIENTS = ("activation_gradient", "weight_gradient", "weight_init")
 BACKBONES: dict[str, BackboneEntry] = {
     **{
         name: BackboneEntry(
@@ -63,7 +63,7 @@ BACKBONES: dict[str, BackboneEntry] = {
                     "stage_strides",
                     "depths",
                     "feature_layer",
-                    *_BINARY,
+                    *_GRADIENTS,
                 }
             ),
         )
@@ -74,7 +74,9 @@ BACKBONES: dict[str, BackboneEntry] = {
             name,
             "burn.backbones.bnext:BNext",
             binary=True,
-            settings=frozenset({"width", "stem_stride", "stage_strides", "temperature", *_BINARY}),
+            settings=frozenset(
+                {"width", "stem_stride", "stage_strides", "temperature", *_GRADIENTS}
+            ),
         )
         for name in BNEXT
     },
@@ -82,7 +84,7 @@ BACKBONES: dict[str, BackboneEntry] = {
         EXPERT,
         "burn.backbones.expert:ExpertNet",
         binary=True,
-        settings=frozenset({"width", "stem_stride", "stage_strides", "experts", *_BINARY}),
+        settings=frozenset({"width", "stem_stride", "stage_strides", "experts", *_GRADIENTS}),
     ),
 }
 
@@ -103,7 +105,8 @@ def register_backbone(
         name: Value of `--backbone.name` that selects it.
         binary: Whether it has binary layers. If so, it is trained in one stage or two, and built at
             the precision of each.
-        settings: Fields of `BackboneConfig` that it uses, besides `name`, `mean` and `std`.
+        settings: Fields of `BackboneConfig` that it uses, besides `name`, `mean`, `std` and
+            `feature_norm`.
             Changing another one is an error.
 
     Raises:

@@ -81,7 +81,8 @@ class FloatBackbone(Backbone):
 
         def part(images: Tensor) -> Tensor:
             x = network(self.normalize(images).to(dtype))
-            return self.pool(x.float() if dtype == torch.bfloat16 else x)
+            pooled = self.pool(x.float() if dtype == torch.bfloat16 else x)
+            return self.normalize_features(pooled)
 
         @torch.no_grad()
         def features(images: Tensor) -> Tensor:

@@ -132,10 +132,8 @@ class ReActNet(Backbone):
             for part in ("spatial", "pointwise")
         ]
         own = cast(nn.Linear, self.feature_layer[0]) if self.config.feature_layer else None
-        return Chain(self.stem, self.stem_norm, layers, own, self.feature_norm)
+        return Chain(self.stem, self.stem_norm, layers, own)
 
     def pool(self, features: Tensor) -> Tensor:
         pooled = features.mean(dim=(2, 3), dtype=torch.promote_types(features.dtype, torch.float32))
-        if self.config.feature_layer:
-            return self.feature_layer(pooled)
-        return self.normalize_features(pooled)
+        return self.feature_layer(pooled) if self.config.feature_layer else pooled

@@ -106,6 +106,9 @@ def _check_memory(described: Backbone) -> None:
         )
 
 
+_OF_ALL = ("name", "mean", "std", "feature_norm")  # the settings that every backbone has
+
+
 def check_backbone(config: BackboneConfig) -> None:
     """Check that settings are in range and belong to the architecture.
 
@@ -131,19 +134,22 @@ def check_backbone(config: BackboneConfig) -> None:
         raise UserError(f"backbone.depths {depths}: each must be in 1 … {MOST_BLOCKS}")
     if config.name in REACTNETS and config.resnet_strides:
         raise UserError(f"resnet_strides belong to float ResNets; {config.name} has stage_strides")
-    if config.feature_norm and config.feature_layer:
-        raise UserError("backbone.feature_norm and backbone.feature_layer exclude each other")
     entry = BACKBONES.get(config.name)
     if entry is None:
         if config.stage_strides != BackboneConfig().stage_strides:
             raise UserError(f"stage_strides belong to binary networks, not to {config.name}")
         if config.feature_layer:
             raise UserError(f"feature_layer belongs to the reactnet networks, not to {config.name}")
-        for name in ("depths", "temperature", "experts", "feature_norm"):
+        for name in ("depths", "temperature", "experts"):
             if getattr(config, name) != getattr(BackboneConfig, name):
                 raise UserError(f"backbone {config.name} has no setting {name}")
     else:
         for field in fields(config):
-            looked_at = field.name in entry.settings or field.name in ("name", "mean", "std")
+            looked_at = field.name in entry.settings or field.name in _OF_ALL
             if not looked_at and getattr(config, field.name) != field.default:
                 raise UserError(f"backbone {config.name} has no setting {field.name}")
+    if config.feature_norm and config.feature_layer:
+        raise UserError(
+            "backbone.feature_layer needs backbone.feature_norm false: the features behind it are "
+            "not normalized"
+        )

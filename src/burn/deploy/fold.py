@@ -46,7 +46,7 @@ def fold(backbone: Backbone) -> tuple[Layer, ...]:
     for name, half in chain.layers:
         layers.append(_binary(name, half, after))
         after = float64(half.activation.after)
-    layers.append(pool(after, chain.feature_norm))
+    layers.append(pool(after, backbone.feature_norm))
     if chain.feature_layer is not None:
         linear = chain.feature_layer
         layers.append(linear_layer("feature_layer", linear.weight, linear.bias, relu=True))

@@ -1,4 +1,4 @@
-"""Folding of networks whose layers have gates, BNext and the expert network, for format 2.
+"""Folding of networks whose layers have gates, BNext and the expert network, from format 2 on.
 
 In docs/project/pack-format.md's words, a layer of such a network is a gated_convolution. Unlike
 ReActNet's, its activations have no shifts, so no constant moves from one layer into the next.

@@ -84,21 +84,19 @@ class Chain:
     """Network from images to features as a sequence of layers.
 
     The backbone's normalization of the images is followed by the stem with BN, the binary layers,
-    the mean over all pixels and, in some networks, Linear and ReLU, or BN.
+    the mean over all pixels and, in some networks, Linear and ReLU.
 
     Attributes:
         stem: Float convolution of the images without bias, padded by half its kernel.
         stem_norm: BN after the stem.
         layers: Name and layers of each binary layer.
         feature_layer: The Linear layer, or None.
-        feature_norm: BN of the features without weight and bias, or None.
     """
 
     stem: nn.Conv2d
     stem_norm: nn.BatchNorm2d
     layers: Sequence[tuple[str, Half]]
     feature_layer: nn.Linear | None = None
-    feature_norm: nn.BatchNorm1d | None = None
 
     @property
     def precision(self) -> Precision:

@@ -339,19 +339,19 @@ class _Conversion:
         _require(largest * self._pixels <= _MOST)
         bias = self._mean.bias.astype(np.float64)
         factor: int | Integers = round(2**30 / self._pixels)
-        factor_bits, scale = 30, 1.0
+        factor_bits, scales = 30, np.ones(1)
         if self._mean.scale is not None:
             scales = self._mean.scale.astype(np.float64)
-            scale = float(abs(scales).max())
-            factor_bits = _bits(2**30, scale / self._pixels)
+            factor_bits = _bits(2**30, float(abs(scales).max()) / self._pixels)
             factor = _rounded(scales / self._pixels, factor_bits)
-        size = math.ldexp(largest, -bits) * scale + float(abs(bias).max())
+        bounds = np.maximum(abs(low), abs(high))
+        size = float((np.ldexp(bounds.astype(np.float64), -bits) * abs(scales) + abs(bias)).max())
         out_bits = min(_bits(_VECTOR * _MARGIN, size), bits + factor_bits)
         shift = factor_bits + bits - out_bits
         _require(0 <= shift <= 62)
         mean = IntegerMean(factor, shift, _rounded(bias, out_bits), out_bits)
-        most = largest * self._pixels * int(np.abs(factor).max()) >> shift
-        most += 1 + int(abs(mean.bias).max())
+        products = bounds * self._pixels * abs(factor)  # below 2^62, as both factors are below 2^31
+        most = int(((products >> shift) + 1 + abs(mean.bias)).max())
         _require(most <= _VECTOR)
         return mean, most
 
