@@ -98,8 +98,7 @@ def test_the_papers_small_recipe_has_its_loss_and_the_defaults_budget():
     paper, burn = find_recipe("paper_small"), find_recipe("burn_small")
     assert paper.burn == find_recipe("paper_imagenet").burn
     assert abs(paper.epochs * paper.stages - burn.epochs * burn.stages) <= 1
-    own = replace(burn.backbone, activation_gradient="poly", feature_norm=False)
-    assert paper.backbone == own
+    assert paper.backbone == replace(burn.backbone, activation_gradient="poly")
     feature_only = find_recipe("feature_only_small")
     optim = replace(paper.optim, lr=feature_only.optim.lr)  # tuned for each
     assert feature_only == replace(paper, burn=BurnConfig(classifier="none"), optim=optim)
@@ -116,16 +115,19 @@ def test_methods_on_photos_have_burns_network_and_sizes_and_the_rates_of_their_s
         name, recipe = recipe_of(method, "photos")
         small = find_recipe(f"{method}_small")
         assert name == f"{method}_photos"
-        assert (recipe.backbone, recipe.optim.lr) == (burn.backbone, small.optim.lr)
+        assert recipe.backbone == replace(burn.backbone, activation_gradient="clip")
+        assert recipe.optim.lr == small.optim.lr
         assert (recipe.epochs, recipe.batch_size, recipe.views.size) == (60, 64, 96)
         assert recipe.teacher_size == (192 if METHODS[method].needs_teacher else None)
     assert recipe_of("burn", "photos") == ("burn", burn)
+    alone = recipe_of("feature_only", "photos")[1]  # the default on photographs, but for its name
+    assert replace(alone, byol=burn.byol, swav=burn.swav, mocov2=burn.mocov2, s2bnn=burn.s2bnn,
+                   infomin=burn.infomin) == burn  # fmt: skip
     mocov2 = recipe_of("mocov2", "photos")[1].mocov2
     assert (mocov2.queue, mocov2.momentum) == (2048, 0.998)  # half of a batch's keys in a step
     paper = recipe_of("paper", "photos")[1]
     assert (paper.epochs, paper.stages) == (30, 2)
-    own = replace(burn.backbone, activation_gradient="poly", feature_norm=False)
-    assert paper.backbone == own
+    assert paper.backbone == replace(burn.backbone, activation_gradient="poly")
 
 
 def test_a_registered_method_without_a_recipe_takes_one_with_its_needs(

@@ -67,7 +67,6 @@ def burn_imagenet() -> Recipe:
     small, recipe = burn_small(), paper_imagenet()
     backbone = replace(
         recipe.backbone,
-        feature_norm=small.backbone.feature_norm,
         activation_gradient=small.backbone.activation_gradient,
         weight_init=small.backbone.weight_init,
     )

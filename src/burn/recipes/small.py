@@ -47,7 +47,7 @@ def burn_small() -> Recipe:
         batch_size=128,
         stages=1,
         view_epochs=8,
-        backbone=replace(small_network(), feature_norm=True),
+        backbone=small_network(),
         burn=BurnConfig(classifier="none", standardize=True, projection="mlp"),
         views=ViewConfig(size=32, resize=32, crop_scale=(0.4, 1.0), jitter=0.0, grey=0.0, blur=0.0),
         optim=OptimConfig(name="adam", lr=8e-3, beta2=0.98, warmup_epochs=0.25),
@@ -90,7 +90,7 @@ def paper_small() -> Recipe:
         epochs=12,
         stages=2,
         view_epochs=None,
-        backbone=replace(small_network(), activation_gradient="poly"),
+        backbone=replace(recipe.backbone, activation_gradient="poly"),
         burn=BurnConfig(classifier="joint"),
         views=strong_small_views(),
     )
