@@ -196,13 +196,14 @@ def test_device_recipes_differ_in_the_side_of_their_images():
     assert small.backbone.width == 0.5
 
 
-def test_the_default_is_burn_device_for_fewer_photographs():
+def test_the_default_has_burn_devices_network_and_the_method_of_feature_only():
     burn, device = find_recipe(DEFAULT), find_recipe("burn_device")
-    same = {
-        name: getattr(device, name) for name in ("epochs", "batch_size", "teacher_size", "views")
-    }
-    assert replace(burn, **same) == device
-    assert burn.views == replace(device.views, crop_scale=(0.25, 1.0))
+    method = find_recipe("feature_only_small")
+    assert burn.backbone == replace(device.backbone, activation_gradient="poly")
+    assert burn.burn == method.burn
+    assert (burn.stages, burn.view_epochs) == (method.stages, None)
+    assert burn.views.size == device.views.size
+    assert burn.views.crop_scale == method.views.crop_scale
     assert burn.teacher_size == 2 * burn.views.size
 
 
