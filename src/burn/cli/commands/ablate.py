@@ -17,8 +17,7 @@ def run(arguments: list[str], console: Console) -> None:
     named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
     parser = Parser(
         "ablate",
-        "Train variants of a BURN recipe, each with one choice changed, at equal budget, and\n"
-        "evaluate them. The same command resumes them; later commands may add groups and seeds."
+        "Train and evaluate variants of a recipe, one choice changed in each; the command resumes them."
         f"\n\ngroups:\n{named}",
         "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
         "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
