@@ -17,7 +17,7 @@ def run(arguments: list[str], console: Console) -> None:
     named = "\n".join(f"  {group.name:<11}{group.title}" for group in GROUPS)
     parser = Parser(
         "ablate",
-        "Train and evaluate variants of a recipe, one choice changed in each; the command resumes them."
+        "Train and evaluate variants of a recipe, one choice changed in each. Repeated, it resumes."
         f"\n\ngroups:\n{named}",
         "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
         "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
