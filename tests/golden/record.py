@@ -28,8 +28,8 @@ def float64() -> Iterator[None]:
     """Let float64 be the number format of all that is built and computed inside.
 
     In float32 the rounding of another processor, or another number of threads, flips signs near
-    zero: the third loss of SwAV was off by 0.07 of all that the curve spans. In float64 no sign was
-    that near to zero before the twentieth step, so that the digits before it are the same.
+    zero: the third loss of SwAV was off by 0.07 of all that the curve spans. In float64 no sign is
+    that near to zero, and all digits that are recorded are the same.
     """
     import torch
 

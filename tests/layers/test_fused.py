@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -31,10 +30,6 @@ def in_own_process(*words: str, **variables: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.skipif(
-    version("triton").split(".")[:2] == ["3", "9"],
-    reason="Triton 3.9's interpreter fails on the kernels' masks: mask has unsupported dtype",
-)
 def test_in_the_interpreter_they_compute_what_the_layers_compute():
     words = ["-m", "pytest", str(HERE / "fused_cases.py"), "-p", "no:cacheprovider"]
     said = in_own_process(*words, "-o", "addopts=", TRITON_INTERPRET="1")

@@ -107,7 +107,9 @@ def statistics(
     if SCALED:
         factor = tl.load(scale + columns, mask=present, other=0.0).to(ACC)
     start = y + first.to(tl.int64) * channels + columns
-    pivot = tl.load(start, mask=present & (first < num_rows), other=0.0).to(ACC) * factor
+    # Triton 3.9's interpreter cannot combine a vector with the scalar `first < num_rows`.
+    begun = first + 0 * columns < num_rows
+    pivot = tl.load(start, mask=present & begun, other=0.0).to(ACC) * factor
     total = tl.zeros((BLOCK_ROWS, BLOCK_CHANNELS), ACC)
     squares = tl.zeros((BLOCK_ROWS, BLOCK_CHANNELS), ACC)
     for offset in range(0, chunk, BLOCK_ROWS):
