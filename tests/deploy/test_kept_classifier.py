@@ -49,6 +49,23 @@ def test_from_evaluation_to_a_packed_file(checkpoint: Path, tmp_path: Path):
     assert torch.equal(torch.from_numpy(vars(layers[-1])["weight"]), classifier.weight)
 
 
+def test_what_is_kept_is_calibrated(checkpoint: Path, tmp_path: Path):
+    """Its scores are those of a layer trained at the chosen rate, divided by the temperature."""
+    evaluate(checkpoint, tmp_path / "auto")
+    kept = tmp_path / "auto" / "classifier.safetensors"
+    with safe_open(kept, framework="pt") as opened:
+        settings = json.loads(opened.metadata()["classifier"])["settings"]
+    evaluate(checkpoint, tmp_path / "fixed", "--lr", str(settings["chosen_lr"]))
+    calibrated = load_classifier(kept)
+    alone = load_classifier(tmp_path / "fixed" / "classifier.safetensors")
+    assert calibrated is not None
+    assert alone is not None
+    temperature = settings["temperature"]
+    assert temperature not in (0, 1)
+    torch.testing.assert_close(temperature * calibrated.weight, alone.weight, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(temperature * calibrated.bias, alone.bias, rtol=1e-3, atol=1e-4)
+
+
 def test_the_newest_is_kept_and_no_mlp(checkpoint: Path, tmp_path: Path):
     out = tmp_path / "linear"
     evaluate(checkpoint, out, "--probe", "mlp")

@@ -19,6 +19,7 @@ from burn.evaluation.configs import LINEAR_RATES, LinearConfig
 from burn.evaluation.linear_layer import (
     augmented_batches,
     cached_batches,
+    calibrating_temperature,
     top_k,
     train_linear,
     train_linear_at_best_rate,
@@ -139,6 +140,51 @@ def test_cached_batches_give_every_row_with_its_label_once_an_epoch():
         orders.append(rows[:, 0].tolist())
     assert orders[0] != orders[1]
     assert orders[0] == orders[2]
+
+
+# --- The temperature. ---
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 1e4])
+def test_scaled_scores_are_scaled_back(scale: float):
+    """Labels are drawn from softmax(true): the scores are right where T is their scale."""
+    random = torch.Generator().manual_seed(0)
+    true = 2 * torch.randn(20_000, 5, generator=random)
+    labels = torch.multinomial(true.softmax(dim=1), 1, generator=random)[:, 0]
+    assert calibrating_temperature(scale * true, labels) == pytest.approx(scale, rel=0.03)
+
+
+def test_no_other_temperature_has_a_lower_cross_entropy():
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 4, (500,), generator=random)
+    scores = torch.randn(500, 4, generator=random) + 2 * torch.eye(4)[labels]
+    found = calibrating_temperature(scores, labels)
+    share = 1 / 502
+    answers = torch.full((500, 4), share / 3).scatter(1, labels[:, None], 1 - share)
+
+    def loss(temperature: float) -> float:
+        return float(torch.nn.functional.cross_entropy((scores / temperature).double(), answers))
+
+    grid = np.linspace(0.5, 2, 301) * found
+    assert loss(found) <= min(map(loss, grid)) + 1e-9
+
+
+def test_always_being_right_is_no_certainty():
+    """As if two answers more had been given, one of them wrong: 99 of 100."""
+    labels = torch.arange(98) % 2
+    scores = 7.0 * torch.eye(2)[labels]
+    probabilities = (scores / calibrating_temperature(scores, labels)).softmax(dim=1)
+    assert probabilities.amax(dim=1).tolist() == pytest.approx([0.99] * 98, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [torch.zeros(6, 3), -torch.eye(3)[[0, 1, 2, 0, 1, 2]], torch.full((6, 3), torch.nan)],
+    ids=["constant", "the wrong way", "not finite"],
+)
+def test_scores_that_say_nothing_stay(scores: Tensor):
+    assert calibrating_temperature(scores, torch.arange(6) % 3) == 1
+    assert calibrating_temperature(scores[:, :1], torch.zeros(6, dtype=torch.int64)) == 1
 
 
 # --- The rate. ---

@@ -38,6 +38,8 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     """Run linear evaluation: top-1 and top-5 of a linear layer on the frozen backbone.
 
     The confusion matrix, and a strict layer, are written to `context.out` and replace older ones.
+    Where the learning rate is chosen on held-out images, the scores of the written layer are
+    calibrated on them.
 
     Args:
         context: The backbone, the images and the folder.
@@ -63,10 +65,16 @@ def run_linear(context: EvaluationContext, config: LinearConfig, console: Consol
     )
     if isinstance(probe, nn.Linear):  # the mlp probe is not a linear classifier
         classes = tuple(context.train.classes)
-        weight, bias = probe.weight.detach(), probe.bias.detach()
+        # The classes stay as evaluated; only their probabilities change.
+        weight, bias = (t.detach() / evaluated.temperature for t in (probe.weight, probe.bias))
         context.classifiers.append(Classifier(weight, bias, classes, context.fingerprint))
     if context.out and context.classifiers:
-        about = {**settings, "train": context.train.name, "seed": context.seed}
+        about = {
+            **settings,
+            "temperature": evaluated.temperature,
+            "train": context.train.name,
+            "seed": context.seed,
+        }
         path = context.out / CLASSIFIER_NAME
         context.keep(lambda: save_classifier(path, context.classifiers[0], about))
     elif context.out:
@@ -105,6 +113,7 @@ class _Probed:
         numbers: Top-1 and top-5 in percent, top-1 first.
         right: The right answers, as in `Result.right`.
         settings: Settings for the results.
+        temperature: What divides the scores to calibrate them; 1 where no images are held out.
         began: When the work began, by `time.perf_counter`.
     """
 
@@ -114,6 +123,7 @@ class _Probed:
     numbers: dict[str, float]
     right: str
     settings: dict[str, Any]
+    temperature: float
     began: float
 
 
@@ -135,7 +145,7 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
             bfloat16=s.bfloat16,
             packed=s.packed,
         )
-    num_classes, settings = len(s.train.classes), asdict(config)
+    num_classes, settings, temperature = len(s.train.classes), asdict(config), 1.0
     held_out = _held_out(s, console) if config.first_rate is None else None
     with progress_bar(console) as progress:
         bar = progress.add_task("linear", total=config.epochs)
@@ -151,7 +161,7 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
             chosen = train_linear_at_best_rate(
                 batches, held_out, num_classes, config, s.seed, advance, s.device
             )
-            probe = chosen.layer
+            probe, temperature = chosen.layer, chosen.temperature
             settings |= {"chosen_lr": chosen.lr, "rates": _shown_rates(chosen)}
             s.notes.append(_about_rate(chosen, len(held_out.values)))
     s.note_unreadable(s.train, unreadable)
@@ -162,7 +172,7 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
     prefix = "" if config.probe == "strict" else "mlp "
     numbers = {f"{prefix}top{k}": 100 * top_k(scores, test.labels, k) for k in (1, 5)}
     right = right_answers(scores, test.labels, test.positions, len(s.test))
-    return _Probed(probe, scores, test.labels, numbers, right, settings, began)
+    return _Probed(probe, scores, test.labels, numbers, right, settings, temperature, began)
 
 
 def _held_out(context: EvaluationContext, console: Console) -> Features:

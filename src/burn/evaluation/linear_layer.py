@@ -103,11 +103,14 @@ class ChosenLinear:
         layer: The layer.
         lr: The learning rate.
         held_out: Top-1 in percent on the held-out images for each learning rate that was tried.
+        temperature: What the layer's scores are divided by so that their softmax gives calibrated
+            probabilities; see `calibrating_temperature`.
     """
 
     layer: nn.Linear
     lr: float
     held_out: dict[float, float]
+    temperature: float
 
 
 def train_linear_at_best_rate(
@@ -173,7 +176,45 @@ def train_linear_at_best_rate(
     if not bool(torch.isfinite(first.weight).all()):
         raise UserError(f"linear diverged at lr {LINEAR_RATES[best]:g}: give a lower --lr")
     tried = {rate: round(value, 4) for rate, value in zip(LINEAR_RATES, accuracies, strict=True)}
-    return ChosenLinear(first, LINEAR_RATES[best], tried)
+    temperature = calibrating_temperature(scores[best], held_out.labels)
+    return ChosenLinear(first, LINEAR_RATES[best], tried, temperature)
+
+
+def calibrating_temperature(scores: Tensor, labels: Tensor) -> float:
+    """Return the temperature T for which softmax(scores / T) has the least cross-entropy.
+
+    This is temperature scaling (Guo et al., "On Calibration of Modern Neural Networks", 2017). With
+    n images, a label counts as 1 - 1 / (n + 2) of an answer and the other classes share the rest
+    (after Platt, 1999), so that T is not 0 where every label has the highest score.
+
+    Args:
+        scores: Finite scores of images that the scores were not learned from, (images, classes).
+        labels: int64 (images,).
+
+    Returns:
+        The temperature, or 1 if the scores say nothing about the labels.
+    """
+    scores = scores.double()
+    number, classes = scores.shape
+    if classes == 1:
+        return 1.0
+    others = 1 / (number + 2) / (classes - 1)
+    answers = torch.full_like(scores, others)
+    answers[torch.arange(number), labels] = 1 - 1 / (number + 2)
+    target = (answers * scores).sum(dim=1).mean()
+
+    def slope(log_inverse: float) -> float:
+        """Return the cross-entropy's derivative by 1 / T, which rises with 1 / T."""
+        expected = (scores * math.exp(log_inverse)).softmax(dim=1) * scores
+        return float(expected.sum(dim=1).mean() - target)
+
+    low, high = -30.0, 30.0
+    if not slope(low) < 0 < slope(high):
+        return 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return math.exp(-high)
 
 
 class _Layers:
