@@ -224,11 +224,16 @@ def test_the_reference_without_being_asked_says_so(monkeypatch, capsys, write):
         (["run", "model.bnn", "photo.ppm", "--features", "pipe"], "pipe is not a regular file"),
         (["run", "model.bnn", "photo.ppm", "--features", "photo.ppm"], "photo.ppm is an input"),
         (["run", "model.bnn", "photo.ppm", "--features", "./model.bnn"], "model.bnn is an input"),
-        (["run", "model.bnn", "large.npy"], "large.npy: "),
-        (["run", "model.bnn", "larger.npy"], "larger.npy: "),
-        (["run", "model.bnn", "truth.npy"], "truth.npy: "),
+        (["run", "model.bnn", "large.npy"], "large.npy: not an array of numbers as numpy.save "),
+        (["run", "model.bnn", "larger.npy"], "larger.npy: not an array of numbers as numpy.save "),
+        (["run", "model.bnn", "truth.npy"], "truth.npy: not an array of numbers as numpy.save "),
         (["run", "broken.bnn", "photo.ppm"], "broken.bnn: 3 bytes long: too short"),
-        (["info", "bro\x1b[31m\nken"], "bro[31m ken: No such file"),
+        (["info", "bro\x1b[31m\nken"], "bro\\x1b[31m ken: No such file"),
+        (["info", "not\udcff\x9butf8"], "not\\udcff\\x9butf8: No such file"),
+        (["run", "model.bnn", "two  spaces"], "two  spaces: No such file"),
+        (["run", "model.bnn", " "], "' ': No such file"),
+        (["run", "model.bnn", "a", "--readers", "0"], "'0' is not a whole number from 1 to 256"),
+        (["run", "model.bnn", "a", "--top", "\u0663"], "is not a whole number from 1"),
     ],
 )
 def test_errors_are_one_line(fails, write, photo, monkeypatch, arguments, message):
@@ -268,8 +273,8 @@ def test_names_cannot_command_the_terminal(run, write, photo):
     path = write(network)
     for text in (run("run", path, photo), run("info", path)):
         assert all(line.isprintable() for line in text.splitlines())
-        assert "0;ownedcat" in text
-        assert "a b" in text
+        assert r"\x9d0;owned\x9ccat\u202e" in text
+        assert r"a\u2028b" in text
 
 
 @pytest.mark.parametrize("value", [3e38, -3e38])
@@ -292,6 +297,27 @@ def command(*arguments):
 
 def environment():
     return {**os.environ, "PYTHONPATH": str(Path(burn_engine.__file__).parents[1])}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_errors_that_cannot_be_printed_stop_nothing(write, photo):
+    """The status is that of the error, and the images that can be read are finished."""
+    out = photo.with_name("out.npy")
+    for arguments, lines in (
+        (["info", "none.bnn"], 0),
+        (["run", write(), "none.png", photo, "--features", out], 1),
+    ):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                command(*arguments),
+                check=False,
+                stdout=subprocess.PIPE,
+                stderr=full,
+                env=environment(),
+            )
+        assert done.returncode == 2
+        assert done.stdout.count(b"\n") >= lines
+    assert np.load(out).shape[0] == 1
 
 
 def test_a_reader_that_leaves_is_no_error(write):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
 
 import packed
 from burn_engine.format import ImageSize
-from burn_engine.images import prepare, read_input
+from burn_engine.images import prepare, read_images, read_input
 
 SIZE = ImageSize(20, 16)
 
@@ -209,3 +211,50 @@ def test_prepare_is_the_plain_view_of_training(size):
     found = prepare(image, SIZE).astype(int)
     # Pillow and torchvision round the filter's weights to different fixed-point numbers.
     assert np.abs(found - expected.permute(1, 2, 0).numpy().astype(int)).max() <= 1
+
+
+def tiled_tiff(side):
+    """An 8 × 8 image in one tile of side × side pixels, compressed by LZW."""
+    entries = [(256, 4, 8), (257, 4, 8), (258, 3, 8), (259, 3, 5), (262, 3, 1), (277, 3, 1)]
+    entries += [(322, 4, side), (323, 4, side), (324, 4, 8), (325, 4, 100)]
+    directory = b"".join(struct.pack("<HHII", tag, kind, 1, v) for tag, kind, v in entries)
+    return (
+        struct.pack("<2sHI", b"II", 42, 108)
+        + bytes(100)
+        + struct.pack("<H", len(entries))
+        + directory
+        + bytes(4)
+    )
+
+
+def test_a_tile_larger_than_any_image_is_refused(tmp_path):
+    """Its decoder would take memory for the whole tile, 1.6 GB for a file of 234 bytes."""
+    path = tmp_path / "a.tif"
+    path.write_bytes(tiled_tiff(40_000))
+    with pytest.raises(ValueError, match=r"a\.tif: a TIFF in tiles of 40000 × 40000 pixels$"):
+        read_input(path, None)
+    path.write_bytes(tiled_tiff(16))
+    with pytest.raises(ValueError, match=r"a\.tif: damaged \(decoder error"):
+        read_input(path, None)
+
+
+def test_floats_in_a_photograph_are_refused(tmp_path):
+    """Nothing says on which scale they are; clipped to bytes, 0 to 1 would be black."""
+    from PIL import Image
+
+    image = Image.fromarray(np.full((4, 4), 0.5, np.float32))
+    image.save(tmp_path / "a.tif")
+    for given in (tmp_path / "a.tif", image):
+        with pytest.raises(ValueError, match="its pixels are floats: save it with 8 or 16 bits"):
+            read_images(given, None)
+
+
+def test_a_bomb_is_refused_with_our_own_limit(tmp_path):
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(b"")))
+    ]
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    with pytest.raises(ValueError, match=r"a\.png: more than 67108864 pixels$"):
+        read_input(tmp_path / "a.png", None)

@@ -116,6 +116,13 @@ def test_what_looks_like_scans_behind_a_jpeg_is_not_refused():
     assert decode(content, "a").shape == (3, 300, 400)
 
 
+def test_floats_are_refused():
+    """Nothing says on which scale they are; clipped to bytes, 0 to 1 would be black."""
+    content = encoded(Image.fromarray(np.full((4, 4), 0.5, np.float32)), "TIFF")
+    with pytest.raises(UnreadableImage, match=r"^a: its pixels are floats: save it with 8"):
+        decode(content, "a")
+
+
 @pytest.mark.parametrize("side", [20_000, 2**31 - 1])
 def test_a_tile_larger_than_its_tiff_is_refused(side: int):
     tags = [(256, 10), (257, 10), (258, 8), (259, 8), (262, 1), (277, 1)]

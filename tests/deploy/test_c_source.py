@@ -286,6 +286,7 @@ def test_other_refusals_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--name", "2nd"], "--name '2nd' cannot begin names in C"),
         (["--name", "stdint"], "--name 'stdint' cannot begin"),
         (["--image-size", "7"], "--image-size 7 is not in 8 … 2048 pixels"),
+        (["--image-size", "0"], "--image-size 0 is not in 8 … 2048 pixels"),
         (["--flash", "many"], "--flash 'many' is not a number of bytes"),
     ):
         assert message in refused(capsys, packed, out, *arguments)

@@ -168,6 +168,15 @@ def test_what_the_exporter_cannot_do_is_one_line(tmp_path: Path, monkeypatch: py
     refused("cannot be exported to ONNX: ", file, tmp_path / "n.onnx")
 
 
+def test_a_full_disk_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device", str(given[3]))
+
+    monkeypatch.setattr(room, "_export", full)
+    file = save(tmp_path / "n.safetensors", network())
+    refused(r"n\.onnx cannot be written: No space left on device$", file, tmp_path / "n.onnx")
+
+
 def test_what_computes_something_else_is_not_kept(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

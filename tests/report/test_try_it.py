@@ -176,6 +176,8 @@ def test_bad_models_are_refused_before_anything_is_written(folder: Path, tmp_pat
         write_report(runs, out, tmp_path / "broken.bnn")
     with pytest.raises(UserError, match=r"nowhere\.bnn: there is no such file"):
         write_report(runs, out, tmp_path / "nowhere.bnn")
+    with pytest.raises(UserError, match="not a regular file; give one of burn pack"):
+        write_report(runs, out, tmp_path)
     monkeypatch.setattr(panel, "MOST_MODEL_BYTES", 100)
     with pytest.raises(UserError, match="more than the 0 that a page may hold"):
         write_report(runs, out, folder / "student.bnn")

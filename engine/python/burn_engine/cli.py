@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,25 +53,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        message = ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+        message = _about(error, error.filename)
     except MemoryError:
         message = "not enough memory"
     except KeyboardInterrupt:
         message = "interrupted"
     except ValueError as error:
         message = str(error)
-    print("burn-engine: " + printable(message), file=sys.stderr)
+    _complain(message)
     return 2
 
 
+def _complain(message: str) -> None:
+    """Print an error or a warning; one that nobody can read stops nothing."""
+    with contextlib.suppress(OSError):
+        print("burn-engine: " + printable(message), file=sys.stderr, flush=True)
+
+
+def _about(error: OSError, path: str | None) -> str:
+    """Return the message of an error, with its path in quotes where it would not be seen."""
+    reason = error.strerror or str(error)
+    if path is None:
+        return reason
+    return f"{path if path and path == path.strip() else repr(path)}: {reason}"
+
+
 def printable(text: str) -> str:
-    """Return text as one line without characters that a terminal obeys.
+    """Return text as one line, with escapes for characters that a terminal obeys.
 
     Names in a packed file may come from anyone.
     """
-    line = " ".join(text.split())
+    line = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
     line = line if len(line) <= 2000 else line[:2000] + " …"
-    return "".join(c for c in line if c.isprintable())
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
+    )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -167,15 +184,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _at_least_1(text: str) -> int:
-    if not text.isdecimal() or not 1 <= (value := int(text[:10])) <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000000000")
-    return value
+    return _whole(text, 10**9)
 
 
 def _readers(text: str) -> int:
-    if (value := _at_least_1(text)) > 256:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 256")
-    return value
+    return _whole(text, 256)
+
+
+def _whole(text: str, most: int) -> int:
+    digits = text.isascii() and text.isdecimal() and len(text) <= 10
+    if not digits or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -192,7 +212,7 @@ def _warnings_as_lines() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in caught:
-        print("burn-engine: " + printable(str(warning.message)), file=sys.stderr)
+        _complain(str(warning.message))
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -225,7 +245,7 @@ def _run(options: argparse.Namespace) -> None:
             if error is not None:
                 failed.append(error)
                 if total != 1:
-                    print("burn-engine: " + printable(error), file=sys.stderr)
+                    _complain(error)
             done += 1
             progress.show(done)
     if failed and done == 1:
@@ -251,7 +271,7 @@ def _result(
             norm = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)
             result |= {"features": len(vector), "norm": norm}
     except OSError as error:
-        message = f"{path}: {error.strerror or error}"
+        message = _about(error, path)
         return {"image": path, "error": message}, message
     except MemoryError:
         message = f"{path}: not enough memory"

@@ -29,6 +29,7 @@ MAX_PIXELS = 2**26
 _MOST_BYTES = 2**28  # size of an image file that Pillow reads
 # Pillow's other formats are never opened, because one of them, EPS, starts Ghostscript.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
+_TILE_SIDES = 322, 323  # TIFF's tags of a tile's width and height
 # The file of a JPEG sets its number of scans. Each passes over all pixels, a nanosecond per pixel.
 _MOST_SCANNED = 10**10  # scans times pixels
 
@@ -259,8 +260,12 @@ def _read_npy(path: Path) -> NDArray[Any]:
         with np.errstate(over="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # absurd sizes, refused below
             array = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, TypeError, OverflowError, SyntaxError, EOFError):
+        # NumPy's own texts give advice about its options, some of it unsafe.
+        raise ValueError(f"{path}: not an array of numbers as numpy.save writes it") from None
+    try:
         batch, single = check_images(array)
-    except (ValueError, TypeError, OverflowError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if not single:
         raise ValueError(f"{path}: shape {array.shape}; expected one image, (height, width, 3)")
@@ -312,6 +317,10 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
         except Image.UnidentifiedImageError:
             known = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
             raise ValueError(f"not an image in one of the formats {known}") from None
+        tags = getattr(image, "tag_v2", {})  # which only a TIFF has
+        tiles = [tags.get(tag, 1) for tag in _TILE_SIDES]
+    if not all(isinstance(side, int) and 0 < side <= MAX_SIDE for side in tiles):
+        raise ValueError(f"a TIFF in tiles of {' × '.join(map(str, tiles))} pixels")
     scans, pixels = encoded.count(b"\xff\xda"), image.width * image.height
     if image.format in ("JPEG", "MPO") and scans * pixels > _MOST_SCANNED:
         raise ValueError(f"a JPEG of {scans} scans of {pixels} pixels takes too long to decode")
@@ -325,6 +334,8 @@ def _from_pillow(image: Image) -> NDArray[np.uint8]:
     check_size(image.height, image.width)  # before its pixels are decoded
     with _decoding():
         image = ImageOps.exif_transpose(image)
+        if image.mode == "F":  # on a scale that nothing says; convert() would clip it
+            raise ValueError("its pixels are floats: save it with 8 or 16 bits a channel")
         if image.mode.startswith("I"):  # 16 bits, which convert() would clip
             return np.broadcast_to(_high_byte(np.asarray(image)), (*image.size[::-1], 3))
         return np.asarray(image.convert("RGB"))
@@ -339,6 +350,10 @@ def _decoding() -> Iterator[None]:
             yield
     except Exception as error:  # on damaged files decoders raise exceptions of every kind
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        if type(error).__name__.startswith("DecompressionBomb"):  # its text has Pillow's own limit
+            reason = f"more than {MAX_PIXELS} pixels"
+        if reason.startswith("decoder error"):
+            reason = f"damaged ({reason})"
         raise ValueError(reason) from None
 
 

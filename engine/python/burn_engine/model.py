@@ -262,8 +262,8 @@ def _choose(isa: str | None) -> tuple[Any, str]:
     if isa is None and core is None:
         warnings.warn(
             "burn-engine runs its NumPy reference, which is slow, because the compiled core is "
-            f"missing ({reason}). Install a C++ compiler and reinstall burn-engine, with pip's "
-            "options --force-reinstall --no-cache-dir --no-binary burn-engine",
+            f"missing ({reason}). Install a C++ compiler and reinstall burn-engine from its "
+            "sources, with pip's options --force-reinstall --no-cache-dir",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -90,6 +90,8 @@ def decode_pixels(encoded: bytes, name: str, *, upright: bool = True) -> np.ndar
             _refuse_bombs(image, encoded)
             if upright:
                 ImageOps.exif_transpose(image, in_place=True)
+            if image.mode == "F":  # on a scale that nothing says; convert() would clip it
+                raise ValueError("its pixels are floats: save it with 8 or 16 bits a channel")
             if image.mode.startswith("I"):  # convert() would clip 16-bit values
                 array = (np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)
                 image = Image.fromarray(array)

@@ -114,7 +114,8 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
     try:
         write_beside(out, write, new=True)
     except (OSError, RuntimeError) as error:  # a full disk, too little memory
-        reason = str(error).strip().partition("\n")[0]
+        said = error.strerror if isinstance(error, OSError) else None
+        reason = said or str(error).strip().partition("\n")[0]
         raise UserError(f"{out} cannot be written: {reason}") from error
     parts = {name.partition(".")[0] for name in held.weights} - {"backbone"}
     left_out = tuple(sorted(parts - {"classifier"} if classifier else parts))

@@ -157,7 +157,7 @@ def _bytes(name: str, text: str | None) -> int | None:
     """Return the number of bytes that an option such as --flash 320K names."""
     if text is None:
         return None
-    found = re.fullmatch(r"(\d{1,12})([KM]?)", text)
+    found = re.fullmatch(r"([0-9]{1,12})([KM]?)", text)
     if not found:
         raise UserError(f"--{name} {text!r} is not a number of bytes, such as 327680, 320K or 1M")
     return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20}[found[2]]

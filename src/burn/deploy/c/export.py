@@ -166,7 +166,8 @@ def _read(packed: Path) -> tuple[Program, str]:
 
 
 def _image_size(program: Program, given: int | None, packed: Path) -> int:
-    size = given or (program.image.size if program.image else None)
+    expected = program.image.size if program.image else None
+    size = expected if given is None else given
     if size is None:
         raise UserError(f"{packed} does not say how large its images are: give --image-size")
     if size not in _IMAGE_SIZES:
@@ -191,7 +192,7 @@ def _check_fit(
     if flash is not None and made.flash > flash:
         raise UserError(
             f"{packed} needs {made.flash:,} bytes of flash ({made.constants:,} of constants, code "
-            f"of at most {CODE_BYTES:,}), more than --flash {flash:,}: pack a narrower network"
+            f"of at most {CODE_BYTES:,}), more than --flash {flash:,}: train a narrower network"
         )
     if ram is not None and made.ram > ram:
         smaller = "a smaller --image-size or a narrower network"

@@ -49,7 +49,8 @@ def try_it(model: Path) -> TryIt:
     import burn_engine
 
     if not model.is_file():
-        raise UserError(f"--with-model {model}: there is no such file; give one of burn pack")
+        what = "not a regular file" if model.exists() else "there is no such file"
+        raise UserError(f"--with-model {model}: {what}; give one of burn pack")
     size = model.stat().st_size
     if size > MOST_MODEL_BYTES:
         raise UserError(
