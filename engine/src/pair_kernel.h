@@ -57,6 +57,7 @@ inline size_t pair_operand_row(int width, int kernel, int words) {
 // stem_tile as rows.h describes them, and
 //   Vector: a vector of `group` bytes
 //   pair_word: writes the operands of 32 channels of two pixels, 16 bytes
+//   groups_of_two_pairs: most groups for which registers hold the sums of two pairs of pixels
 //   zero, load, store, add_bytes
 //   add_in_place: add_bytes into the first operand's register, since a copy is one more instruction
 //   keep: keeps the compiler from moving a value's computation
@@ -195,8 +196,7 @@ struct PairKernel : Isa {
         }
     }
 
-    // Sixteen registers hold the sums of two pairs and up to two groups, or of one pair and four
-    // groups, which takes fewer instructions: no weight is needed twice.
+    // The fewer groups, the fewer instructions a pair takes alone: no weight is needed twice.
     template <int G, bool add, class TileCounts>
     static void count_tiles(const Tile *tiles, int num_tiles, ptrdiff_t offset, ptrdiff_t step,
                             const uint8_t *weights, size_t next_group, int threes,
@@ -205,7 +205,7 @@ struct PairKernel : Isa {
         for (int i = 0; i < num_tiles; ++i) {
             const uint8_t *operands = tiles[i].operands + offset;
             auto *to = counts[i].counts;
-            if constexpr (G <= 2) {
+            if constexpr (G <= Isa::groups_of_two_pairs) {
                 if (tiles[i].pixels > 2) {
                     count_threes<2, G, add>(operands, 2 * step, weights, next_group, threes, to);
                     continue;

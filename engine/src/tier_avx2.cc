@@ -3,18 +3,20 @@
 #include <immintrin.h>
 
 #include "pair_kernel.h"
+#include "pair_word_x86.h"
 #include "x86_features.h"
 
 namespace burn {
 namespace {
 
-struct Avx2 {
+struct Avx2 : PairWordX86 {
     using Vector = __m256i;
     static constexpr int group = 32;
     static constexpr int groups = 4;
     static constexpr int tile = 4;
     static constexpr int batch = 16;
     static constexpr int stem_tile = 4;
+    static constexpr int groups_of_two_pairs = 2;
 
     static Vector zero() { return _mm256_setzero_si256(); }
     static Vector load(const void *from) {
@@ -22,16 +24,6 @@ struct Avx2 {
     }
     static void store(void *to, Vector v) { _mm256_store_si256(static_cast<__m256i *>(to), v); }
     static BURN_INLINE void keep(Vector &v) { asm("" : "+x"(v)); }
-    static void pair_word(uint32_t first, uint32_t second, uint8_t *to) {
-        const __m128i low = _mm_set1_epi8(0x0F), high = _mm_set1_epi8(static_cast<char>(0xF0));
-        const __m128i a = _mm_cvtsi32_si128(static_cast<int>(first));
-        const __m128i b = _mm_cvtsi32_si128(static_cast<int>(second));
-        const __m128i firsts =
-            _mm_unpacklo_epi8(_mm_and_si128(_mm_slli_epi16(a, 4), high), _mm_and_si128(a, high));
-        const __m128i seconds =
-            _mm_unpacklo_epi8(_mm_and_si128(b, low), _mm_and_si128(_mm_srli_epi16(b, 4), low));
-        _mm_storeu_si128(reinterpret_cast<__m128i *>(to), _mm_unpacklo_epi8(firsts, seconds));
-    }
     static Vector table(const uint8_t *from) {
         return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i *>(from)));
     }

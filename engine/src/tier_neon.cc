@@ -244,6 +244,6 @@ bool supported() { return true; }  // every aarch64 processor has NEON
 extern const Tier tier_neon;
 constexpr Tier tier_neon = tier_of<Neon>(
     "neon", supported,
-    {byte_weights_size<Neon::group>, lay_out, operand_pixel<4>, operand_row<4>, expand_plain});
+    {byte_weights_size<Neon::group>, lay_out, operand_pixel, operand_row, expand_plain});
 
 }  // namespace burn

@@ -95,6 +95,6 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 
 extern const Tier tier_portable;
 constexpr Tier tier_portable = tier_of<Portable>(
-    "portable", supported, {weight_bytes, lay_out, operand_pixel<4>, operand_row<4>, expand_plain});
+    "portable", supported, {weight_bytes, lay_out, operand_pixel, operand_row, expand_plain});
 
 }  // namespace burn

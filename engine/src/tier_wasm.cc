@@ -15,6 +15,7 @@ struct Wasm {
     static constexpr int tile = 4;
     static constexpr int batch = 16;
     static constexpr int stem_tile = 4;
+    static constexpr int groups_of_two_pairs = 2;
 
     static void pair_word(uint32_t first, uint32_t second, uint8_t *to) {
         const v128_t low = wasm_i8x16_const_splat(0x0F);
