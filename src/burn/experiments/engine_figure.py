@@ -101,8 +101,8 @@ def _verdict(machine: Machine) -> str:
     ratio = machine["ratios"].get("ort_fp32_mobilenetv2")
     ratio = rival["milliseconds"] / ours["milliseconds"] if ratio is None else ratio
     if ratio >= 1:
-        return f"burn-engine is {ratio:.2g} times as fast as {_RIVAL} in float"
-    return f"{_RIVAL} in float is {1 / ratio:.2g} times as fast as burn-engine"
+        return f"burn-engine is {ratio:.3g} times as fast as {_RIVAL} in float"
+    return f"{_RIVAL} in float is {1 / ratio:.3g} times as fast as burn-engine"
 
 
 def _alt(machine: Machine) -> str:

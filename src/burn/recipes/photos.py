@@ -44,7 +44,7 @@ def burn_device() -> Recipe:
     burn pretrain --recipe burn_device --data photos/ --teacher lite0 --teacher-size 192 \
         --teacher-cache features --compile --out runs/device
     Some thousands of photos take a CPU hours; more of them need a GPU. Accuracy: not measured. In
-    burn-engine an image takes 0.33 ms with AVX-512 VPOPCNTDQ and 0.76 ms with AVX2, on one core of
+    burn-engine an image takes 0.28 ms with AVX-512 VPOPCNTDQ and 0.54 ms with AVX2, on one core of
     an Intel Xeon. Source: burn_small, with larger views. The strides are ReActNet's own, so the
     last map is 3×3. 20 epochs are meant for some 100,000 photos: with fewer photos take more
     epochs, and batches of 64.
