@@ -196,7 +196,8 @@ struct PairKernel : Isa {
         }
     }
 
-    // The fewer groups, the fewer instructions a pair takes alone: no weight is needed twice.
+    // Two pairs at once read each weight once for both. Where registers do not hold the sums of two
+    // pairs and all groups, one pair at a time takes fewer instructions than fewer groups would.
     template <int G, bool add, class TileCounts>
     static void count_tiles(const Tile *tiles, int num_tiles, ptrdiff_t offset, ptrdiff_t step,
                             const uint8_t *weights, size_t next_group, int threes,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import re
 import stat
@@ -319,7 +320,7 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
             raise ValueError(f"not an image in one of the formats {known}") from None
         tags = getattr(image, "tag_v2", {})  # which only a TIFF has
         tiles = [tags.get(tag, 1) for tag in _TILE_SIDES]
-    if not all(isinstance(side, int) and 0 < side <= MAX_SIDE for side in tiles):
+    if not all(isinstance(side, int) for side in tiles) or not 0 < math.prod(tiles) <= MAX_PIXELS:
         raise ValueError(f"a TIFF in tiles of {' × '.join(map(str, tiles))} pixels")
     scans, pixels = encoded.count(b"\xff\xda"), image.width * image.height
     if image.format in ("JPEG", "MPO") and scans * pixels > _MOST_SCANNED:
