@@ -20,6 +20,7 @@ from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.layers.gate import ChannelGate, channel_means
 from burn.layers.mix import Mix
+from burn.layers.norm_activation import norm_prelu
 from burn.layers.temperature import SoftBinaryConv2d, falling_temperature
 
 # By name: channels of the stem, and blocks with 4, 8, 16 and 32 times as many. One block with twice
@@ -148,7 +149,7 @@ class MixedLayer(nn.Module):
         return F.avg_pool2d(x, 2, ceil_mode=True) if self.stride == 2 else x
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.activation(self.norm(self.convolution(x)))
+        y = norm_prelu(self.convolution(x), self.norm, self.activation)
         pooled = self.pool(x)
         # The mean of the mixture is the mixture of the means, which saves two passes over the maps.
         means = self.mix(channel_means(pooled), channel_means(y))

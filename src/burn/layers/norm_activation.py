@@ -1,0 +1,78 @@
+"""Batch normalization followed by PReLU, of which only the input is kept for the backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from burn.layers.activation import per_channel, sum_channels
+
+
+def norm_prelu(x: Tensor, norm: nn.BatchNorm2d, activation: nn.PReLU) -> Tensor:
+    """Return activation(norm(x)).
+
+    In training, autograd would keep the input of the norm and that of the activation. Here the
+    latter is computed again from the former, which saves a map of x's size. Norms over several
+    processes, evaluation and torch.compile, which recomputes by itself, use the layers.
+
+    Args:
+        x: Shape (batch, channels, height, width).
+        norm: The normalization, whose running statistics are updated in training.
+        activation: PReLU with a slope for each channel.
+
+    Raises:
+        ValueError: In training, x has a single value for each channel.
+    """
+    kept = type(norm) is nn.BatchNorm2d and norm.training and norm.momentum is not None
+    if not kept or torch.compiler.is_compiling() or x.numel() == x.shape[1]:
+        return activation(norm(x))  # type: ignore[no-any-return]
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    return _NormPReLU.apply(  # type: ignore[no-any-return]
+        x,
+        norm.weight,
+        norm.bias,
+        activation.weight,
+        norm.running_mean,
+        norm.running_var,
+        norm.momentum,
+        norm.eps,
+    )
+
+
+class _NormPReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        slope: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        y, mean, inverse = torch.native_batch_norm(
+            x, weight, bias, running_mean, running_var, True, momentum, eps
+        )
+        ctx.save_for_backward(x, weight, bias, slope, mean, inverse)
+        ctx.eps = eps
+        return F.prelu(y, slope.to(y.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, slope, mean, inverse = ctx.saved_tensors
+        (grad,) = grads
+        variance = inverse.pow(-2) - ctx.eps
+        y, _, _ = torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, ctx.eps)
+        negative = y < 0
+        grad_slope = sum_channels(y.clamp_(max=0).mul_(grad)).to(slope.dtype)
+        grad_y = torch.where(negative, grad * per_channel(slope, grad), grad)
+        grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
+            grad_y.to(x), x, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3
+        )
+        return grad_x, grad_weight, grad_bias, grad_slope, None, None, None, None
