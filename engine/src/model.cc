@@ -43,17 +43,17 @@ std::vector<uint32_t> words_from_bits(const Layer &layer, int out_pitch, int wor
     return to;
 }
 
-// Returns whether the tap in this row and column of the kernel lies outside the map, for a pixel of
-// this position class.
-bool outside(int position_class, int kernel, int row, int column) {
+// Returns whether taps in a row or column of the kernel lie outside the map, for pixels of a
+// position class whose first or last such row or column does.
+bool outside(int position_class, int kernel, int at, Outside first, Outside last) {
     if (kernel == 1) return false;
-    return (row == 0 && (position_class & kTop)) || (row == 2 && (position_class & kBottom)) ||
-           (column == 0 && (position_class & kLeft)) || (column == 2 && (position_class & kRight));
+    return (at == 0 && (position_class & first)) || (at == 2 && (position_class & last));
 }
 
 // Returns the biases [position class][padded out] that follow from how the kernels count. They
-// count the taps whose signs differ, including those outside the map, where the signs read as -1.
-// With n taps inside, and u(o) of the weights outside equal to +1,
+// count the taps whose signs differ: none in rows of the kernel outside the map, but also those in
+// columns outside it, where the signs read as -1.
+// With n taps inside, and u(o) of the weights of such columns equal to +1,
 //     d = in · n - 2 (count - u)   and so   m d + b = -2m · count + (b + m (in · n + 2u)).
 Aligned class_biases(const Layer &layer, const std::vector<uint32_t> &bits, int out_pitch,
                      int words) {
@@ -75,7 +75,8 @@ Aligned class_biases(const Layer &layer, const std::vector<uint32_t> &bits, int 
         for (int c = 0; c < classes; ++c) {
             int inside = 0, ones_outside = 0;
             for (int tap = 0; tap < taps; ++tap) {
-                if (outside(c, kernel, tap / kernel, tap % kernel)) {
+                if (outside(c, kernel, tap / kernel, kTop, kBottom)) continue;
+                if (outside(c, kernel, tap % kernel, kLeft, kRight)) {
                     ones_outside += positive[static_cast<size_t>(tap)];
                 } else {
                     ++inside;

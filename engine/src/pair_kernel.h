@@ -196,14 +196,16 @@ struct PairKernel : Isa {
         }
     }
 
-    // Two pairs at once read each weight once for both. Where registers do not hold the sums of two
-    // pairs and all groups, one pair at a time takes fewer instructions than fewer groups would.
+    // Counts in a row of the kernel, of the tiles that have it inside the map. Two pairs at once
+    // read each weight once for both. Where registers do not hold the sums of two pairs and all
+    // groups, one pair at a time takes fewer instructions than fewer groups would.
     template <int G, bool add, class TileCounts>
-    static void count_tiles(const Tile *tiles, int num_tiles, ptrdiff_t offset, ptrdiff_t step,
-                            const uint8_t *weights, size_t next_group, int threes,
+    static void count_tiles(const Tile *tiles, int num_tiles, int row, ptrdiff_t offset,
+                            ptrdiff_t step, const uint8_t *weights, size_t next_group, int threes,
                             TileCounts *counts) {
         static_assert(Isa::tile == 4);
         for (int i = 0; i < num_tiles; ++i) {
+            if (!tiles[i].taps.contain(row)) continue;
             const uint8_t *operands = tiles[i].operands + offset;
             auto *to = counts[i].counts;
             if constexpr (G <= Isa::groups_of_two_pairs) {
@@ -220,7 +222,8 @@ struct PairKernel : Isa {
     }
 
     // Takes as many weights as bytes can count, and counts them in all tiles, so that they are read
-    // from the first cache.
+    // from the first cache. It begins with the kernel's middle row, which every tile has inside the
+    // map, so that this row sets the counts and the others add to them.
     template <int G>
     static void count_batch(const Tile *tiles, int num_tiles, ptrdiff_t step, ptrdiff_t row_step,
                             const uint8_t *weights, int kernel, int words,
@@ -228,19 +231,20 @@ struct PairKernel : Isa {
         const size_t next_group = group_bytes(kernel, words);
         const int row_threes = parts_of_row(words, kernel) / kThree;
         const int parts = (row_threes + kMost - 1) / kMost;  // of a row, of about the same size
-        for (int row = 0; row < kernel; ++row) {
+        for (int i = 0; i < kernel; ++i) {
+            const int row = (kernel / 2 + i) % kernel;
             for (int part = 0; part < parts; ++part) {
                 const int first = row_threes * part / parts;
                 const int threes = row_threes * (part + 1) / parts - first;
                 const ptrdiff_t offset = row * row_step + first * (2 * kThree);
-                if (row || part) {
-                    count_tiles<G, true>(tiles, num_tiles, offset, step, weights, next_group,
+                const uint8_t *from = weights + (row * row_threes + first) * (kThree * group);
+                if (i || part) {
+                    count_tiles<G, true>(tiles, num_tiles, row, offset, step, from, next_group,
                                          threes, counts);
                 } else {
-                    count_tiles<G, false>(tiles, num_tiles, offset, step, weights, next_group,
+                    count_tiles<G, false>(tiles, num_tiles, row, offset, step, from, next_group,
                                           threes, counts);
                 }
-                weights += threes * (kThree * group);
             }
         }
     }

@@ -35,20 +35,32 @@ struct ChannelConstants {
 //   tile: number of pixels that it computes at once; stem_tile: the same in the first convolution
 //   batch: number of tiles whose counts it makes before anything is computed from them
 //   group_bytes(kernel, words): size in bytes of the weights of one group
-//   count<P, G>(operands, pixel_step, row_step, weights, kernel, words, counts): counts the taps
-//     whose signs differ of P pixels of a row and G groups of output channels; Counts<P, G>: the
-//     counts, whose at(pixel, vector) are Floats
+//   count<P, G>(operands, pixel_step, row_step, weights, kernel, taps, words, counts): counts, in
+//     the rows `taps` of the kernel, the taps whose signs differ, of P pixels of a row and G groups
+//     of output channels; operands and weights are those of the kernel's first row; Counts<P, G>:
+//     the counts, whose at(pixel, vector) are Floats
 //   count_batch<G>(tiles, num_tiles, pixel_step, row_step, weights, kernel, words, counts), if
 //   batch
-//     is not 1: the same for some tiles of up to `tile` pixels
+//     is not 1: the same for some tiles of up to `tile` pixels, each with its own rows
 //   Floats: a vector of kLanes floats, with the functions load (of float or int16_t), store, all
 //   (one value everywhere),
 //     add, multiply_add (a · b + c), leaky (y where it is at least 0, else slope · y) and at_least
 //     (16 bits)
 
+// The rows of a kernel that lie inside the map for all pixels of a row.
+struct TapRows {
+    int begin = 0, end = 0;
+
+    TapRows() = default;
+    TapRows(int kernel, uint8_t row_class)
+        : begin(row_class & kTop ? 1 : 0), end(row_class & kBottom ? kernel - 1 : kernel) {}
+    bool contain(int row) const { return begin <= row && row < end; }
+};
+
 // Some pixels of a row, and their operands.
 struct Tile {
     int row = 0, x = 0, pixels = 0;
+    TapRows taps;
     const uint8_t *operands = nullptr;
 
     Tile() = default;
@@ -56,6 +68,7 @@ struct Tile {
         : row(y),
           x(first),
           pixels(count),
+          taps(r.layer->kernel, r.row_class[y]),
           operands(r.operands + y * r.layer->stride * r.operand_row +
                    first * r.layer->stride * r.operand_pixel) {}
 };
@@ -157,7 +170,7 @@ BURN_INLINE void count_and_finish(
     const BinaryLayer &layer = *r.layer;
     typename Kernel::template Counts<P, G> counts;
     Kernel::template count<P, G>(tile.operands, layer.stride * r.operand_pixel, r.operand_row,
-                                 weights, layer.kernel, layer.in_words, counts);
+                                 weights, layer.kernel, tile.taps, layer.in_words, counts);
     finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel, counts);
 }
 

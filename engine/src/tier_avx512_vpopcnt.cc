@@ -56,7 +56,7 @@ struct Vpopcnt : FloatsAvx512 {
 
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t pixel_step, ptrdiff_t row_step,
-                                  const uint8_t *weights, int kernel, int words,
+                                  const uint8_t *weights, int kernel, TapRows taps, int words,
                                   Counts<P, G> &counts) {
         const ptrdiff_t step = pixel_step / 4;
         const __m512i *w = reinterpret_cast<const __m512i *>(weights);
@@ -65,7 +65,8 @@ struct Vpopcnt : FloatsAvx512 {
         for (int p = 0; p < P; ++p) ones[p] = twos[p] = _mm512_setzero_si512();
         if (kernel == 3) {
             const ptrdiff_t differences = row_step / 8;  // the second half of a row
-            for (int row = 0; row < 3; ++row) {
+            w += taps.begin * 3 * words;
+            for (int row = taps.begin; row < taps.end; ++row) {
                 const uint32_t *a = reinterpret_cast<const uint32_t *>(operands + row * row_step);
                 for (int word = 0; word < words; ++word, w += 3) {
                     add_triple<P>(a + word, step, differences, 2 * words, w, ones, twos);

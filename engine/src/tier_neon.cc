@@ -41,7 +41,7 @@ void lay_out(const uint32_t *bits, int out_channels, int kernel, int words, void
 // Counts of P pixels and four output channels, as floats.
 template <int P>
 BURN_INLINE void count_four(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                            const uint8_t *weights, int kernel, int row_bytes,
+                            const uint8_t *weights, TapRows taps, int row_bytes,
                             float32x4_t *counts) {
     constexpr int kMost = 31;  // 31 · 8 fits the byte of a sum, 32 · 8 does not
     uint8x16_t sums[P][kTogether];
@@ -65,7 +65,8 @@ BURN_INLINE void count_four(const uint8_t *operands, ptrdiff_t step, ptrdiff_t r
         }
     };
     int left = kMost;
-    for (int row = 0; row < kernel; ++row) {
+    weights += taps.begin * row_bytes * kTogether;
+    for (int row = taps.begin; row < taps.end; ++row) {
         const uint8_t *a[P];
         for (int p = 0; p < P; ++p) a[p] = operands + row * row_step + p * step;
         int byte = 0;
@@ -103,17 +104,17 @@ BURN_INLINE void count_four(const uint8_t *operands, ptrdiff_t step, ptrdiff_t r
 // Counts of P pixels and a group, as floats: four of each pixel's channels after the other.
 template <int P>
 void count_by_channel(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                      const uint8_t *weights, int kernel, int words, float32x4_t *counts) {
+                      const uint8_t *weights, int kernel, TapRows taps, int words,
+                      float32x4_t *counts) {
     constexpr int kPixels = 4;  // with four channels 16 sums, which fit the registers
     constexpr int kParts = kGroup / kTogether;
     const int row_bytes = 4 * words * kernel;
     for (int part = 0; part < kParts; ++part, weights += kTogether * kernel * row_bytes) {
         if constexpr (P <= kPixels) {
-            count_four<P>(operands, step, row_step, weights, kernel, row_bytes, counts + part);
+            count_four<P>(operands, step, row_step, weights, taps, row_bytes, counts + part);
         } else {
-            count_four<kPixels>(operands, step, row_step, weights, kernel, row_bytes,
-                                counts + part);
-            count_four<P - kPixels>(operands + kPixels * step, step, row_step, weights, kernel,
+            count_four<kPixels>(operands, step, row_step, weights, taps, row_bytes, counts + part);
+            count_four<P - kPixels>(operands + kPixels * step, step, row_step, weights, taps,
                                     row_bytes, counts + kPixels * kParts + part);
         }
     }
@@ -175,20 +176,20 @@ struct Neon {
 
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                                  const uint8_t *weights, int kernel, int words,
+                                  const uint8_t *weights, int kernel, TapRows taps, int words,
                                   Counts<P, G> &counts) {
         if (by_channel(kernel, words)) {
-            count_by_channel<P>(operands, step, row_step, weights, kernel, words,
+            count_by_channel<P>(operands, step, row_step, weights, kernel, taps, words,
                                 counts.values[0].v);
         } else {
-            count_by_byte<P>(operands, step, row_step, weights, kernel, words, counts);
+            count_by_byte<P>(operands, step, row_step, weights, kernel, taps, words, counts);
         }
     }
 
     template <int P>
     static BURN_INLINE void count_by_byte(const uint8_t *operands, ptrdiff_t step,
                                           ptrdiff_t row_step, const uint8_t *weights, int kernel,
-                                          int words, Counts<P, 1> &counts) {
+                                          TapRows taps, int words, Counts<P, 1> &counts) {
         constexpr int kMost =
             7;  // words of weights: 28 · 8 fits the byte of a sum, 32 · 8 does not
         uint8x16_t sums[P];
@@ -205,7 +206,8 @@ struct Neon {
             }
         };
         int left = kMost;
-        for (int row = 0; row < kernel; ++row) {
+        weights += taps.begin * kernel * words * 4 * group;
+        for (int row = taps.begin; row < taps.end; ++row) {
             const uint8_t *a = operands + row * row_step;
             for (int word = 0; word < words * kernel; ++word, a += 4, weights += 4 * group) {
                 uint8x16_t w[4];

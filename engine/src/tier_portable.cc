@@ -59,15 +59,15 @@ struct Portable {
 
     template <int P, int G>
     static BURN_INLINE void count(const uint8_t *operands, ptrdiff_t step, ptrdiff_t row_step,
-                                  const uint8_t *weights, int kernel, int words,
+                                  const uint8_t *weights, int kernel, TapRows taps, int words,
                                   Counts<P, G> &counts) {
         const uint32_t *w = reinterpret_cast<const uint32_t *>(weights);
         const int row_words = kernel * words;
         for (int p = 0; p < P; ++p) {
-            const uint32_t *channel = w;
             for (int lane = 0; lane < group; ++lane) {
+                const uint32_t *channel = w + (lane * kernel + taps.begin) * row_words;
                 int count = 0;
-                for (int row = 0; row < kernel; ++row) {
+                for (int row = taps.begin; row < taps.end; ++row) {
                     const uint32_t *a =
                         reinterpret_cast<const uint32_t *>(operands + p * step + row * row_step);
                     for (int i = 0; i < row_words; ++i) {
