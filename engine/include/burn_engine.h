@@ -39,7 +39,7 @@ typedef enum { BURN_UINT8 = 0, BURN_FLOAT32 = 1 } burn_pixels;
  * succeeded, and before the first one. Valid until the thread calls such a function again. */
 BURN_API const char *burn_last_error(void);
 
-/* Returns the version of the library, such as "0.1.0". */
+/* Returns the version of the library, such as "0.2.0". */
 BURN_API const char *burn_version(void);
 
 /* Returns the instruction sets that this processor can run, best first, separated by spaces. The
