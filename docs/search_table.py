@@ -18,7 +18,9 @@ _TITLES = {
     "losses on BNext": "Losses on BNext's network, 25,600 images",
     "depth": "Depth, 25,600 images",
     "settings": "Settings, 105,000 images",
+    "long": "Longer, 280,000 images",
     "photographs": "Photographs of clothes, 12,288 images",
+    "long on photographs": "Photographs of clothes, 122,880 images",
 }
 _GREY, _ORANGE, _BLUE, _GREEN = "#b8bec7", "#e4572e", "#2e6fb7", "#3a8f5c"
 _PALE = "#a5d1b5"
@@ -51,7 +53,7 @@ def draw(
         default: Results of whole recipes, each of 1,000,000 images.
         file: The picture to write.
     """
-    rows = [row for row in rows if row["study"] != "photographs"]
+    rows = [row for row in rows if "photographs" not in row["study"]]
     first = [row for row in rows if row["study"] == "losses" and row["change"] == "default"]
     best = max((r for r in rows if r["study"] == "settings"), key=lambda row: row["linear"])
     on_bnext = "losses on BNext"
