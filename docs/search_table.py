@@ -56,22 +56,28 @@ def draw(
     rows = [row for row in rows if "photographs" not in row["study"]]
     first = [row for row in rows if row["study"] == "losses" and row["change"] == "default"]
     best = max((r for r in rows if r["study"] == "settings"), key=lambda row: row["linear"])
+    longer, alone, *_ = (row for row in rows if row["study"] == "long")
     on_bnext = "losses on BNext"
     bnext = next(r for r in rows if r["study"] == on_bnext and r["change"] == "default")
     ours = [
         (25_600, _mean([row["linear"] for row in first])),
         *_of(compared, "burn", 51_200),
         (105_000, best["linear"]),
+        (longer["images"], longer["linear"]),
         *_of(default, "burn_small, binary, taught by lite0", 1_000_000),
     ]
     wider = [
         (25_600, bnext["linear"]),
         *_of(default, "bnext_small, binary, taught by lite0", 1_000_000),
     ]
-    tried = [row for row in rows if row not in (*first, best, bnext)]
+    tried = [row for row in rows if row not in (*first, best, bnext, longer, alone)]
     of_bnext = [(row["images"], row["linear"]) for row in tried if row["study"] == on_bnext]
     others = [(row["images"], row["linear"]) for row in tried if row["study"] != on_bnext]
-    rivals = [*_of(compared, "feature_only", 51_200), *_of(compared, "s2bnn", 51_200)]
+    rivals = [
+        *_of(compared, "feature_only", 51_200),
+        *_of(compared, "s2bnn", 51_200),
+        (alone["images"], alone["linear"]),
+    ]
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.2, 3.6))
         for points, colour, name in (
