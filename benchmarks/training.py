@@ -39,7 +39,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import timm
 import torch
@@ -171,6 +171,13 @@ class Stopwatch:
         return result
 
 
+def timed(call: Callable[[], Any], device: str = "cpu") -> float:
+    """Return the seconds of a call."""
+    watch = Stopwatch(device)
+    watch("call", call)
+    return watch.seconds["call"]
+
+
 def wait(device: str) -> None:
     """Wait until the device has finished its work."""
     if device == "cuda":
@@ -200,7 +207,6 @@ def serve(name: str, batch: int, device: str) -> None:
     """Run a contender: read commands, one word per line, and write each answer as JSON."""
     kind, bfloat16 = CONTENDERS[name]
     contender = Contender(kind, bfloat16=bfloat16, batch=batch, device=device)
-    watch = Stopwatch(device)
     contender.teach()
     for line in sys.stdin:
         match line.strip():
@@ -211,12 +217,19 @@ def serve(name: str, batch: int, device: str) -> None:
             case "shares":
                 answer = contender.shares()
             case what:
-                watch("all", contender.step if what == "step" else contender.teach)
-                answer = watch.seconds["all"]
+                answer = timed(contender.step if what == "step" else contender.teach, device)
         print(json.dumps(answer), flush=True)
 
 
-def first_steps(contender: Contender) -> dict[str, float]:
+class Steps(Protocol):
+    """What `first_steps` needs of a contender: its device, and one step of training."""
+
+    device: str
+
+    def step(self) -> None: ...
+
+
+def first_steps(contender: Steps) -> dict[str, float]:
     """Return MB of this process before the first step, at the peak of three, and the growth."""
     gc.collect()
     on_gpu = contender.device == "cuda"
@@ -250,14 +263,22 @@ class Worker:
         device: cpu or cuda.
         threads: Number of threads.
         trains: Whether it trains; otherwise only its teacher is measured.
+        script: The program that serves the contender.
     """
 
     def __init__(
-        self, name: str, batch: int, device: str, threads: int, *, trains: bool = True
+        self,
+        name: str,
+        batch: int,
+        device: str,
+        threads: int,
+        *,
+        trains: bool = True,
+        script: str = __file__,
     ) -> None:
         arguments = ["--batch", str(batch), "--device", device, "--threads", str(threads)]
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", name, *arguments],
+            [sys.executable, script, "--serve", name, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

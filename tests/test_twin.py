@@ -19,6 +19,7 @@ from networks import randomize, tiny_reactnet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+from gated_twin import gated_twin  # pyright: ignore[reportMissingImports]
 from twin import gradients, twin_of  # pyright: ignore[reportMissingImports]
 
 
@@ -64,3 +65,31 @@ def test_the_same_loss_and_gradients(progress: float, monkeypatch: pytest.Monkey
     assert sum(grad.numel() for grad in expected.values()) == sum(
         parameter.numel() for parameter in twin.trained()
     )
+
+
+@pytest.mark.parametrize("name", ["bnext_t", "expert_bnn"])
+def test_the_same_features_and_gradients_of_networks_with_gates(name: str):
+    torch.manual_seed(0)
+    config = BackboneConfig(name=name, width=0.25, stage_strides=(2, 2, 2, 1))
+    network = randomize(build_backbone(config, Precision.BINARY)).double().train()
+    with torch.no_grad():
+        for key, parameter in network.named_parameters():
+            if key.endswith("convolution.weight"):  # past 1, and no copies of one expert
+                parameter.mul_(8).add_(0.2 * torch.randn_like(parameter))
+            if ".layers." in key and key.endswith("activation.weight"):
+                parameter.fill_(1)  # a sum of signs may be 0, where PReLU has a kink
+    twin = gated_twin(network)
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    found, expected = network(images), twin(images)
+    # float64, sums in another order through 26 layers and more; a flipped sign would show as 1e-2.
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    arriving = torch.randn_like(found)
+    found.backward(arriving)
+    expected.backward(arriving)
+    for (key, ours), (_, theirs) in zip(
+        network.named_parameters(), twin.named_parameters(), strict=True
+    ):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        size = float(theirs.grad.abs().max()) + 1e-6
+        torch.testing.assert_close(ours.grad / size, theirs.grad / size, rtol=0, atol=1e-7, msg=key)
