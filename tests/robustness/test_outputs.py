@@ -283,9 +283,12 @@ RESUMES = ["kept in", "the same command resumes"]
 SEMI = "evaluate semi {student} " + DIGITS + " --labels 50 --epochs 40 --batch-size 32 --out ."
 SVM = "evaluate svm {student} " + DIGITS + " --samples 400 --out ."
 INTERRUPTED = [
-    Case(
-        f"{name} and {sent.name}", command, RESUMES, status=128 + sent, signal=(sent, after),
-        seconds=400,
+    pytest.param(
+        Case(
+            f"{name} and {sent.name}", command, RESUMES, status=128 + sent, signal=(sent, after),
+            seconds=400,
+        ),
+        marks=(pytest.mark.long,) if sent == signal.SIGTERM else (),
     )
     for name, command, after in (
         ("semi", SEMI, "semi-50percent-seed0.jsonl"),
