@@ -4,9 +4,9 @@
 
 CHECKPOINT is a run folder or checkpoint of burn's, CLASSIFIER the classifier.safetensors that `burn
 evaluate linear --out` kept, PACKED the file that `burn pack` made of both, IMAGES a source with
-labels. It prints how often both predict the same class and the cosine of their features. For each
-image it finds the first layer in which a sign differs, and prints how far from zero the argument of
-such a sign is at most. For comparison it prints the cosine between the network's own features in
+labels. It prints how often both predict the same class and the cosine of their features. In a chain
+of layers (ReActNet) it finds for each image the first layer in which a sign differs, and prints how
+far from zero the argument of such a sign is at most. For comparison it prints the cosine between the network's own features in
 float32 and in float64.
 """
 
@@ -32,22 +32,28 @@ from burn.layers import BinaryConv2d
 from burn_engine.format import BinaryConvolution, read_program
 
 
-def arguments_of_signs(backbone: torch.nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+def arguments_of_signs(
+    backbone: torch.nn.Module, images: Tensor, wanted: bool
+) -> tuple[Tensor, list[Tensor]]:
     """Return the features and the arguments of all signs.
 
     Args:
         backbone: The network.
         images: uint8 (batch, 3, height, width).
+        wanted: Whether the arguments are wanted.
 
     Returns:
-        Features, and for every binary convolution x + shift, (batch, channels, height, width).
+        Features, and for every binary convolution x + shift, (batch, channels, height, width), or
+        nothing.
     """
     seen: list[Tensor] = []
 
     def keep(module: BinaryConv2d, inputs: tuple[Tensor, ...]) -> None:
         seen.append(inputs[0] + module.sign.shift.view(1, -1, 1, 1))
 
-    layers = [module for module in backbone.modules() if isinstance(module, BinaryConv2d)]
+    layers = [
+        module for module in backbone.modules() if isinstance(module, BinaryConv2d) and wanted
+    ]
     handles = [layer.register_forward_pre_hook(keep) for layer in layers]
     try:
         with torch.inference_mode():
@@ -64,10 +70,11 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     assert classifier is not None, options.classifier
     model = burn_engine.load(options.packed)
     program = read_program(options.packed)
+    in_chain = backbone.chain() is not None
     binary = [
         (program.layers[i - 1].name, layer.threshold)
         for i, layer in enumerate(program.layers)
-        if isinstance(layer, BinaryConvolution)
+        if in_chain and isinstance(layer, BinaryConvolution)
     ]
     source = open_source(options.images, "test")
     assert source.labels is not None
@@ -78,7 +85,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     for batch in plain_batches(source, views, 100, 0, indices):
         images = batch.views[0]
         pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
-        features, arguments = arguments_of_signs(backbone, images)
+        features, arguments = arguments_of_signs(backbone, images, in_chain)
         with torch.inference_mode():
             expected = (features @ classifier.weight.T + classifier.bias).argmax(1).numpy()
         found = model(pixels).argmax(axis=1)
@@ -100,7 +107,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
                     undecided[image] = False
                     flipped += 1
                     largest.append(float(z[image][differs[image]].abs().max()))
-    return {
+    found = {
         "images": total,
         "same_class": same / total,
         "accuracy": right / total,
@@ -109,9 +116,11 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "cosine_above_0.999": float((np.array(cosines) > 0.999).mean()),
         "float64_least_cosine": float(np.min(own_cosines)),
         "float64_cosine_above_0.999": float((np.array(own_cosines) > 0.999).mean()),
-        "images_with_a_flipped_sign": flipped / total,
-        "largest_argument_of_a_first_flip": max(largest, default=0.0),
     }
+    if in_chain:
+        found["images_with_a_flipped_sign"] = flipped / total
+        found["largest_argument_of_a_first_flip"] = max(largest, default=0.0)
+    return found
 
 
 def main() -> None:
