@@ -4,10 +4,10 @@
 
 CHECKPOINT is a run folder or checkpoint of burn's, CLASSIFIER the classifier.safetensors that `burn
 evaluate linear --out` kept, PACKED the file that `burn pack` made of both, IMAGES a source with
-labels. It prints how often both predict the same class and the cosine of their features. In a chain
-of layers (ReActNet) it finds for each image the first layer in which a sign differs, and prints how
-far from zero the argument of such a sign is at most. For comparison it prints the cosine between the network's own features in
-float32 and in float64.
+labels. It prints how often both predict the same class and the cosine of their features, and beside
+this the cosine between the network's own features in float32 and in float64. In a chain of layers
+(ReActNet) it also finds for each image the first layer in which a sign differs, and prints how far
+from zero the argument of such a sign is at most.
 """
 
 from __future__ import annotations
