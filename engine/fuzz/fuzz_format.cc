@@ -67,9 +67,10 @@ void check_gated(const burn::Layer &layer) {
     check_rounded(gated.up, inner, gate ? out : 0);
     int width = in;
     for (const burn::Side &side : gated.sides) {
-        must(side.out >= 1);
-        check_rounded(side, width, side.out);
+        must(side.out >= 1 && side.in == width);
+        must(side.weight.size() == static_cast<size_t>(width * side.out));
         width = side.out;
+        check_floats(side.bias, width);
         check_floats(side.slope, width);
     }
     must(gated.sides.size() <= 2 && (gated.sides.empty() || width == out));

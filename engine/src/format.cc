@@ -31,7 +31,7 @@ using json::Type;
 using json::Value;
 using Shape = std::vector<uint64_t>;
 
-constexpr uint64_t last_format = 3;
+constexpr uint64_t last_format = 4;
 constexpr uint64_t max_file_size = uint64_t{1} << 30;
 constexpr uint64_t max_header_size = 10'000'000;
 constexpr uint64_t length_size = 8;
@@ -515,13 +515,28 @@ void read_rounded(Rounded &matrix, const Layer &layer, Data &data, const std::st
     matrix.bias = data.floats(layer, part + ".bias", {shape[0]});
 }
 
-std::vector<Side> read_sides(const Layer &layer, Data &data, uint64_t count) {
+Matrix in_floats(const Rounded &rounded) {
+    Matrix matrix{rounded.in, rounded.out, std::vector<float>(rounded.weight.size()), rounded.bias};
+    for (size_t i = 0; i < rounded.weight.size(); ++i) {
+        matrix.weight[i] = rounded.scale[i / static_cast<size_t>(rounded.in)] * rounded.weight[i];
+    }
+    return matrix;
+}
+
+std::vector<Side> read_sides(const Layer &layer, Data &data, uint64_t count, uint64_t format) {
     std::vector<Side> sides;
     for (uint64_t i = 0; i < count; ++i) {
         const std::string part = "side." + number_text(i);
         const int in = sides.empty() ? layer.in_channels : sides.back().out;
+        const int out = i + 1 == count ? layer.out_channels : 0;
         Side side;
-        read_rounded(side, layer, data, part, i + 1 == count ? layer.out_channels : 0, in);
+        if (format > 3) {
+            static_cast<Matrix &>(side) = read_matrix(layer, data, part, out, in);
+        } else {
+            Rounded rounded;
+            read_rounded(rounded, layer, data, part, out, in);
+            static_cast<Matrix &>(side) = in_floats(rounded);
+        }
         side.slope = data.floats(layer, part + ".slope", {unsigned_of(side.out)});
         sides.push_back(std::move(side));
     }
@@ -536,7 +551,7 @@ Gate gate_of(const Fields &fields) {
     fields.fail("gate", fields.need("gate", Type::string), "\"none\", \"input\" or \"mixed\"");
 }
 
-void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
+void read_gated_convolution(Layer &layer, const Fields &fields, Data &data, uint64_t format) {
     fields.only({"kind", "name", "input", "stride", "repeat", "groups", "experts", "gate",
                  "product", "shortcut", "side"});
     Gated &gated = layer.gated;
@@ -589,7 +604,7 @@ void read_gated_convolution(Layer &layer, const Fields &fields, Data &data) {
     if (layer.shortcut && !sides) {
         gated.shortcut_slope = data.floats(layer, "shortcut_slope", {in});
     }
-    gated.sides = read_sides(layer, data, sides);
+    gated.sides = read_sides(layer, data, sides, format);
 }
 
 Matrix read_float_kernel(const Layer &layer, Data &data, const std::string &part,
@@ -686,7 +701,7 @@ Layer read_layer(const Value &value, const std::vector<Layer> &layers, Data &dat
         case Kind::binary_convolution: read_binary_convolution(layer, fields, data); break;
         case Kind::global_mean: read_global_mean(layer, fields, data, format); break;
         case Kind::linear: read_linear(layer, fields, data); break;
-        case Kind::gated_convolution: read_gated_convolution(layer, fields, data); break;
+        case Kind::gated_convolution: read_gated_convolution(layer, fields, data, format); break;
         case Kind::branched_convolution: read_branched_convolution(layer, fields, data); break;
     }
     return layer;
@@ -699,7 +714,7 @@ uint64_t read_format(const Fields &program) {
     const std::optional<uint64_t> format = found.unsigned_integer();
     if (format && *format >= 1 && *format <= last_format) return *format;
     const bool newer = format && *format > last_format;
-    fail("program", "format is " + printable(found.source()) + ", this reader knows 1, 2 and 3" +
+    fail("program", "format is " + printable(found.source()) + ", this reader knows 1, 2, 3 and 4" +
                         (newer ? ": update burn-engine" : ""));
 }
 

@@ -42,8 +42,8 @@ struct Rounded {
     std::vector<float> scale, bias;
 };
 
-// A 1 × 1 convolution of a gated_convolution's shortcut.
-struct Side : Rounded {
+// A 1 × 1 convolution of a gated_convolution's shortcut; integers are multiplied by their scale.
+struct Side : Matrix {
     std::vector<float> slope;
 };
 

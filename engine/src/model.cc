@@ -178,14 +178,6 @@ Model::RoundedProduct make_product(const Rounded &rounded) {
     return product;
 }
 
-Matrix in_floats(const Rounded &rounded) {
-    Matrix matrix{rounded.in, rounded.out, std::vector<float>(rounded.weight.size()), rounded.bias};
-    for (size_t i = 0; i < rounded.weight.size(); ++i) {
-        matrix.weight[i] = rounded.scale[i / to_size(rounded.in)] * rounded.weight[i];
-    }
-    return matrix;
-}
-
 Model::Ready make_linear(const Layer &layer) {
     Model::Product product =
         make_product(layer.weight, layer.bias, layer.out_channels, layer.in_channels);
@@ -208,7 +200,7 @@ Model::Dense make_dense(const Tier &tier, const Matrix &matrix) {
 }
 
 Model::Dense make_side(const Tier &tier, const Side &side) {
-    Model::Dense dense = make_dense(tier, in_floats(side));
+    Model::Dense dense = make_dense(tier, side);
     dense.slope = padded(side.slope, dense.out_pitch);
     return dense;
 }

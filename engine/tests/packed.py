@@ -73,7 +73,7 @@ def random_network(
         linears: Outputs of the linear layers, with ReLU, of which the last gives the features.
         num_classes: Outputs of the classifier; 0 for none.
         image: (resize, size) in pixels; None for none.
-        scaled: Whether a file of format 3 has a scale after the mean; None for an older format.
+        scaled: Whether a file of format 3 or 4 has a scale after the mean; None for an older one.
     """
     random = np.random.default_rng(seed)
     layers, tensors = [], {}
@@ -117,7 +117,10 @@ def random_network(
         constants["scale"] = random.normal(size=width)
     add("global_mean", "pool", {} if scaled is None else {"scaled": scaled}, constants)
     new = {"gated_convolution", "branched_convolution"} & {layer["kind"] for layer in layers}
-    program = {"format": 3 if scaled is not None else 2 if new else 1, "layers": layers}
+    format = 3 if scaled is not None else 2 if new else 1
+    if any("float_sides" in block for block in blocks if isinstance(block, dict)):
+        format = 4
+    program = {"format": format, "layers": layers}
     outputs = [*linears, num_classes] if num_classes else list(linears)
     for index, out in enumerate(outputs):
         is_classifier = bool(num_classes) and index == len(outputs) - 1
@@ -174,6 +177,7 @@ def gated(
     product=False,
     shortcut=True,
     side=(),
+    float_sides=False,
     hidden=3,
 ):
     """Return channels, fields and tensors of a random gated_convolution.
@@ -191,6 +195,7 @@ def gated(
         product: Whether the output is multiplied by the shortcut.
         shortcut: Whether there is one.
         side: Outputs of the shortcut's convolutions.
+        float_sides: Whether their weights are float32, as in format 4, and not integers.
         hidden: Values inside the gate.
     """
     used = repeat * width // groups
@@ -225,7 +230,7 @@ def gated(
         arrays["shortcut_slope"] = random.normal(size=width) / 2
     before = width
     for index, after in enumerate(side):
-        rounded(f"side.{index}", after, before)
+        (matrix if float_sides else rounded)(f"side.{index}", after, before)
         arrays[f"side.{index}.slope"] = random.normal(size=after) / 2
         before = after
     fields = {
@@ -277,6 +282,17 @@ NETWORKS = {
             {"out": 64, "kernel": 1, "experts": 4, "gate": "input"},
             {"out": 96, "stride": 2, "groups": 2, "experts": 2, "gate": "none", "side": (96,)},
         ),
+    },
+    "float sides": {
+        "first": {"out": 32},
+        "blocks": (
+            {
+                **{"out": 64, "groups": 2, "experts": 3, "gate": "input"},
+                **{"side": (5, 64), "float_sides": True},
+            },
+            {"out": 99, "stride": 2, "gate": "none", "side": (99,), "float_sides": True},
+        ),
+        "scaled": False,
     },
     # Odd widths in everything, gated and plain layers by turns.
     "mixture": {

@@ -39,8 +39,12 @@ def test_reads_what_was_written(network):
         for layer in program.layers
         for key, array in layer.tensors().items()
     }
-    assert read.keys() == built.tensors.keys()
-    for name, array in built.tensors.items():
+    expected = dict(built.tensors)
+    for name in [name for name in expected if ".side." in name and name.endswith(".scale")]:
+        weight = name.replace(".scale", ".weight")  # integers, which are read as floats
+        expected[weight] = expected.pop(name)[:, None] * expected[weight]
+    assert read.keys() == expected.keys()
+    for name, array in expected.items():
         np.testing.assert_array_equal(read[name], array)
 
 
@@ -118,10 +122,10 @@ def test_numbers_up_to_the_largest_are_read():
 
 def test_another_format_is_refused_before_all_other_rules():
     network = packed.random_network()
-    network.program = {"format": 4, "new": None}
+    network.program = {"format": 5, "new": None}
     header, data = network.header()
     header["stem.bias"]["dtype"] = "I64"
-    words = "program: format 4; this reader knows 1, 2 and 3: update burn-engine"
+    words = "program: format 5; this reader knows 1, 2, 3 and 4: update burn-engine"
     refuses(packed.raw(header, data), words)
 
 
@@ -282,12 +286,12 @@ def rename(network):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (without("format"), "format None; this reader knows 1, 2 and 3"),
-        (top("format", 4), "format 4; this reader knows 1, 2 and 3: update burn-engine"),
-        (top("format", 0), "format 0; this reader knows 1, 2 and 3"),
-        (top("format", True), "format True; this reader knows 1, 2 and 3"),
-        (top("format", 1.0), "format 1.0; this reader knows 1, 2 and 3"),
-        (top("format", "1"), "format '1'; this reader knows 1, 2 and 3"),
+        (without("format"), "format None; this reader knows 1, 2, 3 and 4"),
+        (top("format", 5), "format 5; this reader knows 1, 2, 3 and 4: update burn-engine"),
+        (top("format", 0), "format 0; this reader knows 1, 2, 3 and 4"),
+        (top("format", True), "format True; this reader knows 1, 2, 3 and 4"),
+        (top("format", 1.0), "format 1.0; this reader knows 1, 2, 3 and 4"),
+        (top("format", "1"), "format '1'; this reader knows 1, 2, 3 and 4"),
         (top("more", 1), "program: unknown key 'more'"),
         (without("layers"), "program: layers is missing"),
         (without("features"), "program: features is missing"),
@@ -561,6 +565,31 @@ def test_refuses_gates_and_branches(edit, message):
     network = packed.random_network(**packed.NETWORKS["experts"])
     edit(network)
     refuses(network.to_bytes(), message)
+
+
+@pytest.mark.parametrize(
+    ("network", "array", "message"),
+    [
+        ("experts", np.zeros((5, 32), "f4"), "'block0.side.0.weight' has dtype F32, expected I16"),
+        (
+            "float sides",
+            np.zeros((5, 32), "i2"),
+            "'block0.side.0.weight' has dtype I16, expected F32",
+        ),
+        ("float sides", np.full((5, 32), np.inf, "f4"), "has a number that is not finite"),
+        ("float sides", np.zeros((5, 31), "f4"), "has shape [5, 31], expected"),
+    ],
+)
+def test_refuses_sides_of_another_format(network, array, message):
+    built = packed.random_network(**packed.NETWORKS[network])
+    built.tensors["block0.side.0.weight"] = array
+    refuses(built.to_bytes(), message)
+
+
+def test_refuses_a_scale_of_float_sides():
+    built = packed.random_network(**packed.NETWORKS["float sides"])
+    built.tensors["block0.side.0.scale"] = np.ones(5, "f4")
+    refuses(built.to_bytes(), "tensor 'block0.side.0.scale' belongs to no layer")
 
 
 def test_refuses_integers_in_format_1():

@@ -64,7 +64,7 @@ def magnitude_of_gated(layer, x):
     additions = 16
     for side in layer.side:
         width = side.weight.shape[1]
-        p = np.abs(side.scale) * (np.abs(side.weight.astype(float)) @ np.full(width, p.max()))
+        p = np.abs(side.weight.astype(float)) @ np.full(width, p.max())
         p = (p + np.abs(side.bias)) * np.maximum(1, np.abs(side.slope))
         additions += width + 4
     if layer.gate is not None:

@@ -55,7 +55,7 @@ def folded(backbone: Backbone) -> tuple[Program, bytes]:
     program = program_of(layers, "pool", (), (SIZE, SIZE), {})
     data = save(encode(layers, "it"), metadata={"bnn": json.dumps(program)})
     assert len(data) == file_bytes(program, tensors_of(layers))
-    assert program["format"] == 2
+    assert program["format"] == (4 if isinstance(backbone, ExpertNet) else 2)
     return parse_program(data), data
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from burn_engine.errors import ModelError, in_file
 from burn_engine.strict_json import parse_json, short
 
-FORMATS = (1, 2, 3)
+FORMATS = (1, 2, 3, 4)
 MAX_FILE_BYTES = 2**30
 MAX_HEADER_BYTES = 10_000_000
 MAX_LAYERS = 1_000
@@ -148,8 +148,8 @@ class TwoMatrices:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Side(Rounded):
-    """A 1×1 convolution of a shortcut.
+class Side(Matrix):
+    """A 1×1 convolution of a shortcut; in a file of format 2 or 3, of integers times a scale.
 
     Attributes:
         slope: float32 (outputs,), by which negative outputs are multiplied.
@@ -643,7 +643,7 @@ def _parse_layer(
         return _convolution(name, value["stride"], tensors)
     inputs = before.channels
     if kind == "gated_convolution":
-        return _gated_convolution(name, value, where, inputs, tensors)
+        return _gated_convolution(name, value, where, inputs, tensors, format)
     if kind == "binary_convolution":
         return _binary_convolution(name, value["stride"], value["shortcut"], inputs, tensors)
     if kind == "global_mean":
@@ -752,7 +752,7 @@ def _binary_convolution(
 
 
 def _gated_convolution(
-    name: str, value: dict[str, Any], where: str, inputs: int, tensors: _Tensors
+    name: str, value: dict[str, Any], where: str, inputs: int, tensors: _Tensors, format: int
 ) -> GatedConvolution:
     limits = {"repeat": MAX_REPEAT, "groups": MAX_CHANNELS, "experts": MAX_EXPERTS}
     for key, most in limits.items():
@@ -824,21 +824,27 @@ def _gated_convolution(
         shortcut_slope=(
             tensors.floats(f"{name}.shortcut_slope", inputs) if shortcut and not side else None
         ),
-        side=_sides(name, side, inputs, outputs, tensors),
+        side=_sides(name, side, inputs, outputs, tensors, format),
         **vectors,
     )
 
 
-def _sides(name: str, count: int, inputs: int, outputs: int, tensors: _Tensors) -> tuple[Side, ...]:
+def _sides(
+    name: str, count: int, inputs: int, outputs: int, tensors: _Tensors, format: int
+) -> tuple[Side, ...]:
     sides: list[Side] = []
     for index in range(count):
         before = len(sides[-1].bias) if sides else inputs
         last = index == count - 1
         part = f"{name}.side.{index}"
         widths, expected = ((outputs,), str(outputs)) if last else (_CHANNELS, _ANY_WIDTH)
-        one = _rounded(part, widths, before, expected, tensors)
-        slope = tensors.floats(f"{part}.slope", len(one.bias))
-        sides.append(Side(weight=one.weight, scale=one.scale, bias=one.bias, slope=slope))
+        if format > 3:
+            matrix = _matrix(part, widths, before, expected, tensors)
+        else:
+            one = _rounded(part, widths, before, expected, tensors)
+            matrix = Matrix(weight=one.scale[:, None] * one.weight, bias=one.bias)
+        slope = tensors.floats(f"{part}.slope", len(matrix.bias))
+        sides.append(Side(weight=matrix.weight, bias=matrix.bias, slope=slope))
     return tuple(sides)
 
 

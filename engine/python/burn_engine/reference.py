@@ -140,7 +140,7 @@ def _gated_convolution(layer: GatedConvolution, x: Floats) -> Floats:
     if layer.side:
         p = pooled
         for side in layer.side:
-            p = _leaky(_rounded_times(side, p), side.slope)
+            p = _leaky(np.add(side.bias, p @ side.weight.T, dtype=np.float32), side.slope)
     else:
         assert layer.shortcut_slope is not None
         p = np.tile(_pool(_leaky(x, layer.shortcut_slope), layer.stride), repeat)

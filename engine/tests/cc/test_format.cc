@@ -410,12 +410,12 @@ void test_program() {
     whole("program: needs to be an object", "\"format\"");
     whole("has no 'format'", "{}");
     whole("has no 'layers'", R"({"format":1})");
-    whole("format is 4, this reader knows 1, 2 and 3: update burn-engine",
-          R"({"format":4,"new":[]})");
+    whole("format is 5, this reader knows 1, 2, 3 and 4: update burn-engine",
+          R"({"format":5,"new":[]})");
     whole("'layers' is {}, needs an array", R"({"format":1,"layers":{}})");
-    refused("another format's tensors", "format is 4, this reader knows 1, 2 and 3",
+    refused("another format's tensors", "format is 5, this reader knows 1, 2, 3 and 4",
             [](File &file) {
-                replace(file.program, R"("format":1)", R"("format":4)");
+                replace(file.program, R"("format":1)", R"("format":5)");
                 file.tensor("top.bias").dtype = "I64";
             });
     refused_program("format is 1.0, this reader knows", R"("format":1)", R"("format":1.0)");

@@ -12,12 +12,11 @@ ReActNet's, its activations have no shifts, so no constant moves from one layer 
   opposite one, so the weights of that channel are negated. The means of g · x + o are g times those
   of x, plus o, which goes into the matrices that read them.
 
-The gates' matrices and the float convolutions of the expert network's shortcuts have weights of 16
-bits, with a scale for each output channel. 8 bits are too few, because rounding turns signs behind
-them: of a trained bnext_small, gates of 8 bits change the nearest neighbours' class of 2.5 % of the
-images, and gates of 16 bits that of 0.05 %. The expert network's shortcuts want more: of a
-trained expert_small, 16 bits change the linear classifier's class of 3.5 % of the images
-(docs/project/log.md).
+The gates' matrices have weights of 16 bits, with a scale for each output channel. 8 bits are too
+few, because rounding turns signs behind them: of a trained bnext_small, gates of 8 bits change the
+nearest neighbours' class of 2.5 % of the images, and gates of 16 bits that of 0.05 %. The float
+convolutions of the expert network's shortcuts stay float32 (format 4): of a trained expert_small,
+16 bits change the linear classifier's class of 3.5 % of the images.
 """
 
 from __future__ import annotations
@@ -225,9 +224,8 @@ def _sides(shortcut: nn.Module) -> tuple[Side, ...]:
     for convolution, norm, activation in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         gain, offset = affine(norm)  # type: ignore[arg-type]
         weight = float64(convolution.weight)[:, :, 0, 0] * gain[:, None]  # type: ignore[arg-type]
-        rounded = round_rows(Matrix(weight, offset))
         slope = float64(activation.weight)  # type: ignore[arg-type]
-        sides.append(Side(rounded.weight, rounded.scale, rounded.bias, slope))
+        sides.append(Side(weight, offset, slope))
     return tuple(sides)
 
 

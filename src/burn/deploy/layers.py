@@ -120,7 +120,7 @@ class Rounded:
 
 
 @dataclass(frozen=True)
-class Side(Rounded):
+class Side(Matrix):
     """1×1 convolution of a shortcut.
 
     Attributes:

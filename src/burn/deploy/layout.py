@@ -22,12 +22,12 @@ from burn.deploy.layers import (
     Linear,
     Matrix,
     Rounded,
-    Side,
 )
 
 FORMAT = 1
 FORMAT_OF_GATES = 2  # of a program with kinds that format 1 does not have
 FORMAT_OF_SCALES = 3  # of a program whose global_mean has a scale
+FORMAT_OF_SIDES = 4  # of a program with convolutions in shortcuts, whose weights are float32
 MOST_CHANNELS = 4096
 MOST_NAMES = 5_000_000  # characters of all classes' names, see `names_length`
 LARGEST_SIDE = 4096  # pixels, the largest size that the program's `image` may have
@@ -88,15 +88,16 @@ def _gated(layer: GatedConvolution) -> tuple[dict[str, Any], dict[str, Array]]:
             tensors[name] = getattr(layer, name)
     for part, one in _rounded_of(layer).items():
         tensors |= {f"{part}.scale": one.scale, f"{part}.bias": one.bias}
-        if isinstance(one, Side):
-            tensors[f"{part}.slope"] = one.slope
+    for index, side in enumerate(layer.sides):
+        tensors |= {
+            f"side.{index}.{key}": getattr(side, key) for key in ("weight", "bias", "slope")
+        }
     return {"kind": "gated_convolution", **fields, "side": len(layer.sides)}, tensors
 
 
 def _rounded_of(layer: GatedConvolution) -> dict[str, Rounded]:
     gate = {"gate.down": layer.gate_down, "gate.up": layer.gate_up}
-    sides = {f"side.{index}": side for index, side in enumerate(layer.sides)}
-    return {name: one for name, one in gate.items() if one is not None} | sides
+    return {name: one for name, one in gate.items() if one is not None}
 
 
 def _of_matrices(matrices: Mapping[str, Matrix | None]) -> dict[str, Array]:
@@ -153,6 +154,8 @@ def program_of(
         format = FORMAT_OF_GATES
     if any(isinstance(one, GlobalMean) and one.scale is not None for one in layers):
         format = FORMAT_OF_SCALES
+    if any(isinstance(one, GatedConvolution) and one.sides for one in layers):
+        format = FORMAT_OF_SIDES
     program: dict[str, Any] = {"format": format, "features": features}
     if classes:
         program["classes"] = list(classes)
@@ -162,7 +165,10 @@ def program_of(
     before = "image"
     program["layers"] = []
     for layer in layers:
-        program["layers"].append({**parts(layer)[0], "name": layer.name, "input": before})
+        fields = parts(layer)[0]
+        if isinstance(layer, GlobalMean) and format >= FORMAT_OF_SCALES:
+            fields = {"scaled": False, **fields}  # it must say so
+        program["layers"].append({**fields, "name": layer.name, "input": before})
         before = layer.name
     return program
 

@@ -50,7 +50,7 @@ class Gated(nn.Module):
         self.has_shortcut = layer.shortcut
         self.sides = nn.ModuleList()
         for side in layer.sides:
-            self.sides.append(_Dense(side.matrix(), side.slope))
+            self.sides.append(_Dense(side, side.slope))
 
     def forward(self, x: Tensor) -> Tensor:
         means = x.mean(dim=(2, 3))
