@@ -18,6 +18,7 @@ _TITLES = {
     "losses on BNext": "Losses on BNext's network, 25,600 images",
     "depth": "Depth, 25,600 images",
     "settings": "Settings, 105,000 images",
+    "training": "Training of binary weights, 51,200 images",
     "long": "Longer, 280,000 images",
     "photographs": "Photographs of clothes, 12,288 images",
     "long on photographs": "Photographs of clothes, 122,880 images",
