@@ -20,8 +20,8 @@ def burn() -> Recipe:
     (seed 0; docs/project/results.md). With burn_small's loss, sign gradient and single stage,
     without changes of colour, on views that repeat after 8 epochs, it was kNN 62.5 and linear 74.5
     % after as many images; with labels in the same way, 72.7 and 74.2. An hour on one core of an
-    Intel Xeon (AVX-512, bfloat16), of which lite0 takes a third, because the views never repeat. Of 100,000
-    and more photographs, burn_device's 20 epochs may suffice. The packed file has 1 MB.
+    Intel Xeon (AVX-512, bfloat16), of which lite0 takes a third, because the views never repeat. Of
+    100,000 and more photographs, burn_device's 20 epochs may suffice. The packed file has 1 MB.
     """
     recipe, method = burn_device(), feature_only_small()
     return replace(
@@ -45,8 +45,8 @@ def burn_device() -> Recipe:
         --teacher-cache features --compile --out runs/device
     Some thousands of photos take a CPU hours; more of them need a GPU. Accuracy: not measured;
     its loss, single stage and repeating views are burn_small's, see recipe burn for what they cost.
-    In burn-engine an image takes 0.28 ms with AVX-512 VPOPCNTDQ and 0.53 ms with AVX2, on one core of
-    an Intel Xeon. Source: burn_small, with larger views. The strides are ReActNet's own, so the
+    In burn-engine an image takes 0.28 ms with AVX-512 VPOPCNTDQ and 0.53 ms with AVX2, on one core
+    of an Intel Xeon. Source: burn_small, with larger views. The strides are ReActNet's own, so the
     last map is 3×3. 20 epochs are meant for some 100,000 photos: with fewer photos take more
     epochs, and batches of 64.
     """
