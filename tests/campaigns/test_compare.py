@@ -145,6 +145,26 @@ def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(compared: Path)
     assert row.split("|")[4].strip() == "2"
 
 
+def test_a_signal_in_the_last_step_of_a_run_stops_the_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    training_step = PretrainModule.training_step
+
+    def stopping(self, batch, batch_idx):
+        if self.global_step == self.num_steps - 1:
+            signal.raise_signal(signal.SIGINT)
+        return training_step(self, batch, batch_idx)
+
+    monkeypatch.setattr(PretrainModule, "training_step", stopping)
+    with pytest.raises(Interrupted, match="stopped after stage 1; resume with: the same command"):
+        run(tmp_path, ["mocov2", "byol"])
+    assert (tmp_path / "mocov2-seed0" / "stage1.safetensors").exists()
+    assert not (tmp_path / "byol-seed0").exists()
+    monkeypatch.setattr(PretrainModule, "training_step", training_step)
+    results, _ = run(tmp_path, ["mocov2", "byol"])
+    assert {r.model for r in results} == {"mocov2", "byol", "random weights"}
+
+
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -84,6 +84,7 @@ def _run_demo(
             resume=begun and not overwrite,
             overwrite=overwrite,
             resume_command=f"{_program()} demo --out {out} --seed {seed}",
+            more_follows=True,
         )
     console.rule("evaluation on 360 held-out digits")
     results = _evaluate(teacher, student, out, seed, console)

@@ -215,6 +215,7 @@ class Job:
             overwrite=False,
             resume=(self.folder / "run.json").is_file(),
             resume_command="the same command",
+            more_follows=True,
         )
         with locked(self.folder):
             if not self._trained:  # another command may have evaluated it since training ended

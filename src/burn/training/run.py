@@ -57,6 +57,7 @@ def train_plan(
     resume: bool,
     overwrite: bool,
     resume_command: str | None = None,
+    more_follows: bool = False,
     named: Recipe | None = None,
     source: Source | None = None,
     teacher: Teacher | None = None,
@@ -77,6 +78,8 @@ def train_plan(
         overwrite: Delete a run in `out`.
         resume_command: The command that messages suggest after an interruption; default:
             `burn pretrain --resume --out OUT`.
+        more_follows: Whether the caller goes on with other work: a signal in the last step then
+            raises Interrupted when the run is done, instead of being without effect.
         named: The recipe before the user changed its fields; a warning is printed if its learning
             rate does not fit the batch size.
         source: Images to use instead of opening `plan.data`, which is then only their name.
@@ -115,12 +118,14 @@ def train_plan(
             require_outside(out, run.source)
             run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
             run.named = named or plan.recipe
-            return _train(run, out, resume=resume, overwrite=overwrite)
+            return _train(run, out, resume=resume, overwrite=overwrite, more_follows=more_follows)
     finally:
         processes.leave()
 
 
-def _train(run: PreparedRun, out: Path, *, resume: bool, overwrite: bool) -> list[StageSummary]:
+def _train(
+    run: PreparedRun, out: Path, *, resume: bool, overwrite: bool, more_follows: bool
+) -> list[StageSummary]:
     """Train the stages that are not done yet, in order."""
     seen = run.processes.gather(run.source.fingerprint)
     if len(set(seen)) > 1:
@@ -141,7 +146,11 @@ def _train(run: PreparedRun, out: Path, *, resume: bool, overwrite: bool) -> lis
         run.processes.run_on_main(lambda: _keep_view_samples(run, out))
         stop = StopRequest("finishing this step and saving")
         with stop.installed():
-            return _train_stages(run, out, stop)
+            summaries = _train_stages(run, out, stop)
+        signal = int(run.processes.all_reduce_max(stop.number)) if more_follows else 0
+        if signal:
+            raise run.interrupted(f"stopped after stage {len(summaries)}", signal)
+        return summaries
 
 
 def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageSummary]:
