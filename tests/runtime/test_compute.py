@@ -22,19 +22,25 @@ from networks import tiny_reactnet
 
 
 @pytest.mark.parametrize(
-    ("capability", "instructions", "expected"),
+    ("name", "capability", "instructions", "expected"),
     [
-        ("AVX512", {"avx512_bf16": True}, True),
-        ("AVX512", {"avx512_bf16": False, "amx_bf16": True}, True),
-        ("AVX512", {"avx512_bf16": False, "amx_bf16": False}, False),
-        ("AVX2", {"avx512_bf16": True}, False),  # ATEN_CPU_CAPABILITY=avx2
-        ("AVX2", {}, False),
-        ("DEFAULT", {}, False),
+        ("AMD EPYC", "AVX512", {"avx512_bf16": True}, True),
+        ("Intel(R) Xeon(R)", "AVX512", {"avx512_bf16": True}, False),  # no faster than float32
+        ("Intel(R) Xeon(R)", "AVX512", {"avx512_bf16": True, "amx_bf16": True}, True),
+        ("AMD EPYC", "AVX512", {"avx512_bf16": False, "amx_bf16": False}, False),
+        ("AMD EPYC", "AVX2", {"avx512_bf16": True}, False),  # ATEN_CPU_CAPABILITY=avx2
+        ("AMD EPYC", "AVX2", {}, False),
+        ("AMD EPYC", "DEFAULT", {}, False),
     ],
 )
-def test_auto_is_bfloat16_where_pytorch_computes_in_it(
-    capability: str, instructions: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
+def test_auto_is_bfloat16_where_it_is_faster(
+    name: str,
+    capability: str,
+    instructions: dict[str, bool],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(compute, "processor", lambda: name)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
     assert uses_bfloat16("auto", "cpu") == expected

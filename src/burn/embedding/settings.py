@@ -33,7 +33,7 @@ class EmbedConfig:
         device: where the network runs; auto is the GPU, if there is one. A packed file runs on the
             processor.
         compute: number format of the network's arithmetic; auto is bfloat16 if the hardware
-            supports it. A packed file has its own.
+            is faster in it. A packed file has its own.
         max_bad: largest share of unreadable images of a file; they are left out and named. A file
             with more is not written.
         cluster: address of a Ray cluster on whose nodes the files are computed, HOST:PORT or auto;

@@ -332,7 +332,7 @@ class Request:
         device: where the networks run; auto is the GPU, if there is one.
         compute: arithmetic of the backbone; packed runs a binary network in burn-engine; auto is
             packed on a CPU where the protocol and the network allow it, otherwise bfloat16 if the
-            hardware supports it.
+            hardware is faster in it.
         workers: data-loader workers (default: by the device).
     """
 

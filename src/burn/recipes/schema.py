@@ -42,8 +42,8 @@ class Recipe:
         teacher_size: side in pixels of the teacher's views, which have the same crops, flips and
             colours as the student's. Default: the student's.
         view_epochs: epochs after which an image's views repeat. Default: never.
-        compute: number format of the arithmetic; auto is bfloat16 where the processor has
-            instructions for it, else float32.
+        compute: number format of the arithmetic; auto is bfloat16 where the hardware is
+            faster in it, else float32.
         backbone: the network to train.
         burn: BURN's loss and classifiers.
         byol: BYOL's momentum and heads.
