@@ -320,6 +320,22 @@ def test_errors_that_cannot_be_printed_stop_nothing(write, photo):
     assert np.load(out).shape[0] == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_output_that_cannot_be_written(write):
+    for arguments in (["--help"], ["info", write()]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                command(*arguments),
+                check=False,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(),
+            )
+        assert done.returncode == 2
+        assert done.stderr == "burn-engine: standard output: No space left on device\n"
+
+
 def test_a_reader_that_leaves_is_no_error(write):
     process = subprocess.Popen(
         command("info", write("odd")),
@@ -346,7 +362,7 @@ def test_ctrl_c(write):
         process.wait(timeout=2)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20)[1] == "burn-engine: interrupted\n"
-    assert process.returncode == 2
+    assert process.returncode == 130
 
 
 def test_neither_torch_nor_burn_is_imported(write):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import tiny
 from burn.cli.main import main
@@ -88,6 +90,13 @@ def test_the_resize_of_evaluation_follows_the_size_of_the_views(
     printed = capsys.readouterr().out
     assert f"  size: {size}\n" in printed
     assert f"  resize: {resize}\n" in printed
+
+
+@pytest.mark.parametrize("given", ["2,2,1,2", "[2,2,1,2]", "2, 2, 1, 2"])
+def test_lists_are_written_with_and_without_brackets(given: str, capsys):
+    recipe = ["--recipe", "burn_small", "--backbone.stage-strides", given]
+    assert main(["pretrain", *recipe, "--print-config"]) == 0
+    assert "stage_strides: [2, 2, 1, 2]\n" in capsys.readouterr().out
 
 
 def test_config_and_print_config_reproduce_each_other(capsys, tmp_path: Path):
@@ -249,6 +258,14 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("export {tmp}/no.bnn {tmp}/x --format c --ram 1G", "--ram '1G' is not a number of bytes"),
         ("export {tmp} {tmp}/x.onnx --name net", "--name belongs to format c"),
         ("pack {tmp} {tmp}/x.bnn", "holds no finished stage"),
+        ("pretrain --recipe burn_small --backbone.stage-strides 2,2 --data digits --out {tmp}/x",
+         "--backbone.stage-strides: expected 4 values, with commas. Got value: [2, 2]"),
+        ("evaluate semi {tmp} --lrs a,1 --train digits --test digits --out {tmp}/x",
+         "--lrs: expected float. Got value: a"),
+        ("compare --methods supervised --data digits --test digits --budget 64 --out {tmp}/x "
+         "--linear.epochs 0", "--linear.epochs 0 is not in 1"),
+        ("evaluate knn {tmp}/none.bnn --train digits --test digits --out {tmp}/x",
+         "no checkpoint at"),
         ("pack {tmp} {tmp}/x.bin", "must end in .bnn"),
         ("info resnet81", "unknown backbone 'resnet81'"),
         ("info reactnet_a --image-size 0", "--image-size 0 is not in 1 … 4,096"),
@@ -272,7 +289,16 @@ def test_labels_are_needed_to_evaluate(teacher: Path, tmp_path: Path, capsys):
     Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
     photos = str(tmp_path / "photos")
     error = fails(capsys, "evaluate", "knn", teacher, "--train", photos, "--test", photos)
-    assert "has no labels: give class folders" in error
+    assert "has no labels: give at least two class folders" in error
+
+
+def test_a_packed_network_is_not_evaluated(tmp_path: Path, capsys):
+    packed = tmp_path / "net.bnn"
+    save_file({"weight": torch.zeros(1)}, packed)
+    arguments = ("--train", "digits", "--test", "digits", "--out", tmp_path / "x")
+    error = fails(capsys, "evaluate", "knn", packed, *arguments)
+    assert "is a packed network" in error
+    assert not (tmp_path / "x").exists()
 
 
 def test_no_readable_image_is_said_before_anything_is_written(tmp_path: Path, capsys):

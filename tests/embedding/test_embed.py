@@ -414,6 +414,9 @@ def test_errors_of_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capture
     refused("holds no image", data=str(tmp_path / "empty"))
     refused("no shards at", data=f"stream:{tmp_path / 'empty'}")
     refused("is a file: give a folder", out="file")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    refused("is the folder of a run", out="run")
     refused("lies in the folder of", out=str(folder / "photos" / "features"))
     refused("lies in the folder of", data="stream:shards", out=str(folder / "shards"))
     for more, word in (
@@ -423,6 +426,7 @@ def test_errors_of_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capture
         (("--part-size", "0"), "--part-size 0"),
         (("--head", "x"), "--head"),
         (("--compute", "bfloat16"), "--compute"),
+        (("--batch-size", "16"), "takes one image at a time"),
         (("--no-such-option", "1"), "unknown option"),
     ):
         refused(word, more=more)

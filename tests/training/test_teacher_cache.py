@@ -48,6 +48,17 @@ def same(a: Path, b: Path, stage: int = 1) -> bool:
     return list(first) == list(second) and all(torch.equal(first[k], second[k]) for k in first)
 
 
+def test_a_cache_is_not_the_folder_of_a_run(teacher: Path, tmp_path: Path):
+    recipe = replace(tiny.student_recipe(), stages=1)
+    out = tmp_path / "run"
+    for cache in (out, out / "features"):
+        with pytest.raises(UserError, match="lies in the folder of this run"):
+            run(recipe, out, teacher, cache)
+    with pytest.raises(UserError, match="is the folder of a run"):
+        run(recipe, out, teacher, teacher)
+    assert not out.exists()
+
+
 @pytest.fixture
 def no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building one fails."""

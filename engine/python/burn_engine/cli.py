@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the command's name; None for those of the process.
 
     Returns:
-        The exit status: 0, or 2 after an error, which is printed in one line.
+        The exit status: 0, 2 after an error, which is printed in one line, or 130 after Ctrl-C.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
@@ -42,22 +42,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names need not fit the terminal
+    status = 0
     try:
-        options = _parser().parse_args(arguments)
-        options.run(options)
+        try:
+            options = _parser().parse_args(arguments)
+            options.run(options)
+        except SystemExit as leaving:  # argparse, after --help or --version
+            status = int(leaving.code or 0)
         sys.stdout.flush()
-        return 0
-    except SystemExit as leaving:  # argparse, after --help or --version
-        return int(leaving.code or 0)
+        return status
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        message = _about(error, error.filename)
+        # What is written elsewhere than to standard output names its file.
+        message = _about(error, error.filename or "standard output")
     except MemoryError:
         message = "not enough memory"
     except KeyboardInterrupt:
-        message = "interrupted"
+        _complain("interrupted")
+        return 130
     except ValueError as error:
         message = str(error)
     _complain(message)
@@ -93,6 +97,10 @@ def printable(text: str) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
+
+    def print_help(self, file: Any = None) -> None:
+        # argparse's own ignores an error of writing.
+        print(self.format_help(), end="", file=file or sys.stdout)
 
 
 def _parser() -> argparse.ArgumentParser:

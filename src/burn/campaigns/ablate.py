@@ -72,7 +72,7 @@ class Ablation:
             teacher_size=self.teacher_size,
             labelled_teacher_size=self.labelled_teacher_size,
         )
-        self.linear.check()
+        self.linear.check("linear.")
 
     def base(self) -> Recipe:
         """Return the recipe that the variants change."""

@@ -120,7 +120,7 @@ class Comparison:
             teacher_size=self.teacher_size,
             labelled_teacher_size=self.labelled_teacher_size,
         )
-        self.linear.check()
+        self.linear.check("linear.")
 
     def teacher_of(self, method: str) -> str | None:
         """Return the method's teacher, as `--teacher` takes it, or None."""

@@ -142,6 +142,11 @@ def read_description(path: Path) -> Description:
 
 def _meta(text: str | None, file: Path) -> dict[str, Any]:
     """Parse the description in a file's metadata. Raises UserError as `load_checkpoint` does."""
+    if text is None and file.suffix == ".bnn":
+        raise UserError(
+            f"{file} is a packed network, which burn embed and burn-engine run: give the run or "
+            "checkpoint that it was packed from"
+        )
     if text is None:
         raise UserError(f"{file} holds weights but is not a checkpoint of burn's (no metadata)")
     meta = parse_json(text, f"{file}: its description")

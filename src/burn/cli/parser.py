@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import jsonargparse
@@ -168,6 +168,8 @@ class Parser(jsonargparse.ArgumentParser):
                 )
             else:
                 value = "~/" if value == "~" else value  # YAML would read ~ as null
+                if _is_list(_type_of(action)) and value != "null" and value[0] not in "[{":
+                    value = f"[{value}]"
                 if _type_of(action) not in (str, str | None):
                     _check_syntax(_hyphenated(name), value)
                 expanded.append(f"{name}={value}")
@@ -341,6 +343,13 @@ def _type_of(action: argparse.Action) -> Any:
     return getattr(action, "_typehint", action.type)
 
 
+def _is_list(kind: Any) -> bool:
+    """Return whether a type is a tuple or a list, or one of these or None."""
+    return get_origin(kind) in (tuple, list) or any(
+        get_origin(part) in (tuple, list) for part in get_args(kind)
+    )
+
+
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
@@ -390,6 +399,8 @@ def _readable(message: str) -> str:
     line, separator, value = line.partition("Got value: ")
     line += separator + shortened(value)
     line = line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")
+    line = re.sub(r"expected tuple with (\d+) elements", r"expected \1 values, with commas", line)
+    line = line.replace("expected tuple", "expected values, with commas")
     choice = _CHOICE.fullmatch(line)
     if choice is None:
         return line

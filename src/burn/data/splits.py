@@ -88,7 +88,7 @@ def hold_out(subset: Subset, share: float, seed: int) -> tuple[Subset, Subset]:
         if len(there) < 2:
             raise UserError(
                 f"{subset.name}: with one labelled image of class {subset.classes[label]} none can "
-                "be held out: use more labels, or --select test"
+                "be held out: use more labels"
             )
         held[random.permutation(there)[: max(1, round(share * len(there)))]] = True
     parts = [Subset(subset, np.flatnonzero(mask)) for mask in (~held, held)]

@@ -303,7 +303,10 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
 def _check_head(classifier: Classifier, backbone: Backbone, origin: str) -> None:
     """Raise UserError for a classifier of another backbone, or that the format has no place for."""
     if classifier.backbone != fingerprint(backbone):
-        raise UserError(f"{origin} was trained on another backbone than the one to pack")
+        raise UserError(
+            f"{origin} was trained on another backbone than the one to pack: give what `burn "
+            "evaluate linear` kept for this one"
+        )
     if classifier.weight.shape[1] != backbone.num_features:
         raise UserError(
             f"{origin} takes {classifier.weight.shape[1]} features, the backbone has "

@@ -83,6 +83,8 @@ class OutputFolder:
         self._dtype: Any = np.dtype(dtype)
         if status_of(path) is not None and not path.is_dir():
             raise UserError(f"--out {path} is a file: give a folder")
+        if (path / "run.json").is_file():
+            raise UserError(f"--out {path} is the folder of a run: give another --out")
         path.mkdir(parents=True, exist_ok=True)
         remove_abandoned(path)
         file = path / MANIFEST

@@ -96,6 +96,11 @@ class EmbedConfig:
             require_address(self.cluster)
         if not self.packed:
             return
+        if self.batch_size != EmbedConfig.batch_size:
+            raise UserError(
+                f"--batch-size: {self.model} is packed and takes one image at a time; leave "
+                "--batch-size out"
+            )
         if self.head is not None:
             raise UserError(f"--head: {self.model} is packed, with a classifier or without one")
         if self.device == "cuda" or self.compute != "auto":

@@ -16,8 +16,9 @@ def check_sources(train: Source, test: Source) -> None:
     for source in (train, test):
         if source.labels is None:
             raise UserError(
-                f"{source.name} has no labels: give class folders, a parquet with a column label, "
-                "a list, CIFAR, CUB or Birdsnap, or a data set with the attribute targets"
+                f"{source.name} has no labels: give at least two class folders, a parquet with a "
+                "column label, a list, CIFAR, CUB or Birdsnap, or a data set with the attribute "
+                "targets"
             )
     assert train.labels is not None
     assert test.labels is not None

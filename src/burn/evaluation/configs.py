@@ -52,20 +52,25 @@ class LinearConfig:
     batch_size: int = 256
     augment: Literal["crop", "none"] = "crop"
 
-    def check(self) -> None:
+    def check(self, prefix: str = "") -> None:
         """Check all values.
+
+        Args:
+            prefix: Name of the group of options with its dot, such as `linear.`, or nothing.
 
         Raises:
             UserError: A value is out of range.
         """
-        require_within(1, _MOST_EPOCHS, epochs=self.epochs)
-        require_within(1, 2**20, batch_size=self.batch_size)
+        require_within(1, _MOST_EPOCHS, prefix, epochs=self.epochs)
+        require_within(1, 2**20, prefix, batch_size=self.batch_size)
         if self.lr != "auto" and not 0 < self.lr <= 1e6:
-            raise UserError(f"lr {self.lr} is neither in (0, 1e6] nor auto")
+            raise UserError(f"--{prefix}lr {self.lr} is neither in (0, 1e6] nor auto")
         if not all(0 < drop < 1 for drop in self.drops):
-            raise UserError(f"drops {list(self.drops)}: give shares of the epochs, in (0, 1)")
+            raise UserError(
+                f"--{prefix}drops {list(self.drops)}: give shares of the epochs, in (0, 1)"
+            )
         if not 0 <= self.weight_decay < 1:
-            raise UserError(f"weight_decay {self.weight_decay} is not in [0, 1)")
+            raise UserError(f"--{prefix}weight-decay {self.weight_decay} is not in [0, 1)")
 
     @property
     def first_rate(self) -> float | None:

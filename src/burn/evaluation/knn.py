@@ -99,7 +99,8 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
     )
     numbers = {"top1": 100 * top_k(scores, queries.labels, 1)}
     right = right_answers(scores, queries.labels, queries.positions, len(context.test))
-    results = context.results("knn", numbers, asdict(config), began, right=right)
+    used = {**asdict(config), "k": min(config.k, len(bank.values))}
+    results = context.results("knn", numbers, used, began, right=right)
     context.announce(results)
     keep_confusion(context, "knn", "top1", scores, queries.labels, context.class_names)
     keep_neighbours(context, bank, queries, context.class_names)

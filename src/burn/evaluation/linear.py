@@ -182,12 +182,12 @@ def _held_out(context: EvaluationContext, console: Console) -> Features:
         _, part = hold_out(Subset(train, range(len(train))), _HELD_OUT, context.seed)
     except UserError as error:
         raise UserError(
-            f"lr auto holds training images out: {error}; give --lr, such as 30"
+            f"lr auto holds training images out: {error}, or give a learning rate"
         ) from error
     features = plain_features(context, "train", console)
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
-        raise UserError("lr auto: none of the held-out images can be read; give --lr, such as 30")
+        raise UserError("lr auto: none of the held-out images can be read: give a learning rate")
     labels = None if features.labels is None else features.labels[rows]
     return Features(features.values[rows], labels, features.classes, features.positions[rows])
 

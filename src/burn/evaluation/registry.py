@@ -123,6 +123,8 @@ def evaluate_checkpoint(
     out = expand(request.out) if request.out else None
     with contextlib.ExitStack() as held:
         if out:
+            if not out.exists():
+                held.callback(_remove_empty, out)
             append_results(out / "results.jsonl", [])  # fail now if it cannot be written
             if ranks().rank == 0:
                 held.enter_context(locked(out))
@@ -140,6 +142,12 @@ def evaluate_checkpoint(
             elif not out:
                 kept = "nothing is kept; give --out to keep what is finished"
             raise interrupted(f"interrupted: {kept}", stopped) from None
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder in which nothing was written, as after a refused evaluation."""
+    with contextlib.suppress(OSError):  # it is not empty, or another process uses it
+        folder.rmdir()
 
 
 def _smaller(config: Any) -> str:

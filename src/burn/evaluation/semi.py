@@ -136,7 +136,10 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     if config.select == "test":
         learn, test_on = labelled, context.test
     else:
-        learn, test_on = hold_out(labelled, _HELD_OUT, context.seed)
+        try:
+            learn, test_on = hold_out(labelled, _HELD_OUT, context.seed)
+        except UserError as error:
+            raise UserError(f"{error}, or --select test") from error
     context.out.mkdir(parents=True, exist_ok=True)
     stem = context.out / f"semi-{config.labels:g}percent-seed{context.seed}"
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))

@@ -61,7 +61,7 @@ class NegativesOptions:
         if len(find_recipe(self.float_recipe).precisions()) > 1:
             raise UserError(f"--float-recipe {self.float_recipe} trains a binary network")
         seeds_in(self.seeds)
-        self.linear.check()
+        self.linear.check("linear.")
 
     def variants(self) -> dict[str, Recipe]:
         """Return the recipe of each run, by the run's name."""

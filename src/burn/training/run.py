@@ -98,6 +98,12 @@ def train_plan(
     machine.check()
     if overwrite and plan.teacher and lies_in(Path(plan.teacher), out):
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
+    cache = machine.teacher_cache
+    if cache is not None and Path(cache).resolve().is_relative_to(out.resolve()):
+        raise UserError(
+            f"--teacher-cache {cache} lies in the folder of this run: give a "
+            "folder that other runs can share"
+        )
     processes = Processes.start(torch_device(machine.device))
     try:
         with (

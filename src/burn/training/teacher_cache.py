@@ -51,6 +51,10 @@ class TeacherCache:
                 f"--teacher-cache: with burn.teacher_batch_norm {recipe.burn.teacher_batch_norm} "
                 "the features depend on the batch and cannot be cached: leave it out"
             )
+        if (cache / "run.json").is_file():
+            raise UserError(
+                f"--teacher-cache {cache} is the folder of a run: give one for features alone"
+            )
         self.path = cache
         self._source = source
         self._about = _about(recipe, teacher, source, compute)
