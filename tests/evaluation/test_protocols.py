@@ -94,7 +94,7 @@ def test_the_rate_is_chosen_and_told(context: EvaluationContext):
 
 def test_of_one_image_a_class_no_rate_can_be_chosen(context: EvaluationContext):
     single = replace(context, train=Subset(context.train, [0, 6, 12]))
-    with pytest.raises(UserError, match=r"lr auto holds training images out: .*, or give a learning"):
+    with pytest.raises(UserError, match=r"lr auto holds .* out: .*, or give a learning rate"):
         run_linear(single, LinearConfig(epochs=1, augment="none"), CONSOLE)
 
 
