@@ -26,11 +26,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.core.types import Precision
-from burn.layers.activation import RPReLU, per_channel
+from burn.layers.activation import (
+    RPReLU,
+    per_channel,
+    prelu_backward,
+    shifted_by,
+    sum_products,
+)
 from burn.layers.byte_conv import float_sign_conv2d, sign_conv2d
 from burn.layers.conv import BinaryConv2d
 from burn.layers.fused.choice import uses_triton
-from burn.layers.sign import hard_sign, sign_derivative, weight_scale
+from burn.layers.sign import (
+    copied_sign,
+    hard_sign,
+    pass_inside_one,
+    sign_backward,
+    weight_scale,
+)
 from burn.layers.sync_norm import (
     SyncNorm,
     num_processes,
@@ -107,10 +119,10 @@ class Half:
             y = sign_conv2d(shifted, weight, stride, padding)
             if y is not None:
                 return y
-            signs, scale = _signs(shifted, out=shifted), weight_scale(weight)
+            signs, scale = copied_sign(shifted, out=shifted), weight_scale(weight)
             return float_sign_conv2d(signs, hard_sign(weight), scale, stride, padding)
         weight = self.weight(weight, shifted.dtype)
-        return F.conv2d(_signs(shifted, out=shifted), weight, stride=stride, padding=padding)
+        return F.conv2d(copied_sign(shifted, out=shifted), weight, stride=stride, padding=padding)
 
     def weight(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the weight for the backward pass, from its parameter, without gradients.
@@ -127,7 +139,7 @@ class Half:
         if self.convolution.precision != Precision.BINARY:
             return grad
         if self.convolution.weight_gradient == "clip":
-            return grad.mul_(weight.abs() <= 1)
+            return pass_inside_one(grad, weight, out=grad)
         return grad.mul_(weight_scale(weight))
 
 
@@ -165,7 +177,7 @@ class _Block(torch.autograd.Function):
         for half, own in zip(halves, parted(parameters, halves), strict=True):
             shift, weight, gain, bias, before, slope, after = own
             norm = half.norm
-            y = half.convolve(_shifted(x, shift), weight)
+            y = half.convolve(shifted_by(shift, x), weight)
             # BN's bias and RPReLU's first shift are added together, which saves a pass.
             count = None
             if half.synchronizes:
@@ -233,12 +245,8 @@ def _half_backward(
     del maps
     shift, weight, gain, _, before, slope, after = parameters
     convolution, norm = half.convolution, half.norm
-    # The derivative is 1 or the slope, computed as their mean plus or minus half their difference:
-    # torch.where and PReLU's own backward are an order of magnitude slower on bfloat16.
-    middle = per_channel((1 - slope) / 2, z)
-    grad_z = _signs(z)
-    torch.addcmul(1 - middle, grad_z, middle, out=grad_z).mul_(grad)
-    grad_slope, grad_after = _products(grad, z.clamp_(max=0))
+    grad_z = prelu_backward(grad, z, slope)
+    grad_slope, grad_after = sum_products(grad, z.clamp_(max=0))
     del grad, z
     if count is None:
         grad_y, grad_gain, grad_bias = torch.ops.aten.native_batch_norm_backward(
@@ -251,16 +259,16 @@ def _half_backward(
         )
     grad_x = half.shortcut_backward(grad_z, x)
     del grad_z
-    shifted = _shifted(x, shift)
+    shifted = shifted_by(shift, x)
     grad_signs, grad_weight, _ = torch.ops.aten.convolution_backward(
-        grad_y, _signs(shifted).to(grad_y.dtype), half.weight(weight, grad_y.dtype), None,
+        grad_y, copied_sign(shifted).to(grad_y.dtype), half.weight(weight, grad_y.dtype), None,
         [convolution.stride] * 2, [convolution.padding] * 2, [1, 1], False, [0, 0], 1,
         [True, True, False],
     )  # fmt: skip
     del grad_y
-    through = sign_derivative(shifted, convolution.sign.gradient).mul_(grad_signs)
+    through = sign_backward(grad_signs, shifted, convolution.sign.gradient, out=grad_signs)
     del shifted, grad_signs
-    _, grad_shift = _products(through, through)
+    _, grad_shift = sum_products(through, through)
     return through.add_(grad_x), [
         grad_shift.to(shift.dtype),
         half.weight_backward(grad_weight, weight),
@@ -272,35 +280,10 @@ def _half_backward(
     ]
 
 
-def _products(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums of a · b and of a over each channel, (channels,), in float32 or better."""
-    dtype = torch.promote_types(a.dtype, torch.float32)
-    if a.device.type != "cpu":
-        return (a * b).sum(dim=(0, 2, 3), dtype=dtype), a.sum(dim=(0, 2, 3), dtype=dtype)
-    # These sums are BN's gradients at mean 0 and standard deviation 1. BN reads its inputs once,
-    # while a sum over bfloat16 first makes a float32 copy (2.4 against 29 ms for 25 MB).
-    one = torch.ones(a.shape[1], dtype=dtype)
-    _, products, sums = torch.ops.aten.native_batch_norm_backward(
-        a, b, one, None, None, torch.zeros_like(one), one, True, 0.0, [False, True, True]
-    )
-    return products, sums
-
-
 def parted(parameters: Sequence[Tensor], halves: Sequence[Half]) -> list[Sequence[Tensor]]:
     """Return the parameters of each half, in the order of `Half.parameters`."""
     each = len(parameters) // len(halves)
     return [parameters[i * each : (i + 1) * each] for i in range(len(halves))]
-
-
-def _shifted(x: Tensor, shift: Tensor) -> Tensor:
-    # The sum is never -0.0: adding 0.0 turns a shift of -0.0 into +0.0, and the sum of a number
-    # and its opposite is +0.0.
-    return x + (per_channel(shift, x) + 0.0)
-
-
-def _signs(x: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `hard_sign(x)` where x holds no -0.0, or where the sign of zero does not matter."""
-    return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x, out=out)
 
 
 def _activated(z: Tensor, slope: Tensor, after: Tensor) -> Tensor:

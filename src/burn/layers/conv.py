@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
-from burn.layers.activation import RSign, per_channel, sum_channels
+from burn.layers.activation import RSign, per_channel, shifted_by, sum_products
 from burn.layers.byte_conv import convolution_dtype, float_sign_conv2d, sign_conv2d
-from burn.layers.sign import binary_weight, hard_sign, sign_derivative
+from burn.layers.sign import binary_weight, copied_sign, hard_sign, sign_backward
 
 _SMALL = 0.001
 
@@ -40,7 +40,8 @@ class _SignConv2d(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, shift, weight)
         ctx.stride, ctx.padding, ctx.gradient = stride, padding, gradient
-        signs = hard_sign(x + per_channel(shift, x))
+        shifted = shifted_by(shift, x)
+        signs = copied_sign(shifted, out=shifted)
         if binary and convolution_dtype(x) != weight.dtype:
             y = (
                 None
@@ -60,10 +61,10 @@ class _SignConv2d(torch.autograd.Function):
         x, shift, weight = ctx.saved_tensors
         (grad,) = grads  # its dtype is the one the convolution ran in (autocast may narrow it)
         need_x, need_shift, need_weight = ctx.needs_input_grad[:3]
-        shifted = x + per_channel(shift, x)
+        shifted = shifted_by(shift, x)
         grad_signs, grad_weight, _ = torch.ops.aten.convolution_backward(
             grad,
-            hard_sign(shifted).to(grad.dtype),
+            copied_sign(shifted).to(grad.dtype),
             weight.to(grad.dtype),
             None,
             [ctx.stride] * 2,
@@ -76,8 +77,8 @@ class _SignConv2d(torch.autograd.Function):
         )
         grad_x = grad_shift = None
         if need_x or need_shift:
-            grad_x = sign_derivative(shifted, ctx.gradient).mul_(grad_signs)
-            grad_shift = sum_channels(grad_x).to(shift.dtype)
+            grad_x = sign_backward(grad_signs, shifted, ctx.gradient, out=grad_signs)
+            grad_shift = sum_products(grad_x, grad_x)[1].to(shift.dtype)
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
         return grad_x, grad_shift, grad_weight, None, None, None, None
@@ -100,7 +101,7 @@ class BinaryConv2d(nn.Module):
         stride: Stride in both directions.
         precision: Whether activations and weights are binary.
         activation_gradient: Straight-through gradient of the sign of activations; see
-            `sign_derivative`.
+            `sign_backward`.
         weight_gradient: Straight-through gradient of the sign of weights; see `binary_weight`.
         weight_init: With fan_in, W starts uniform in ±1/sqrt(in_channels · kernel_size²), PyTorch's
             default for convolutions; with small, uniform in 0 … 0.001, where every sign is +1.

@@ -13,7 +13,7 @@ from burn.core.types import ActivationGradient, Precision, WeightGradient, Weigh
 from burn.layers.activation import RSign, per_channel
 from burn.layers.conv import BinaryConv2d
 from burn.layers.gate import channel_means
-from burn.layers.sign import hard_sign, sign_derivative
+from burn.layers.sign import hard_sign, sign_backward
 
 _MOST_WEIGHTS = 2**25  # that images have at a time, 128 MB in float32
 
@@ -116,7 +116,9 @@ class _ExpertConv2d(torch.autograd.Function):
                 ctx.padding,
                 ctx.groups,
             )
-            grad_x[part] = sign_derivative(x[part], ctx.activation_gradient).mul_(grad_signs)
+            grad_x[part] = sign_backward(
+                grad_signs, x[part], ctx.activation_gradient, out=grad_signs
+            )
             grad_each = grad_each.to(weight.dtype)
             grad_each *= scale[:, None, None, None] if passes is None else passes[each]
             grad_weight.index_add_(0, each, grad_each)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from burn.layers.activation import per_channel, sum_channels
+from burn.layers.activation import per_channel, prelu_backward, sum_products
 
 
 def norm_prelu(x: Tensor, norm: nn.BatchNorm2d, activation: nn.PReLU) -> Tensor:
@@ -69,9 +69,11 @@ class _NormPReLU(torch.autograd.Function):
         (grad,) = grads
         variance = inverse.pow(-2) - ctx.eps
         y, _, _ = torch.native_batch_norm(x, weight, bias, mean, variance, False, 0.0, ctx.eps)
-        negative = y < 0
-        grad_slope = sum_channels(y.clamp_(max=0).mul_(grad)).to(slope.dtype)
-        grad_y = torch.where(negative, grad * per_channel(slope, grad), grad)
+        if y.element_size() >= 4:
+            grad_y = prelu_backward(grad, y, slope)
+        else:  # which would round the slopes
+            grad_y = torch.where(y < 0, grad * per_channel(slope, grad), grad)
+        grad_slope = sum_products(grad, y.clamp_(max=0))[0].to(slope.dtype)
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad_y.to(x), x, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3
         )

@@ -23,17 +23,55 @@ def hard_sign(x: Tensor) -> Tensor:
     return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x + 0.0)
 
 
-def sign_derivative(x: Tensor, gradient: ActivationGradient) -> Tensor:
-    """Return what the backward pass uses for d sign(x) / dx, in the shape of x.
+def copied_sign(x: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `hard_sign(x)` where x holds no -0.0, or where the sign of zero does not matter.
 
     Args:
-        x: Argument of the sign, of any shape.
-        gradient: poly is 2 - 2|x| inside (-1, 1) and 0 outside, the derivative of ReActNet's
-            piecewise quadratic; clip is 1 inside [-1, 1] and 0 outside.
+        x: Of any shape.
+        out: Where to write it, x itself perhaps.
     """
-    if gradient == "poly":
-        return x.abs().mul_(-2).add_(2).clamp_(min=0)
-    return (x.abs() <= 1).to(x.dtype)
+    return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x, out=out)
+
+
+def sign_backward(
+    grad: Tensor, x: Tensor, gradient: ActivationGradient, out: Tensor | None = None
+) -> Tensor:
+    """Return the gradient of x, given that of sign(x), without gradients of its own.
+
+    Args:
+        grad: Gradient of sign(x), in the shape of x.
+        x: Argument of the sign, of any shape.
+        gradient: What stands for the derivative of the sign: poly is 2 - 2|x| inside (-1, 1) and 0
+            outside, the derivative of ReActNet's piecewise quadratic; clip is 1 inside [-1, 1] and
+            0 outside.
+        out: What may be overwritten, `grad` itself perhaps.
+
+    Returns:
+        A tensor of x's dtype, perhaps `out`.
+    """
+    if gradient == "clip":
+        out = out if out is not None and out.dtype == x.dtype else None
+        return pass_inside_one(grad.to(x.dtype), x, out)
+    derivative = x.abs()
+    torch.sub(derivative.new_tensor(2), derivative, alpha=2, out=derivative)
+    return derivative.clamp_(min=0).mul_(grad)
+
+
+def pass_inside_one(grad: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return grad where |x| <= 1 and 0 elsewhere, without gradients of its own.
+
+    Args:
+        grad: In the shape and dtype of x.
+        x: Of any shape.
+        out: Where to write it, `grad` itself perhaps.
+    """
+    # The gradient of hardtanh reads each number once. It is 0 at the ends of its range too.
+    end = 1 + torch.finfo(x.dtype).eps
+    if out is None or torch.compiler.is_compiling():
+        return torch.ops.aten.hardtanh_backward(grad, x, -end, end)  # type: ignore[no-any-return]
+    return torch.ops.aten.hardtanh_backward.grad_input(  # type: ignore[no-any-return]
+        grad, x, -end, end, grad_input=out
+    )
 
 
 class _Sign(torch.autograd.Function):
@@ -48,11 +86,11 @@ class _Sign(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
-        return sign_derivative(x, ctx.gradient).mul_(grads[0]), None
+        return sign_backward(grads[0], x, ctx.gradient), None
 
 
 def sign(x: Tensor, gradient: ActivationGradient = "poly") -> Tensor:
-    """Return the signs of x, +1 or -1, with the straight-through gradient of `sign_derivative`."""
+    """Return the signs of x, +1 or -1, with the straight-through gradient of `sign_backward`."""
     return _Sign.apply(x, gradient)  # type: ignore[no-any-return]
 
 
@@ -68,7 +106,7 @@ class _BinaryWeight(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (saved,) = ctx.saved_tensors
         if ctx.gradient == "clip":
-            return grads[0] * (saved.abs() <= 1), None
+            return pass_inside_one(grads[0], saved), None
         return grads[0] * saved, None
 
 

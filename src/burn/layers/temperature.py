@@ -9,28 +9,31 @@ from torch import Tensor
 
 from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
 from burn.layers.conv import BinaryConv2d
-from burn.layers.sign import hard_sign, weight_scale
+from burn.layers.sign import hard_sign, pass_inside_one, weight_scale
 
 
 class _SoftWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, temperature: Tensor, gradient: WeightGradient) -> Tensor:
-        # Where the temperature is 0, the division gives infinities and, at a weight of 0, NaN,
-        # which `where` drops.
-        soft = (weight / temperature).clamp(-1, 1)
-        soft = torch.where(temperature > 0, soft, hard_sign(weight))
+        soft = (weight / temperature).clamp_(-1, 1)
+        if temperature.device.type != "cpu" or torch.compiler.is_compiling():
+            # Where the temperature is 0, the division gave infinities and, at a weight of 0, NaN.
+            # Reading it would make a GPU wait.
+            soft = torch.where(temperature > 0, soft, hard_sign(weight))
+        elif temperature.item() == 0:
+            soft = hard_sign(weight)
         # A channel whose weights are all 0 has no sign at any temperature but 0.
         size = weight_scale(soft)
         scale = weight_scale(weight) / torch.where(size > 0, size, torch.ones_like(size))
         ctx.gradient = gradient
         ctx.save_for_backward(weight if gradient == "clip" else scale)
-        return soft * scale
+        return soft.mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (saved,) = ctx.saved_tensors
         if ctx.gradient == "clip":
-            return grads[0] * (saved.abs() <= 1), None, None
+            return pass_inside_one(grads[0], saved), None, None
         return grads[0] * saved, None, None
 
 

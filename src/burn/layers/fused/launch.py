@@ -222,7 +222,7 @@ def input_backward(
         grad_z: Gradient of BN(y) + shortcut(x).
         shift: Shift of the signs.
         stride: Stride of the convolution.
-        gradient: Straight-through gradient of the signs; see `sign_derivative`.
+        gradient: Straight-through gradient of the signs; see `sign_backward`.
     """
     chunk, chunks = _chunks(x)
     grad_x = torch.empty_like(x)
