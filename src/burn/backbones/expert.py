@@ -178,8 +178,7 @@ class ExpertLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         z = self.norm(x)
         means = channel_means(z)
-        y = self.convolution(z, means=means)
-        return self.activation(y * self.gate(means).to(y.dtype))
+        return self.activation(self.convolution(z, means=means, gate=self.gate(means)))
 
 
 class Block(nn.Module):

@@ -13,7 +13,7 @@ from burn.core.types import ActivationGradient, Precision, WeightGradient, Weigh
 from burn.layers.activation import RSign, per_channel
 from burn.layers.conv import BinaryConv2d
 from burn.layers.gate import channel_means
-from burn.layers.sign import hard_sign, sign_backward
+from burn.layers.sign import copied_sign, hard_sign, pass_inside_one, sign_backward
 
 _MOST_WEIGHTS = 2**25  # that images have at a time, 128 MB in float32
 
@@ -79,35 +79,34 @@ class _ExpertConv2d(torch.autograd.Function):
         ctx: Any, x: Tensor, gates: Tensor, weight: Tensor, stride: int, padding: int,
         groups: int, activation_gradient: ActivationGradient, weight_gradient: WeightGradient,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(x, gates, weight)
+        signs, scale = hard_sign(weight), _scale(weight)
+        ctx.save_for_backward(x, gates, weight, scale)
         ctx.stride, ctx.padding, ctx.groups = stride, padding, groups
         ctx.activation_gradient, ctx.weight_gradient = activation_gradient, weight_gradient
         chosen = gates.argmax(dim=1)
-        signs, scale = hard_sign(weight), _scale(weight)
         if not len(x):  # a detector may have no regions
             side = [(length - 1) // stride + 1 for length in x.shape[2:]]
             return x.new_zeros(0, weight.shape[1], *side)
         outputs = []
         for part in _parts(len(x), weight):
             each = signs[chosen[part]].to(x.dtype)
-            y = _convolve(hard_sign(x[part]), each, stride, padding, groups)
+            y = _convolve(_signs(x[part]), each, stride, padding, groups)
             # After the convolution, whose sums of signs are then exact in any order.
-            outputs.append(y * per_channel(scale, y))
-        return torch.cat(outputs)
+            outputs.append(y.mul_(per_channel(scale, y)))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, gates, weight = ctx.saved_tensors
+        x, gates, weight, scale = ctx.saved_tensors
         (grad,) = grads
         chosen = gates.argmax(dim=1)
-        scale = _scale(weight)
-        binary = hard_sign(weight) * scale[:, None, None, None]
-        passes = weight.abs() <= 1 if ctx.weight_gradient == "clip" else None
+        binary = hard_sign(weight).mul_(scale[:, None, None, None])
+        clips = ctx.weight_gradient == "clip" and not _all_inside_one(weight)
         grad_x, grad_gates = torch.empty_like(x), torch.empty_like(gates)
         grad_weight = torch.zeros_like(weight)
         flat = weight.flatten(1)
         for part in _parts(len(x), weight):
-            signs, each = hard_sign(x[part]), chosen[part]
+            signs, each = _signs(x[part]), chosen[part]
             grad_signs, grad_each = _convolve_backward(
                 grad[part],
                 signs.to(grad.dtype),
@@ -120,10 +119,27 @@ class _ExpertConv2d(torch.autograd.Function):
                 grad_signs, x[part], ctx.activation_gradient, out=grad_signs
             )
             grad_each = grad_each.to(weight.dtype)
-            grad_each *= scale[:, None, None, None] if passes is None else passes[each]
+            if ctx.weight_gradient != "clip":
+                grad_each *= scale[:, None, None, None]
+            elif clips:
+                grad_each = pass_inside_one(grad_each, weight[each], out=grad_each)
             grad_weight.index_add_(0, each, grad_each)
             grad_gates[part] = (grad_each.flatten(1) @ flat.T).to(gates.dtype)
         return grad_x, grad_gates, grad_weight, None, None, None, None, None
+
+
+def _signs(x: Tensor) -> Tensor:
+    """Return `hard_sign(x)`, in less memory."""
+    positive_zeros = x + 0.0
+    return copied_sign(positive_zeros, out=positive_zeros)
+
+
+def _all_inside_one(weight: Tensor) -> bool:
+    """Return whether no |W| exceeds 1, or False on a GPU, which would have to wait for it."""
+    if weight.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    least, largest = weight.aminmax()
+    return bool(least >= -1) and bool(largest <= 1)
 
 
 def _scale(weight: Tensor) -> Tensor:
@@ -237,12 +253,13 @@ class ExpertConv2d(BinaryConv2d):
         self.choice = nn.Linear(in_channels, experts)
         self.scale = nn.Parameter(torch.ones(out_channels))
 
-    def forward(self, x: Tensor, means: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, means: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
         """Return the convolution.
 
         Args:
             x: Shape (batch, in_channels, height, width).
             means: The `channel_means` of x, where they are known.
+            gate: Shape (batch, out_channels, 1, 1), further factors of the output.
         """
         scores = self.choice(channel_means(x) if means is None else means)
         if self.precision == Precision.BINARY:
@@ -260,7 +277,9 @@ class ExpertConv2d(BinaryConv2d):
             weight = _Shared.apply(self.weight, scores).to(x.dtype)
             x = x if self.precision == Precision.FLOAT else self.sign(x)
             y = F.conv2d(x, weight, None, self.stride, self.padding, groups=self.groups)
-        return y * per_channel(self.scale, y)
+        factors = per_channel(self.scale, y)
+        # Together, because a pass over the map takes longer than any arithmetic on these.
+        return y * (factors if gate is None else factors * gate.to(y.dtype))
 
     def effective_weight(self) -> Tensor:
         """Return the weights that the convolution uses at this precision, in the experts' shape."""
