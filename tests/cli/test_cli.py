@@ -92,7 +92,7 @@ def test_the_resize_of_evaluation_follows_the_size_of_the_views(
     assert f"  resize: {resize}\n" in printed
 
 
-@pytest.mark.parametrize("given", ["2,2,1,2", "[2,2,1,2]", "2, 2, 1, 2"])
+@pytest.mark.parametrize("given", ["2,2,1,2", "[2,2,1,2]", " [2, 2, 1, 2]", "2, 2, 1, 2"])
 def test_lists_are_written_with_and_without_brackets(given: str, capsys):
     recipe = ["--recipe", "burn_small", "--backbone.stage-strides", given]
     assert main(["pretrain", *recipe, "--print-config"]) == 0
@@ -260,6 +260,10 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pack {tmp} {tmp}/x.bnn", "holds no finished stage"),
         ("pretrain --recipe burn_small --backbone.stage-strides 2,2 --data digits --out {tmp}/x",
          "--backbone.stage-strides: expected 4 values, with commas. Got value: [2, 2]"),
+        ("pretrain --recipe burn_small --backbone.depths 1,2 --data digits --out {tmp}/x",
+         "--backbone.depths: expected 5 values, with commas. Got value: [1, 2]"),
+        ("pretrain --recipe burn_small --backbone.depths 1:30,2 --data digits --out {tmp}/x",
+         "is not a number: write it without colons"),
         ("evaluate semi {tmp} --lrs a,1 --train digits --test digits --out {tmp}/x",
          "--lrs: expected float. Got value: a"),
         ("compare --methods supervised --data digits --test digits --budget 64 --out {tmp}/x "

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from burn.layers import RPReLU, RSign
+from burn.layers import BinaryConv2d, RPReLU, RSign
+from burn.layers.activation import sum_products
+from burn.layers.temperature import SoftBinaryConv2d
 
 CHANNELS = 3
 
@@ -96,6 +98,45 @@ def test_rsign_threshold_is_minus_the_shift_and_zero_counts_as_plus():
     x = torch.tensor([-0.75, -0.5, 0.25, 0.5]).view(1, 1, 2, 2).expand(1, 2, 2, 2)
     assert layer(x)[0, 0].flatten().tolist() == [-1, 1, 1, 1]
     assert layer(x)[0, 1].flatten().tolist() == [-1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("layout", ["same", "slice", "channels_last"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_sums_over_channels_in_any_layout(layout: str, dtype: torch.dtype):
+    """A gradient may be a slice of a larger map, or in another memory format."""
+    a, b = (torch.ones(1, 2, 17, 241).to(dtype) for _ in range(2))
+    if layout == "slice":
+        a = torch.cat([a, a], dim=1)[:, 2:]
+    elif layout == "channels_last":
+        a = a.to(memory_format=torch.channels_last)
+    for found in sum_products(a, b):
+        assert found.dtype == torch.promote_types(dtype, torch.float32)
+        assert found.tolist() == [4097, 4097]  # bfloat16 has no 4097
+
+
+@pytest.mark.parametrize("layer", [RPReLU(8), BinaryConv2d(8, 8, 3), SoftBinaryConv2d(8, 8, 3)])
+def test_a_batch_may_be_empty(layer: torch.nn.Module):
+    x = torch.zeros(0, 8, 6, 6, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert all(p.grad is None or not p.grad.any() for p in layer.parameters())
+
+
+def test_rprelu_of_a_float32_map_under_autocast():
+    """PReLU narrows its output there, so the arriving gradient is narrower than the input."""
+    x = torch.randn(3, CHANNELS, 8, 8)
+    gradients = []
+    for enabled in (True, False):
+        layer, given = RPReLU(CHANNELS), x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            layer(given).float().square().sum().backward()
+        gradients.append([given.grad, *(p.grad for p in layer.parameters())])
+    for one, other in zip(*gradients, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.dtype == other.dtype == torch.float32
+        assert (one - other).norm() < 0.02 * other.norm()
 
 
 def test_parameters_of_a_bfloat16_input_get_float32_gradients_summed_in_float32():

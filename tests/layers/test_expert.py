@@ -101,6 +101,34 @@ def test_forward_and_backward(
         torch.testing.assert_close(grad, theirs, rtol=1e-11, atol=1e-11)
 
 
+def test_weights_within_one_are_not_clipped():
+    layer = build(Precision.BINARY, weight_gradient="clip")
+    with torch.no_grad():
+        layer.weight.mul_(0.9 / layer.weight.abs().max())
+    copies = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
+    x = torch.randn(5, IN, 6, 5, dtype=torch.float64)
+    layer(x).square().sum().backward()
+    twin(layer, x, copies).square().sum().backward()
+    torch.testing.assert_close(layer.weight.grad, copies["weight"].grad, rtol=1e-11, atol=1e-11)
+
+
+def test_a_gate_multiplies_the_output():
+    layer = build(Precision.BINARY)
+    x = torch.randn(5, IN, 6, 5, dtype=torch.float64)
+    gate = torch.rand(5, OUT, 1, 1, dtype=torch.float64, requires_grad=True)
+    other = gate.detach().clone().requires_grad_()
+    scales = []
+    found, expected = layer(x, gate=gate), layer(x) * other
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for y in (found, expected):
+        layer.zero_grad()
+        y.square().sum().backward()
+        assert layer.scale.grad is not None
+        scales.append(layer.scale.grad.clone())
+    torch.testing.assert_close(gate.grad, other.grad, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(*scales, rtol=1e-11, atol=1e-11)
+
+
 def test_images_choose_different_experts_and_one_image_does_not_change_another():
     layer = build(Precision.BINARY)
     x = torch.randn(16, IN, 6, 6, dtype=torch.float64)

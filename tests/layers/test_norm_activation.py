@@ -64,6 +64,16 @@ def test_under_autocast_it_is_as_exact_as_the_layers():
         assert error <= 1.5 * usual + 1e-12
 
 
+def test_a_float32_map_under_autocast():
+    """PReLU narrows its output there, so the arriving gradient is narrower than the input."""
+    norm, activation = layers(torch.float32)
+    exact = found(*maps(), *layers(), ours=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = found(*maps(torch.float32), norm, activation, ours=True)
+    for a, reference in zip(ours[:5], exact[:5], strict=True):
+        assert (a.double() - reference).norm() < 0.02 * reference.norm()
+
+
 def test_only_its_input_is_kept_of_the_size_of_a_map():
     norm, activation = layers()
     x, _ = maps()

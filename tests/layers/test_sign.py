@@ -56,6 +56,26 @@ def test_gradient_is_the_closed_form_times_what_arrives(gradient: str, dtype: to
     assert x.grad.tolist() == expected
 
 
+@pytest.mark.parametrize("gradient", ["poly", "clip"])
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float32])
+def test_a_gradient_may_be_overwritten_and_narrower(gradient: str, narrow: torch.dtype):
+    x = torch.tensor(GRID)
+    arriving = torch.arange(1.0, 11.0).to(narrow)
+    expected = [a * closed_form(v, gradient) for a, v in zip(range(1, 11), GRID, strict=True)]
+    found = sign_backward(arriving, x, gradient, out=arriving)  # type: ignore[arg-type]
+    assert found.dtype == torch.float32
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("gradient", ["poly", "clip"])
+def test_the_gradient_can_be_differentiated(gradient: str):
+    x = torch.tensor([0.3, -0.2], requires_grad=True)
+    (grad,) = torch.autograd.grad(sign(x.square(), gradient).sum(), x, create_graph=True)  # type: ignore[arg-type]
+    grad.sum().backward()
+    assert x.grad is not None
+    assert x.grad.all()
+
+
 def test_poly_is_the_derivative_of_reactnets_piecewise_quadratic():
     points = np.linspace(-1.47, 1.47, 50)  # no point within 1e-3 of -1, 0 or 1
     step = 1e-4

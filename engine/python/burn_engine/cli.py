@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
-from burn_engine.bench import measure, report
+from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.run(options)
         except SystemExit as leaving:  # argparse, after --help or --version
             status = int(leaving.code or 0)
-        sys.stdout.flush()
+        with _output():
+            sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # What is written elsewhere than to standard output names its file.
-        message = _about(error, error.filename or "standard output")
+        message = _about(error, error.filename)
     except MemoryError:
         message = "not enough memory"
     except KeyboardInterrupt:
@@ -66,6 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(error)
     _complain(message)
     return 2
+
+
+@contextlib.contextmanager
+def _output() -> Iterator[None]:
+    """Name standard output in an error of writing to it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = "standard output"
+        raise
 
 
 def _complain(message: str) -> None:
@@ -99,8 +110,8 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"{message} (see {self.prog} --help)")
 
     def print_help(self, file: Any = None) -> None:
-        # argparse's own ignores an error of writing.
-        print(self.format_help(), end="", file=file or sys.stdout)
+        with _output():  # argparse's own ignores an error of writing
+            print(self.format_help(), end="", file=file or sys.stdout)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -326,6 +337,7 @@ def _finite(value: float, path: str) -> float:
     return value
 
 
+@_output()
 def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(result), flush=True)
@@ -353,11 +365,17 @@ def _info(options: argparse.Namespace) -> None:
         "isas": isas(),
     }
     if options.json:
-        print(json.dumps(facts, indent=2))
+        _print_json(facts)
     else:
         _print_info(facts)
 
 
+@_output()
+def _print_json(found: dict[str, Any]) -> None:
+    print(json.dumps(found, indent=2))
+
+
+@_output()
 def _print_info(facts: dict[str, Any]) -> None:
     layers = facts["layers"]
     name_width = max(5, *(len(layer["name"]) for layer in layers))
@@ -398,8 +416,13 @@ def _bench(options: argparse.Namespace) -> None:
         return
     found = measure(model, options.threads, options.size, options.batch, options.seconds)
     if options.json:
-        print(json.dumps(found._asdict(), indent=2))
-        return
+        _print_json(found._asdict())
+    else:
+        _print_times(found)
+
+
+@_output()
+def _print_times(found: Times) -> None:
     print(
         f"{found.median_ms:.3f} ms per image (median of {found.runs} runs; p10 {found.p10_ms:.3f}, "
         f"p90 {found.p90_ms:.3f})"
@@ -414,6 +437,6 @@ def _bench_report(options: argparse.Namespace, data: bytes) -> None:
     if options.json or options.batch != 1 or options.threads != 1:
         raise ValueError("--report does not go with --batch, --threads and --json")
     name = Path(options.model).name
-    with _warnings_as_lines():
+    with _warnings_as_lines(), _output():
         for line in report(name, data, options.isa, options.size, options.seconds):
             print(printable(line), flush=True)

@@ -168,8 +168,8 @@ class Parser(jsonargparse.ArgumentParser):
                 )
             else:
                 value = "~/" if value == "~" else value  # YAML would read ~ as null
-                if _is_list(_type_of(action)) and value != "null" and value[0] not in "[{":
-                    value = f"[{value}]"
+                if _is_list(_type_of(action)):
+                    value = _bracketed(value)
                 if _type_of(action) not in (str, str | None):
                     _check_syntax(_hyphenated(name), value)
                 expanded.append(f"{name}={value}")
@@ -194,7 +194,8 @@ class Parser(jsonargparse.ArgumentParser):
                     "colons"
                 )
             elif entry.kind != "null" or _type_of(action) is not str:
-                given.append(f"{name}={entry.text}")
+                text = _bracketed(entry.text) if _is_list(_type_of(action)) else entry.text
+                given.append(f"{name}={text}")
         if switches:
             them = "it is" if len(switches) == 1 else "they are"
             raise UserError(
@@ -350,12 +351,22 @@ def _is_list(kind: Any) -> bool:
     )
 
 
+def _bracketed(text: str) -> str:
+    """Return the text of a list with its brackets, which may be left out; null stays as it is."""
+    try:
+        value = load_value(text)
+    except yaml.YAMLError:
+        return text
+    return text if value is None or isinstance(value, (list, dict)) else f"[{text}]"
+
+
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
 def _check_syntax(option: str, text: str) -> None:
     """Raise UserError for text that is not a value in YAML's syntax, which jsonargparse uses."""
-    if _SEXAGESIMAL.fullmatch(text):  # 12:30 is 750 in YAML 1.1
+    parts = (part.strip(" []") for part in text.split(","))
+    if any(_SEXAGESIMAL.fullmatch(part) for part in parts):  # 12:30 is 750 in YAML 1.1
         raise UserError(f"{option} {text} is not a number: write it without colons")
     try:
         load_value(text)
@@ -400,12 +411,19 @@ def _readable(message: str) -> str:
     line += separator + shortened(value)
     line = line.replace("Expected a one of", "expected one of").replace("Expected a ", "expected ")
     line = re.sub(r"expected tuple with (\d+) elements", r"expected \1 values, with commas", line)
-    line = line.replace("expected tuple", "expected values, with commas")
+    line = re.sub(r"expected tuple(\[[^\]]*\])?", _values, line)
     choice = _CHOICE.fullmatch(line)
     if choice is None:
         return line
     *names, last = choice[2].replace("'", "").split(", ")
     return f"{choice[1]} {choice[3]}: give {', '.join(names)} or {last}"
+
+
+def _values(kind: re.Match[str]) -> str:
+    """Return the words for a type such as tuple[int, int] or tuple[int, ...]."""
+    inner = kind[1] or "..."
+    count = "" if "..." in inner else f"{inner.count(',') + 1} "
+    return f"expected {count}values, with commas"
 
 
 _CHOICE = re.compile(r"(--[\w.-]+): expected one of \[(.+, .+)\]\. Got value: (.*)", re.DOTALL)

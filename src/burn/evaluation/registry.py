@@ -123,8 +123,7 @@ def evaluate_checkpoint(
     out = expand(request.out) if request.out else None
     with contextlib.ExitStack() as held:
         if out:
-            if not out.exists():
-                held.callback(_remove_empty, out)
+            held.callback(_remove_empty, [p for p in (out, *out.parents) if not p.exists()])
             append_results(out / "results.jsonl", [])  # fail now if it cannot be written
             if ranks().rank == 0:
                 held.enter_context(locked(out))
@@ -144,10 +143,11 @@ def evaluate_checkpoint(
             raise interrupted(f"interrupted: {kept}", stopped) from None
 
 
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder in which nothing was written, as after a refused evaluation."""
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, until one in which something was written."""
     with contextlib.suppress(OSError):  # it is not empty, or another process uses it
-        folder.rmdir()
+        for folder in folders:
+            folder.rmdir()
 
 
 def _smaller(config: Any) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
-from burn.layers.activation import RSign, per_channel, shifted_by, sum_products
+from burn.layers.activation import RSign, per_channel, shifted_by, sum_channels
 from burn.layers.byte_conv import convolution_dtype, float_sign_conv2d, sign_conv2d
 from burn.layers.sign import binary_weight, copied_sign, hard_sign, sign_backward
 
@@ -78,7 +78,7 @@ class _SignConv2d(torch.autograd.Function):
         grad_x = grad_shift = None
         if need_x or need_shift:
             grad_x = sign_backward(grad_signs, shifted, ctx.gradient, out=grad_signs)
-            grad_shift = sum_products(grad_x, grad_x)[1].to(shift.dtype)
+            grad_shift = sum_channels(grad_x).to(shift.dtype)
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
         return grad_x, grad_shift, grad_weight, None, None, None, None

@@ -13,7 +13,7 @@ from burn.core.types import ActivationGradient, Precision, WeightGradient, Weigh
 from burn.layers.activation import RSign, per_channel
 from burn.layers.conv import BinaryConv2d
 from burn.layers.gate import channel_means
-from burn.layers.sign import copied_sign, hard_sign, pass_inside_one, sign_backward
+from burn.layers.sign import hard_sign, pass_inside_one, sign_backward
 
 _MOST_WEIGHTS = 2**25  # that images have at a time, 128 MB in float32
 
@@ -90,7 +90,7 @@ class _ExpertConv2d(torch.autograd.Function):
         outputs = []
         for part in _parts(len(x), weight):
             each = signs[chosen[part]].to(x.dtype)
-            y = _convolve(_signs(x[part]), each, stride, padding, groups)
+            y = _convolve(hard_sign(x[part]), each, stride, padding, groups)
             # After the convolution, whose sums of signs are then exact in any order.
             outputs.append(y.mul_(per_channel(scale, y)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -106,7 +106,7 @@ class _ExpertConv2d(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight)
         flat = weight.flatten(1)
         for part in _parts(len(x), weight):
-            signs, each = _signs(x[part]), chosen[part]
+            signs, each = hard_sign(x[part]), chosen[part]
             grad_signs, grad_each = _convolve_backward(
                 grad[part],
                 signs.to(grad.dtype),
@@ -126,12 +126,6 @@ class _ExpertConv2d(torch.autograd.Function):
             grad_weight.index_add_(0, each, grad_each)
             grad_gates[part] = (grad_each.flatten(1) @ flat.T).to(gates.dtype)
         return grad_x, grad_gates, grad_weight, None, None, None, None, None
-
-
-def _signs(x: Tensor) -> Tensor:
-    """Return `hard_sign(x)`, in less memory."""
-    positive_zeros = x + 0.0
-    return copied_sign(positive_zeros, out=positive_zeros)
 
 
 def _all_inside_one(weight: Tensor) -> bool:

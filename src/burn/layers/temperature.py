@@ -15,12 +15,14 @@ from burn.layers.sign import hard_sign, pass_inside_one, weight_scale
 class _SoftWeight(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, temperature: Tensor, gradient: WeightGradient) -> Tensor:
-        soft = (weight / temperature).clamp_(-1, 1)
         if temperature.device.type != "cpu" or torch.compiler.is_compiling():
-            # Where the temperature is 0, the division gave infinities and, at a weight of 0, NaN.
-            # Reading it would make a GPU wait.
+            # Reading the temperature would make a GPU wait. Where it is 0, the division gives
+            # infinities and, at a weight of 0, NaN, which `where` drops.
+            soft = (weight / temperature).clamp_(-1, 1)
             soft = torch.where(temperature > 0, soft, hard_sign(weight))
-        elif temperature.item() == 0:
+        elif temperature.item() > 0:
+            soft = (weight / temperature).clamp_(-1, 1)
+        else:
             soft = hard_sign(weight)
         # A channel whose weights are all 0 has no sign at any temperature but 0.
         size = weight_scale(soft)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,16 @@ def processor() -> str:
         return next(named).split(":", 1)[1].strip()
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def is_intel() -> bool:
+    """Return whether the processor is one of Intel's, as far as the system tells it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
+    return vendor[1] == "GenuineIntel" if vendor else "Intel" in processor()
 
 
 def cores() -> int:

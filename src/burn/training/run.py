@@ -101,8 +101,8 @@ def train_plan(
     cache = machine.teacher_cache
     if cache is not None and Path(cache).resolve().is_relative_to(out.resolve()):
         raise UserError(
-            f"--teacher-cache {cache} lies in the folder of this run: give a "
-            "folder that other runs can share"
+            f"--teacher-cache {cache} lies in the folder of this run: give a folder elsewhere, or "
+            "move it there if it exists"
         )
     processes = Processes.start(torch_device(machine.device))
     try:
