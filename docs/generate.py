@@ -137,7 +137,7 @@ def documents() -> dict[str, str]:
     )
     members = _rows("family/members")
     text = environment.get_template("results.md.j2").render(
-        compared=_table(comparison_markdown(_results("compared.jsonl"))),
+        compared=_table(comparison_markdown(_compared())),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
         label_free=_table(comparison_markdown(_results("compared-label-free.jsonl"))),
         ablated=_table(ablation_markdown(_results("ablated.jsonl"))),
@@ -154,6 +154,7 @@ def documents() -> dict[str, str]:
         ),
         family=family_picture.table(members, _on_clothes()),
         engine=_engine(),
+        agreement=_agreement(),
         count=_verdicts(),
         search=search_table.table(_rows("search")),
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
@@ -232,6 +233,27 @@ def _engine() -> Report:
     return engine.engine(sorted(machines, key=fastest))
 
 
+def _agreement() -> str:
+    """Return the table of how often packed networks of every backbone decide as in PyTorch."""
+    rows = [json.loads(line) for line in (DATA / "agreement.jsonl").read_text().splitlines()]
+    columns = [("burn", "cifar10"), ("supervised", "cifar10"), ("supervised", "digits")]
+    lines = [
+        "| network | width | burn, CIFAR-10 | with labels, CIFAR-10 | with labels, digits |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        own = [row for row in rows if row["network"] == name]
+        cells = []
+        for method, data in columns:
+            here = [r for r in own if (r["method"], r["data"]) == (method, data)]
+            here.sort(key=lambda row: row["steps"])
+            cells.append(
+                ", ".join(f"{100 * r['same_class']:.2f} % ({r['steps']} steps)" for r in here)
+            )
+        lines.append(f"| `{name}` | {own[0]['width']:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _analysis(name: str) -> Report:
     """Return the report of an analysis, from its rows and what they were measured with."""
     about = DATA / f"{name}.json"
@@ -249,6 +271,11 @@ def _told(name: str) -> str:
     )
 
 
+def _compared() -> list[Result]:
+    """Return the results of the comparison, with those of semi 10 %, whose networks are others."""
+    return [*_results("compared.jsonl"), *_results("compared-semi10.jsonl")]
+
+
 def _evidence() -> Evidence:
     rows = {
         name: _rows(name) if (DATA / f"{name}.csv").is_file() else []
@@ -256,7 +283,7 @@ def _evidence() -> Evidence:
     }
     return Evidence(
         TEST_IMAGES,
-        _results("compared.jsonl"),
+        _compared(),
         _results("ablated.jsonl"),
         rows["gradients"],
         rows["ema-toy"],
