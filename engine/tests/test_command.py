@@ -322,18 +322,51 @@ def test_errors_that_cannot_be_printed_stop_nothing(write, photo):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_output_that_cannot_be_written(write):
-    for arguments in (["--help"], ["info", write()]):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                command(*arguments),
-                check=False,
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=environment(),
-            )
-        assert done.returncode == 2
-        assert done.stderr == "burn-engine: standard output: No space left on device\n"
+    model, unbuffered = write(), {"PYTHONUNBUFFERED": "1"}
+    for more in ({}, unbuffered):
+        for arguments in (["--help"], ["--version"], ["info", model]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run(
+                    command(*arguments),
+                    check=False,
+                    stdout=full,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=environment() | more,
+                )
+            assert done.returncode == 2
+            assert done.stderr == "burn-engine: standard output: No space left on device\n"
+
+
+def test_standard_input_that_cannot_be_read(write, tmp_path):
+    with open(tmp_path / "written", "w") as file:  # not open for reading
+        done = subprocess.run(
+            command("run", write(), "-"),
+            check=False,
+            stdin=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+    assert done.returncode == 2
+    assert done.stderr == "burn-engine: -: standard input cannot be read: Bad file descriptor\n"
+
+
+def test_features_are_written_though_the_reader_leaves(write, photo):
+    out = photo.with_name("out.npy")
+    process = subprocess.Popen(
+        command("run", write(), *[photo] * 4, "--json", "--features", out),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+    assert np.load(out).shape[0] == 4
 
 
 def test_a_reader_that_leaves_is_no_error(write):

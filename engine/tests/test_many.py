@@ -239,7 +239,7 @@ def test_ctrl_c_stops_at_once_and_leaves_no_half_file(write, folder, tmp_path):
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["row"] == 0
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 2
+        assert process.wait(timeout=30) == 130
         assert process.stderr is not None
         assert process.stderr.read() == "burn-engine: interrupted\n"
     assert [path.name for path in tmp_path.iterdir() if "features" in path.name] == []

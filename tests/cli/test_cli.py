@@ -261,13 +261,15 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe burn_small --backbone.stage-strides 2,2 --data digits --out {tmp}/x",
          "--backbone.stage-strides: expected 4 values, with commas. Got value: [2, 2]"),
         ("pretrain --recipe burn_small --backbone.depths 1,2 --data digits --out {tmp}/x",
-         "--backbone.depths: expected 5 values, with commas. Got value: [1, 2]"),
+         "--backbone.depths: expected 5 whole numbers, with commas. Got value: [1, 2]"),
         ("pretrain --recipe burn_small --backbone.depths 1:30,2 --data digits --out {tmp}/x",
          "is not a number: write it without colons"),
         ("evaluate semi {tmp} --lrs a,1 --train digits --test digits --out {tmp}/x",
          "--lrs: expected float. Got value: a"),
         ("compare --methods supervised --data digits --test digits --budget 64 --out {tmp}/x "
          "--linear.epochs 0", "--linear.epochs 0 is not in 1"),
+        ("compare --methods [supervised,mocov3] --data digits --test digits --budget 64 "
+         "--out {tmp}/x", "--methods: unknown 'mocov3'"),
         ("evaluate knn {tmp}/none.bnn --train digits --test digits --out {tmp}/x",
          "no checkpoint at"),
         ("pack {tmp} {tmp}/x.bin", "must end in .bnn"),

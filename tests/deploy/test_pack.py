@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from interpreter import read, run
+from safetensors.numpy import save as safetensors
 from samples import NETWORKS, save
 from torch import Tensor
 
@@ -40,6 +41,8 @@ from burn.deploy.pack import Packed, pack
 from burn.deploy.shared import agree, cosines
 from burn.experiments.cost.walk import count
 from burn.layers.sign import hard_sign
+from burn_engine.facts import facts_of
+from burn_engine.format import parse_program
 from networks import randomize, tiny_reactnet
 
 
@@ -566,3 +569,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert Packed(**told).bytes == out.stat().st_size
     assert main(["pack", str(file), str(out)]) == 2
     assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "width"), [("bnext_t", 0.25), ("expert_bnn", 0.5)])
+def test_every_constant_of_a_gated_network_is_counted(name: str, width: float):
+    backbone = build_backbone(BackboneConfig(name=name, width=width), Precision.BINARY).eval()
+    layers = room.folded(backbone)
+    program = layout.program_of(layers, layers[-1].name, (), (32, 32), {})
+    data = safetensors(room.encode(layers, name), metadata={"bnn": json.dumps(program)})
+    facts = facts_of(parse_program(data), len(data))
+    assert facts["bits"] == count(backbone, 32, 0).binary_parameters
+    header = 8 + int.from_bytes(data[:8], "little")
+    constants = 4 * facts["floats"] + 2 * facts["integers"] + facts["bits"] / 8
+    assert constants == pytest.approx(len(data) - header, rel=0.01)  # rows end at whole bytes

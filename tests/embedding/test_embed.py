@@ -416,7 +416,10 @@ def test_errors_of_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capture
     refused("is a file: give a folder", out="file")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text("{}")
-    refused("is the folder of a run", out="run")
+    refused("the folder of a run", out="run")
+    refused("the folder of a run", out="run/features")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    refused("symbolic links form a loop", out="loop")
     refused("lies in the folder of", out=str(folder / "photos" / "features"))
     refused("lies in the folder of", data="stream:shards", out=str(folder / "shards"))
     for more, word in (

@@ -54,8 +54,13 @@ def test_a_cache_is_not_the_folder_of_a_run(teacher: Path, tmp_path: Path):
     for cache in (out, out / "features"):
         with pytest.raises(UserError, match="lies in the folder of this run"):
             run(recipe, out, teacher, cache)
-    with pytest.raises(UserError, match="is the folder of a run"):
-        run(recipe, out, teacher, teacher)
+    for cache in (teacher, teacher / "stage1" / "features"):
+        with pytest.raises(UserError, match="the folder of a run"):
+            run(recipe, out, teacher, cache)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(UserError, match="symbolic links form a loop"):
+        run(recipe, out, teacher, loop)
     assert not out.exists()
 
 

@@ -53,9 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except OSError as error:
+        if error.filename == _OUTPUT:
+            _discard_output()
         message = _about(error, error.filename)
     except MemoryError:
         message = "not enough memory"
@@ -68,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2
 
 
+_OUTPUT = "standard output"
+
+
 @contextlib.contextmanager
 def _output() -> Iterator[None]:
     """Name standard output in an error of writing to it."""
@@ -75,8 +80,13 @@ def _output() -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename is None:
-            error.filename = "standard output"
+            error.filename = _OUTPUT
         raise
+
+
+def _discard_output() -> None:
+    """Discard what is still to be written, which Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:
@@ -109,9 +119,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
 
-    def print_help(self, file: Any = None) -> None:
-        with _output():  # argparse's own ignores an error of writing
-            print(self.format_help(), end="", file=file or sys.stdout)
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # For --help and --version. argparse's own ignores an error of writing.
+        with _output():
+            print(message, end="", file=file or sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -248,6 +259,7 @@ def _run(options: argparse.Namespace) -> None:
     progress = Progress(sys.stderr, total)
     failed: list[str] = []
     done = 0
+    printing = True
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
         file = None
@@ -259,8 +271,13 @@ def _run(options: argparse.Namespace) -> None:
         for path, image in images:
             result, error = _result(model, path, image, options.top, file)
             progress.clear()
-            if error is None or options.json:
-                _print_result(result, options)
+            if printing and (error is None or options.json):
+                try:
+                    _print_result(result, options)
+                except BrokenPipeError:  # the reader has left; the file is still wanted
+                    if file is None:
+                        raise
+                    printing = False
             if error is not None:
                 failed.append(error)
                 if total != 1:
@@ -386,9 +403,10 @@ def _print_info(facts: dict[str, Any]) -> None:
             f"{layer['bytes']:12,}"
         )
     print()
+    integers = f" and {facts['integers']:,} 16-bit integers" if facts["integers"] else ""
     print(
-        f"file      {facts['file_bytes']:,} bytes: {facts['bits']:,} bits and "
-        f"{facts['floats']:,} floats"
+        f"file      {facts['file_bytes']:,} bytes: {facts['bits']:,} bits, "
+        f"{facts['floats']:,} floats{integers}"
     )
     print(f"features  {facts['features']:,}")
     classes = facts["classes"]

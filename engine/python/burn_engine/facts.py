@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from burn_engine.format import BinaryConvolution, Layer, Program
+from burn_engine.format import BinaryConvolution, GatedConvolution, Layer, Program
 
 
 def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
@@ -17,15 +17,16 @@ def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
         num_bytes: Size of the file in bytes.
 
     Returns:
-        JSON values by name, among them `bits`, the number of binary weights, and `floats`, the
-        number of all other constants. Texts come from the file unchanged: make them printable
-        before they reach a terminal.
+        JSON values by name, among them `bits`, the number of binary weights, and `floats` and
+        `integers`, the numbers of other constants in float32 and in 16-bit integers. Texts come
+        from the file unchanged: make them printable before they reach a terminal.
     """
     layers = [_describe(layer) for layer in program.layers]
     return {
         "file_bytes": num_bytes,
         "bits": sum(layer["bits"] for layer in layers),
         "floats": sum(layer["floats"] for layer in layers),
+        "integers": sum(layer["integers"] for layer in layers),
         "layers": layers,
         "features": program.layers[program.features].channels,
         "classes": list(program.classes),
@@ -37,11 +38,10 @@ def facts_of(program: Program, num_bytes: int) -> dict[str, Any]:
 def _describe(layer: Layer) -> dict[str, Any]:
     tensors = layer.tensors().values()
     # The shape is [out, k, k, ⌈in / 8⌉]; padding bits do not count.
-    bits = (
-        layer.weight[..., 0].size * len(layer.threshold)
-        if isinstance(layer, BinaryConvolution)
-        else 0
-    )
+    bits = 0
+    if isinstance(layer, BinaryConvolution | GatedConvolution):
+        groups = layer.groups if isinstance(layer, GatedConvolution) else 1
+        bits = layer.weight[..., 0].size * len(layer.threshold) // groups
     return {
         "name": layer.name,
         "kind": layer.kind,
@@ -49,4 +49,5 @@ def _describe(layer: Layer) -> dict[str, Any]:
         "bytes": sum(tensor.nbytes for tensor in tensors),
         "bits": bits,
         "floats": sum(tensor.size for tensor in tensors if tensor.dtype == np.float32),
+        "integers": sum(tensor.size for tensor in tensors if tensor.dtype == np.int16),
     }

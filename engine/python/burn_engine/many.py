@@ -64,10 +64,17 @@ def _in_folder(folder: str) -> Iterator[str]:
                 yield str(Path(parent, name))
 
 
+def _line(stream: TextIO) -> str:
+    try:
+        return stream.readline(_LONGEST_LINE)
+    except OSError as error:
+        raise ValueError(f"-: standard input cannot be read: {error.strerror}") from error
+
+
 def _listed(stream: TextIO | None) -> Iterator[str]:
     if stream is None:
         raise ValueError("-: standard input is closed")
-    while line := stream.readline(_LONGEST_LINE):
+    while line := _line(stream):
         if len(line) == _LONGEST_LINE:
             raise ValueError("-: standard input has a line that is too long to be a path")
         if "\0" in line:

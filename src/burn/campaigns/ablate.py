@@ -14,6 +14,7 @@ from burn.campaigns.settings import (
     Execution,
     refuse_failed,
     within_budget,
+    words_in,
 )
 from burn.campaigns.variants import BUDGETS, VARIANTS
 from burn.core.errors import UserError
@@ -118,11 +119,11 @@ def groups_named(names: str, labelled_teacher: str | None) -> list[Group]:
     if names == "all":
         return [g for g in GROUPS if labelled_teacher or _NEEDS_LABELLED not in g.variants]
     chosen = []
-    for name in names.split(","):
-        group = find_group(name.strip())
+    for name in words_in(names):
+        group = find_group(name)
         if group is None:
             there = ", ".join(g.name for g in GROUPS)
-            raise UserError(f"--groups: unknown {name.strip()!r}; give all, or some of {there}")
+            raise UserError(f"--groups: unknown {name!r}; give all, or some of {there}")
         if group in chosen:
             raise UserError(f"--groups: {group.name} is given twice")
         if _NEEDS_LABELLED in group.variants and not labelled_teacher:

@@ -94,7 +94,7 @@ class More:
             UserError: A name is unknown or given twice.
         """
         chosen: list[MoreProtocol] = []
-        for word in filter(None, map(str.strip, self.more.split(","))):
+        for word in filter(None, words_in(self.more)):
             known = next((name for name in get_args(MoreProtocol) if name == word), None)
             if known is None:
                 there = ", ".join(get_args(MoreProtocol))
@@ -178,6 +178,14 @@ def refuse_failed(failed: Sequence[str], out: Path) -> None:
         raise UserError(f"{failed[0]}; the results of the other runs are in {out}")
 
 
+def words_in(text: str) -> list[str]:
+    """Return the words that a text lists, separated by commas, in brackets or without them."""
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    return [word.strip() for word in text.split(",")]
+
+
 def seeds_in(text: str) -> list[int]:
     """Return the random seeds that a text lists, separated by commas.
 
@@ -185,7 +193,7 @@ def seeds_in(text: str) -> list[int]:
         UserError: The text contains something else, or a seed twice.
     """
     try:
-        words = [word.strip() for word in text.split(",")]
+        words = words_in(text)
         seeds = [int(word) for word in words if word.isascii() and word.isdecimal()]
         if len(seeds) < len(words):
             raise ValueError

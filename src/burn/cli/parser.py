@@ -423,7 +423,8 @@ def _values(kind: re.Match[str]) -> str:
     """Return the words for a type such as tuple[int, int] or tuple[int, ...]."""
     inner = kind[1] or "..."
     count = "" if "..." in inner else f"{inner.count(',') + 1} "
-    return f"expected {count}values, with commas"
+    what = "whole numbers" if "int" in inner else "numbers" if "float" in inner else "values"
+    return f"expected {count}{what}, with commas"
 
 
 _CHOICE = re.compile(r"(--[\w.-]+): expected one of \[(.+, .+)\]\. Got value: (.*)", re.DOTALL)

@@ -22,6 +22,28 @@ def expand(spec: str) -> Path:
         raise UserError(f"{spec}: there is no such home folder") from error
 
 
+def resolved(path: Path) -> Path:
+    """Return a path without symbolic links and `..`; it need not exist.
+
+    Raises:
+        UserError: Its symbolic links form a loop.
+    """
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError) as error:  # RuntimeError before Python 3.13
+        raise UserError(f"{path}: its symbolic links form a loop") from error
+
+
+def run_around(path: Path) -> Path | None:
+    """Return the folder of a run that a path is or lies in, or None. The path need not exist.
+
+    Raises:
+        UserError: Its symbolic links form a loop.
+    """
+    place = resolved(path)
+    return next((p for p in (place, *place.parents) if (p / "run.json").is_file()), None)
+
+
 def nearest_path(path: Path, cutoff: float = 0.7) -> Path | None:
     """Return the most similar name in the folder of a path that does not exist, or None.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from burn.core.errors import UserError
+from burn.core.paths import resolved
 from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
@@ -78,7 +79,7 @@ def require_outside(out: Path, *sources: Source) -> None:
         UserError: `out` is the folder of a source or lies in it.
     """
     for source in sources:
-        if isinstance(source, Folder) and out.resolve().is_relative_to(source.root.resolve()):
+        if isinstance(source, Folder) and resolved(out).is_relative_to(resolved(source.root)):
             raise UserError(
                 f"--out {out} lies in the folder of images {source.root}, which would then hold "
                 "the pictures that are written: give an --out elsewhere"

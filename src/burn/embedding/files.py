@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from burn.core.errors import UserError, printable
 from burn.core.files import remove_abandoned, write_beside, write_text
 from burn.core.inputs import open_regular, parse_json, read_text, status_of
+from burn.core.paths import run_around
 from burn.embedding.network import Outputs
 from burn.embedding.parts import Collection, Images, Part
 
@@ -83,8 +84,8 @@ class OutputFolder:
         self._dtype: Any = np.dtype(dtype)
         if status_of(path) is not None and not path.is_dir():
             raise UserError(f"--out {path} is a file: give a folder")
-        if (path / "run.json").is_file():
-            raise UserError(f"--out {path} is the folder of a run: give another --out")
+        if (run := run_around(path)) is not None:
+            raise UserError(f"--out {path} lies in {run}, the folder of a run: give another --out")
         path.mkdir(parents=True, exist_ok=True)
         remove_abandoned(path)
         file = path / MANIFEST

@@ -12,7 +12,7 @@ import numpy as np
 
 from burn.core.errors import UserError, listed
 from burn.core.inputs import status_of
-from burn.core.paths import expand
+from burn.core.paths import expand, resolved
 from burn.data.base import PixelSource
 from burn.data.checks import require_readable
 from burn.data.formats.labeled import digest
@@ -168,7 +168,7 @@ def require_apart(out: Path, collection: Collection) -> None:
     Raises:
         UserError: It does, so that the files in it would become images of the collection.
     """
-    place, folder = out.resolve(), collection.folder
+    place, folder = resolved(out), collection.folder
     below = folder is not None and place.is_relative_to(folder.resolve())
     if below or any(place == parent.resolve() for parent in collection.beside):
         raise UserError(

@@ -144,9 +144,9 @@ def evaluate_checkpoint(
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, the innermost first, until one in which something was written."""
-    with contextlib.suppress(OSError):  # it is not empty, or another process uses it
-        for folder in folders:
+    """Remove folders, the innermost first, if nothing was written in them."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # it is not empty, or was never made
             folder.rmdir()
 
 

@@ -11,6 +11,7 @@ from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
+from burn.core.paths import resolved
 from burn.layers import BinaryConv2d
 from burn.layers.fused.choice import require_triton
 from burn.methods.registry import find_method
@@ -168,4 +169,4 @@ def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
 
 def lies_in(path: Path, folder: Path) -> bool:
     """Return whether a path exists and is a folder or lies in it."""
-    return path.exists() and path.resolve().is_relative_to(folder.resolve())
+    return path.exists() and resolved(path).is_relative_to(resolved(folder))

@@ -14,6 +14,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.checkpoints.native import complete_checkpoint, load_checkpoint
 from burn.core.errors import UserError
 from burn.core.files import locked
+from burn.core.paths import resolved
 from burn.core.types import Checkpoint
 from burn.data.base import Source
 from burn.data.checks import require_outside
@@ -99,7 +100,7 @@ def train_plan(
     if overwrite and plan.teacher and lies_in(Path(plan.teacher), out):
         raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
     cache = machine.teacher_cache
-    if cache is not None and Path(cache).resolve().is_relative_to(out.resolve()):
+    if cache is not None and resolved(Path(cache)).is_relative_to(resolved(out)):
         raise UserError(
             f"--teacher-cache {cache} lies in the folder of this run: give a folder elsewhere, or "
             "move it there if it exists"

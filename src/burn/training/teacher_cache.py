@@ -10,6 +10,7 @@ import numpy as np
 
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
+from burn.core.paths import run_around
 from burn.data.augment import drawing_fingerprint
 from burn.data.base import Source
 from burn.data.feature_cache import CacheFolder, FeatureCache
@@ -51,9 +52,10 @@ class TeacherCache:
                 f"--teacher-cache: with burn.teacher_batch_norm {recipe.burn.teacher_batch_norm} "
                 "the features depend on the batch and cannot be cached: leave it out"
             )
-        if (cache / "run.json").is_file():
+        if (run := run_around(cache)) is not None:
             raise UserError(
-                f"--teacher-cache {cache} is the folder of a run: give one for features alone"
+                f"--teacher-cache {cache} lies in {run}, the folder of a run: give a folder for "
+                "features alone"
             )
         self.path = cache
         self._source = source

@@ -11,6 +11,7 @@ from burn.cli.shared import print_results, read_campaign
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn compare` with the arguments after its name."""
     from burn.campaigns.compare import Comparison, compare, compared, compared_in
+    from burn.campaigns.settings import words_in
     from burn.report.render.tables import comparison_table
 
     parser = Parser(
@@ -29,8 +30,8 @@ def run(arguments: list[str], console: Console) -> None:
         "--methods", type=str, default="all", help=f"all, or some of {', '.join(compared())}"
     )
     options, comparison, execution = read_campaign(parser, arguments, Comparison)
-    names = [name.strip() for name in options.methods.split(",")]
-    methods = compared_in(comparison.family) if options.methods == "all" else names
+    every = options.methods == "all"
+    methods = compared_in(comparison.family) if every else words_in(options.methods)
     compare(
         comparison,
         methods,
