@@ -236,11 +236,12 @@ def _engine() -> Report:
 def _agreement() -> str:
     """Return the table of how often packed networks of every backbone decide as in PyTorch."""
     rows = [json.loads(line) for line in (DATA / "agreement.jsonl").read_text().splitlines()]
-    columns = [("burn", "cifar10"), ("supervised", "cifar10"), ("supervised", "digits")]
-    lines = [
-        "| network | width | burn, CIFAR-10 | with labels, CIFAR-10 | with labels, digits |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    columns = [
+        ("burn", "cifar10"), ("feature_only", "cifar10"), ("supervised", "cifar10"),
+        ("supervised", "digits"),
+    ]  # fmt: skip
+    names = "burn | feature_only | with labels | with labels, digits"
+    lines = [f"| network | width | {names} |", "|---|---:|---:|---:|---:|---:|"]
     for name in dict.fromkeys(row["network"] for row in rows):
         own = [row for row in rows if row["network"] == name]
         cells = []
