@@ -21,10 +21,11 @@ def test_a_resumed_run_is_looked_for_at_home(home: Path, capsys: pytest.CaptureF
     assert f"{home / 'run'} holds no run" in capsys.readouterr().err
 
 
-def test_results_are_written_at_home(home: Path):
+def test_results_are_written_at_home(home: Path, capsys: pytest.CaptureFixture[str]):
+    (home / "results").touch()
     words = ["--train", "digits", "--test", "digits", "--out", "~/results"]
     assert main(["evaluate", "knn", "nothing", *words]) == 2
-    assert (home / "results").is_dir()
+    assert f"{home / 'results'} is a file: give a folder" in capsys.readouterr().err
     assert not (home / "~").exists()
 
 

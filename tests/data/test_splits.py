@@ -52,5 +52,5 @@ def test_held_out_images_are_a_fifth_of_every_class_and_no_others():
 
 
 def test_one_label_cannot_be_held_out():
-    with pytest.raises(UserError, match="--select test"):
+    with pytest.raises(UserError, match="use more labels"):
         hold_out(balanced_share(Digits("train"), 0.001, seed=0), 0.2, seed=0)

@@ -76,7 +76,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def embed(folder: Path, model: str, out: Path, moment: str = "image", at: int = 10**6) -> int:
     words = ["embed", folder / model, "--data", folder / "photos", "--out", out]
-    more = ["--part-size", PART, "--batch-size", 16, "--device", "cpu", "--threads", 2]
+    more = ["--part-size", PART, "--device", "cpu", "--threads", 2]
+    more += [] if model.endswith(".bnn") else ["--batch-size", 16]
     command = [sys.executable, "-c", VICTIM, moment, at, *words, *more]
     return subprocess.run(list(map(str, command)), capture_output=True, check=False).returncode
 
