@@ -352,13 +352,10 @@ def test_standard_input_that_cannot_be_read(write, tmp_path):
     assert done.stderr == "burn-engine: -: standard input cannot be read: Bad file descriptor\n"
 
 
-def test_features_are_written_though_the_reader_leaves(write, photo):
-    out = photo.with_name("out.npy")
+def reader_leaves(*arguments):
+    """Run a command whose reader has closed its output: no error, nothing printed."""
     process = subprocess.Popen(
-        command("run", write(), *[photo] * 4, "--json", "--features", out),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -366,22 +363,16 @@ def test_features_are_written_though_the_reader_leaves(write, photo):
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 0
+
+
+def test_features_are_written_though_the_reader_leaves(write, photo):
+    out = photo.with_name("out.npy")
+    reader_leaves("run", write(), *[photo] * 4, "--json", "--features", out)
     assert np.load(out).shape[0] == 4
 
 
 def test_a_reader_that_leaves_is_no_error(write):
-    process = subprocess.Popen(
-        command("info", write("odd")),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait() == 0
+    reader_leaves("info", write("odd"))
 
 
 def test_ctrl_c(write):

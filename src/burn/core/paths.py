@@ -7,6 +7,8 @@ from pathlib import Path
 
 from burn.core.errors import UserError
 
+RUN_FILE = "run.json"  # by which the folder of a run is known
+
 
 def expand(spec: str) -> Path:
     """Return a path with ~ replaced.
@@ -41,7 +43,7 @@ def run_around(path: Path) -> Path | None:
         UserError: Its symbolic links form a loop.
     """
     place = resolved(path)
-    return next((p for p in (place, *place.parents) if (p / "run.json").is_file()), None)
+    return next((p for p in (place, *place.parents) if (p / RUN_FILE).is_file()), None)
 
 
 def nearest_path(path: Path, cutoff: float = 0.7) -> Path | None:

@@ -14,7 +14,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.checkpoints.native import complete_checkpoint, load_checkpoint
 from burn.core.errors import UserError
 from burn.core.files import locked
-from burn.core.paths import resolved
+from burn.core.paths import RUN_FILE, resolved
 from burn.core.types import Checkpoint
 from burn.data.base import Source
 from burn.data.checks import require_outside
@@ -37,7 +37,7 @@ from burn.training.preflight import (
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
-from burn.training.run_dir import RUN_FILE, appears, check_stage, make_folder, open_folder
+from burn.training.run_dir import appears, check_stage, make_folder, open_folder
 from burn.training.stage import Stage, StageSummary, summary_of
 from burn.training.start_summary import (
     cache_line,

@@ -17,6 +17,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.files import remove_unfinished, write_text
 from burn.core.inputs import read_json
+from burn.core.paths import RUN_FILE
 from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
@@ -29,9 +30,6 @@ from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.callbacks.resume import difference_of_runs
 from burn.training.plan import RunPlan
 from burn.training.records.view_samples import NAME as VIEWS
-
-RUN_FILE = "run.json"
-
 
 _FORMAT = 1
 
