@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/* engine/js/*) engine/CMakeLists.txt engine/pyproject.toml
 
-.PHONY: demo test test-avx2 test-long check docs site wheels gpu-check clean
+.PHONY: demo test test-avx2 test-bfloat16 test-long check docs site wheels gpu-check clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -18,6 +18,10 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 	BURN_ENGINE_ISA=avx2 OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX
 test-avx2: .venv/ready
 	$(AVX2) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The same with `--compute auto` as bfloat16, which it is on some processors alone.
+test-bfloat16: .venv/ready
+	BURN_COMPUTE=bfloat16 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The tests that take minutes: faults of many processes, and whether every method learns.
 test-long: .venv/ready

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from burn.campaigns import workers
+from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
@@ -40,12 +41,26 @@ def test_auto_is_bfloat16_where_it_is_faster(
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.delenv("BURN_COMPUTE", raising=False)
     monkeypatch.setattr(compute, "is_intel", lambda: intel)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
     assert uses_bfloat16("auto", "cpu") == expected
     assert uses_bfloat16("bfloat16", "cpu")
     assert not uses_bfloat16("float32", "cpu")
+
+
+@pytest.mark.parametrize("capability", ["AVX512", "AVX2"])
+def test_the_environment_says_what_auto_means(capability: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setenv("BURN_COMPUTE", "bfloat16")
+    assert uses_bfloat16("auto", "cpu")
+    assert not uses_bfloat16("float32", "cpu")
+    monkeypatch.setenv("BURN_COMPUTE", "float32")
+    assert not uses_bfloat16("auto", "cpu")
+    monkeypatch.setenv("BURN_COMPUTE", "fp16")
+    with pytest.raises(UserError, match="BURN_COMPUTE=fp16"):
+        uses_bfloat16("auto", "cpu")
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, cores: int, device: str) -> None:

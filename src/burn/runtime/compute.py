@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 from burn.core.errors import UserError
@@ -43,13 +44,19 @@ def uses_bfloat16(compute: Compute, device: Device) -> bool:
     """Return whether `compute` means bfloat16: auto does where the hardware is faster in it.
 
     A CPU must have AMX with bfloat16, or AVX-512 with bfloat16 and not be Intel's, and PyTorch must
-    use AVX-512 on it, which ATEN_CPU_CAPABILITY can forbid.
+    use AVX-512 on it, which ATEN_CPU_CAPABILITY can forbid. The environment variable BURN_COMPUTE,
+    float32 or bfloat16, says what auto means whatever the hardware.
 
     Raises:
-        UserError: The device is not there.
+        UserError: The device is not there, or BURN_COMPUTE is another word.
     """
     if compute != "auto":
         return compute == "bfloat16"
+    forced = os.environ.get("BURN_COMPUTE")
+    if forced:
+        if forced not in ("float32", "bfloat16"):
+            raise UserError(f"BURN_COMPUTE={forced}: set float32 or bfloat16, or unset it")
+        return forced == "bfloat16"
     import torch
 
     if torch_device(device).type == "cuda":
