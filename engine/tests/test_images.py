@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import sys
+import types
 import zlib
 
 import numpy as np
@@ -259,3 +261,36 @@ def test_a_bomb_is_refused_with_our_own_limit(tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
     with pytest.raises(ValueError, match=r"a\.png: more than 67108864 pixels$"):
         read_input(tmp_path / "a.png", None)
+
+
+def test_pillow_that_is_being_imported_by_another_thread(monkeypatch):
+    """Its module is there before its classes are."""
+    monkeypatch.setitem(sys.modules, "PIL.Image", types.ModuleType("PIL.Image"))
+    array = packed.random_images(shape=(4, 4, 3))
+    found, single = read_images(array, None)
+    assert single
+    np.testing.assert_array_equal(found[0], array)
+
+
+def test_threads_read_arrays_and_photographs_from_the_start(tmp_path):
+    image_module = pytest.importorskip("PIL.Image")
+    image_module.fromarray(packed.random_images(shape=(4, 4, 3))).save(tmp_path / "b.png")
+    program = """
+import sys, threading
+import numpy as np
+from burn_engine.images import read_images
+assert "PIL.Image" not in sys.modules
+start, array, failed = threading.Barrier(3), np.zeros((4, 4, 3), np.uint8), []
+def read(image):
+    start.wait()
+    try:
+        for _ in range(2_000 if image is array else 1):
+            read_images(image, None)
+    except Exception as error:
+        failed.append(error)
+threads = [threading.Thread(target=read, args=[one]) for one in (array, array, sys.argv[1])]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not failed, failed
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path / "b.png"], check=True)

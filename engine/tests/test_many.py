@@ -135,6 +135,17 @@ def test_features_of_no_image_are_not_written(capsys, write, tmp_path):
     assert out.read_bytes() == b"old"
 
 
+def test_missing_pillow_is_said_once(capsys, write, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for name in ("a.png", "b.png", "c.png"):
+        (tmp_path / name).write_bytes(b"\x89PNG")
+    np.save(tmp_path / "d.npy", packed.random_images(shape=(8, 8, 3)))
+    assert cli.main(["run", str(write(num_classes=0)), str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert message.count("pip install pillow") == 1
+    assert "3 of 4 images were left out" in message
+
+
 def test_a_features_file_is_what_numpy_writes(tmp_path):
     rows = packed.random_images(shape=(1_000, 7)).astype(np.float32)
     with FeaturesFile(tmp_path / "rows.npy") as file:
@@ -153,6 +164,25 @@ def test_an_error_leaves_no_features_file(tmp_path):
     with pytest.raises(KeyError):
         interrupted()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_features_files_of_one_name_do_not_share_rows(tmp_path):
+    path = tmp_path / "rows.npy"
+    own = tmp_path / ".writing.rows.npy"  # a user's file, which is not the place of the rows
+    own.write_text("mine")
+    with FeaturesFile(path) as first:
+        first.add(np.full(3, 1, np.float32))
+        with FeaturesFile(path) as second:
+            for _ in range(2):
+                second.add(np.full(3, 2, np.float32))
+        assert np.load(path).tolist() == [[2.0] * 3] * 2
+        first.add(np.full(3, 1, np.float32))
+    assert np.load(path).tolist() == [[1.0] * 3] * 2
+    assert own.read_text() == "mine"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [own.name, path.name]
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode
 
 
 def test_only_a_few_images_are_read_ahead(tmp_path):

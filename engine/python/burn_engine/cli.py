@@ -23,6 +23,7 @@ from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
 from burn_engine.format import parse_program, read_bytes
+from burn_engine.images import PillowMissing
 from burn_engine.many import Progress, paths_in, read_ahead
 from burn_engine.model import Model, isas, load, load_bytes
 
@@ -260,6 +261,7 @@ def _run(options: argparse.Namespace) -> None:
     failed: list[str] = []
     done = 0
     printing = True
+    no_pillow = False  # whether an image needed Pillow, which is said once
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
         file = None
@@ -270,6 +272,8 @@ def _run(options: argparse.Namespace) -> None:
         )
         for path, image in images:
             result, error = _result(model, path, image, options.top, file)
+            repeated = isinstance(image, PillowMissing) and no_pillow
+            no_pillow |= isinstance(image, PillowMissing)
             progress.clear()
             if printing and (error is None or options.json):
                 try:
@@ -280,7 +284,7 @@ def _run(options: argparse.Namespace) -> None:
                     printing = False
             if error is not None:
                 failed.append(error)
-                if total != 1:
+                if total != 1 and not repeated:
                     _complain(error)
             done += 1
             progress.show(done)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -14,8 +16,9 @@ from burn_engine.format import Floats
 class FeaturesFile:
     """A .npy file of float32 (images, features), complete or not there at all.
 
-    It is a context manager: the rows are written beside the file and renamed when its block ends
-    without an error. If no row was added, no file is written.
+    It is a context manager: the rows are written to a new hidden file of their own in the same
+    folder, which is renamed when the block ends without an error. So of two processes that write
+    the same path, the last one's file stays. If no row was added, no file is written.
 
     Args:
         path: The file.
@@ -24,7 +27,7 @@ class FeaturesFile:
     def __init__(self, path: Path) -> None:
         self.num_rows = 0
         self._path = path
-        self._beside = path.with_name(f".writing.{path.name}")
+        self._beside: Path | None = None
         self._file: BinaryIO | None = None
         self._width = 0
         self._start = 0
@@ -41,7 +44,8 @@ class FeaturesFile:
         try:
             if self._file is None:
                 self._width = len(features)
-                self._file = open(self._beside, "wb")  # noqa: SIM115 - closed by __exit__
+                descriptor, name = tempfile.mkstemp(prefix=".writing.", dir=self._path.parent)
+                self._beside, self._file = Path(name), os.fdopen(descriptor, "wb")
                 self._start = self._write_header(self._file)
             self._file.write(np.ascontiguousarray(features, "<f4").tobytes())
         except OSError as error:
@@ -54,7 +58,7 @@ class FeaturesFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file is None:
+        if self._file is None or self._beside is None:
             return
         try:
             with self._file as file:
@@ -63,6 +67,7 @@ class FeaturesFile:
                     end = self._write_header(file)
                     assert end == self._start, "the header has another length than at first"
             if kind is None:
+                self._beside.chmod(0o666 & ~_umask())  # it was its owner's alone
                 self._beside.replace(self._path)
         except OSError as failed:
             raise self._unwritable(failed) from failed
@@ -82,3 +87,10 @@ class FeaturesFile:
 
     def _unwritable(self, error: OSError) -> ValueError:
         return ValueError(f"{self._path} cannot be written: {error.strerror or error}")
+
+
+def _umask() -> int:
+    """Return the permissions that new files do not get; the only way to read them sets them."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -41,6 +41,10 @@ ImagesLike: TypeAlias = "ImageLike | Sequence[ImageLike]"
 _HOW_TO_GET_PILLOW = "pip install pillow"
 
 
+class PillowMissing(ValueError):
+    """An image needs Pillow, which is not installed."""
+
+
 def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any], bool]:
     """Read images of any kind that `Model` accepts.
 
@@ -79,8 +83,10 @@ def _is_photo(value: object) -> bool:
     """Return whether a value is a path or a PIL image, without importing Pillow."""
     if isinstance(value, str | os.PathLike):
         return True
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(value, pillow.Image)
+    # While another thread imports Pillow, its module is there before its classes are; until they
+    # are, no value can be an image of Pillow's.
+    image = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return image is not None and isinstance(value, image)
 
 
 def _needs_reading(value: object) -> bool:
@@ -196,6 +202,8 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
         return _read_npy(path)
     try:
         return prepare(read_photo(path), size)
+    except PillowMissing as error:
+        raise PillowMissing(f"{path}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -246,7 +254,7 @@ def _resize(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
     try:
         from PIL import Image
     except ImportError:
-        raise ValueError(
+        raise PillowMissing(
             f"{photo.shape[0]} × {photo.shape[1]} pixels, to be resized to {height} × {width}; "
             f"that needs Pillow: {_HOW_TO_GET_PILLOW}"
         ) from None
@@ -305,7 +313,7 @@ def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
-        raise ValueError(
+        raise PillowMissing(
             f"images other than .npy, binary PPM and PGM need Pillow: {_HOW_TO_GET_PILLOW}"
         ) from None
     with path.open("rb") as file:
