@@ -27,7 +27,7 @@ def table(rows: Sequence[Row], results: Sequence[Result]) -> str:
         results: Top-1 on the photographs of clothes.
     """
     lines = [
-        "| network | images seen | file | milliseconds | kNN | linear | seeds |",
+        "| network | images seen | file | milliseconds | kNN | linear | runs |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Write results.md, the pictures, and README's tables from docs/results/.
+"""Write results.md, the pictures, and the tables of README and the quickstart from docs/results/.
 
     make docs                                           # after a number or a word has changed
     python docs/generate.py --take runs/compared …      # first copy the numbers of these runs
@@ -42,6 +42,11 @@ from burn.report.render.tables import comparison_markdown, number_name
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "results"
+_HEADLINE = (  # of clothing.jsonl, in README
+    "random weights, binary",
+    "burn, binary, taught by lite0",
+    "lite0, float, trained with ImageNet labels",
+)
 TEST_IMAGES = 5000  # size of CIFAR-10's validation split, on which the claims are evaluated
 
 
@@ -99,7 +104,7 @@ def _keep(name: str, results: Sequence[Result]) -> str:
         replace(r, train=_short(r.train), test=_short(r.test), checkpoint=_short(r.checkpoint))
         for r in results
     ]
-    (DATA / name).write_text(result_lines(results), encoding="utf-8")
+    (DATA / name).write_text(result_lines(results, DATA), encoding="utf-8")
     return name
 
 
@@ -135,7 +140,6 @@ def documents() -> dict[str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    members = _rows("family/members")
     text = environment.get_template("results.md.j2").render(
         compared=_table(comparison_markdown(_compared())),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
@@ -145,14 +149,14 @@ def documents() -> dict[str, str]:
         claims=_claims(),
         twice=_accuracies("ablated-102400.jsonl"),
         default=_table_over_seeds("default.jsonl"),
-        clothing=_table_over_seeds("clothing.jsonl"),
+        clothing=_table_over_seeds("clothing.jsonl", count=True),
         shares=share_table(
             default=_results("default.jsonl"),
             clothing=_results("clothing.jsonl"),
             compared=_results("compared.jsonl"),
             label_free=_results("compared-label-free.jsonl"),
         ),
-        family=family_picture.table(members, _on_clothes()),
+        family=family_picture.table(_rows("family/members"), _on_clothes()),
         engine=_engine(),
         agreement=_agreement(),
         count=_verdicts(),
@@ -160,13 +164,15 @@ def documents() -> dict[str, str]:
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
     )
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    readme = _between("demo", _demo_table(), readme)
-    readme = _between("cifar", _table_over_seeds("default.jsonl"), readme)
-    short = [row for row in members if row["images"] == 25_600]
-    readme = _between("family", family_picture.table(short, _on_clothes()), readme)
-    readme = _between("clothes", _table_over_seeds("clothing.jsonl"), readme)
+    clothes = _table_over_seeds("clothing.jsonl", _HEADLINE, count=True)
+    readme = _between("clothes", clothes, readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
-    return {"project/results.md": text, "../README.md": _between("engine", picture, readme)}
+    quickstart = (DOCS / "guide/quickstart.md").read_text(encoding="utf-8")
+    return {
+        "project/results.md": text,
+        "../README.md": _between("engine", picture, readme),
+        "guide/quickstart.md": _between("demo", _demo_table(), quickstart),
+    }
 
 
 def draw(folder: Path) -> None:
@@ -333,15 +339,26 @@ def _top1(results: Sequence[Result], protocol: str) -> list[float]:
     return [r.value for r in results if (r.protocol, r.metric) == (protocol, "top1")]
 
 
-def _table_over_seeds(file: str) -> str:
-    """Return top-1 of each network in a file of results, over its seeds."""
+def _table_over_seeds(file: str, models: Sequence[str] = (), *, count: bool = False) -> str:
+    """Return top-1 of each network in a file of results, over its runs.
+
+    Args:
+        file: File of the results.
+        models: The networks to show; all if it is empty.
+        count: Whether to say how many runs a number is of.
+    """
     results = _results(file)
     lines = ["| network | kNN | linear |", "|---|---|---|"]
-    for model in dict.fromkeys(r.model for r in results):
-        cells = []
+    if count:
+        lines = ["| network | kNN | linear | runs |", "|---|---|---|---:|"]
+    for model in models or dict.fromkeys(r.model for r in results):
+        cells: list[str] = []
+        runs = ""
         for protocol in ("knn", "linear"):
             values = _top1([r for r in results if r.model == model], protocol)
             cells.append(f"{OverSeeds.of(values)} %" if values else "–")
+            runs = str(len(values))
+        cells += [runs] if count else []
         lines.append(f"| {model} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_generated_documents_are_those_in_the_repository(
     import generate
 
     written = generate.documents()
-    assert set(written) == {"project/results.md", "../README.md"}
+    assert set(written) == {"project/results.md", "../README.md", "guide/quickstart.md"}
     for name, text in written.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"{name}: make docs"
     generate.draw(tmp_path)
@@ -48,7 +49,25 @@ def test_links_lead_to_files_and_headings(document: Path):
 
 
 def test_the_readme_fits_a_few_screens():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_readme_names_both_versions():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, folder in (("burn-ssl", "."), ("burn-engine", "engine")):
+        about = tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        version = about["project"]["version"]
+        assert re.search(rf"`{name}`\s+{re.escape(version)}\b", text), f"{name} {version}"
+
+
+def test_pictures_are_drawn_on_white_for_dark_pages():
+    """The first shape of each is a rectangle of the whole picture."""
+    pictures = sorted((ROOT / "docs/pictures").glob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        ground = picture.read_text(encoding="utf-8").partition("</g>")[0]
+        assert 'id="figure_1"' in ground, picture.name
+        assert "fill: #ffffff" in ground, picture.name
 
 
 def test_docstrings_stand_without_the_name_above_them():

@@ -316,6 +316,7 @@ def test_results_say_what_the_images_are_and_how_long_the_training_was(
     batch = min(meta["recipe"]["batch_size"], meta["data"]["images"])
     assert knn.training == {
         "stage": 1, "steps": meta["steps"], "images_seen": meta["steps"] * batch,
+        "precision": "float", "run": json.loads((teacher / "run.json").read_text())["run"],
     }  # fmt: skip
     assert read_results(tmp_path / "out" / "results.jsonl") == [knn]
     request = Request(**about, random_init=True)

@@ -112,7 +112,7 @@ def test_cost_reads_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[s
             for protocol, metric in (("knn", "top1"), ("linear", "top1"), ("linear", "top5"))
         ]
         (compared / f"{method}-seed0").mkdir()
-        (compared / f"{method}-seed0/compared.jsonl").write_text(result_lines(results))
+        (compared / f"{method}-seed0/compared.jsonl").write_text(result_lines(results, compared))
     out = tmp_path / "cost"
     assert main(["analyze", "cost", "--compared", str(compared), "--out", str(out)]) == 0
     rows = list(csv.DictReader((out / "cost.csv").read_text().splitlines()))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,19 +51,19 @@ def recipe(method: str = "burn", stages: int = 2, **more: Any) -> dict[str, Any]
 def run(
     folder: Path, *, method: str = "burn", stages: int = 2, finished: bool = True,
     collapsed_at: int | None = None, name: str | None = None, detailed: bool = False,
-    teacher: str | None = None, images: int = 40_000,
+    teacher: str | None = None, images: int = 40_000, single: str = "float",
 ) -> Path:  # fmt: skip
-    """A run of `burn pretrain` with 20 rows of monitor a stage."""
+    """A run of `burn pretrain` with 20 rows of monitor a stage; `single` is that of one stage."""
     folder.mkdir(parents=True)
     name = name or f"{method}_small"
     told = {"spec": teacher, "architecture": "resnet18", "sha256": "ab" * 32} if teacher else None
     about = {
         "format": 1, "burn": "0.1.0", "torch": "2.15.0", "data": {**DATA, "images": images},
-        "teacher": told,
+        "teacher": told, "run": f"{zlib.crc32(str(folder).encode()):x}",
         "plan": {"recipe_name": name, "recipe": recipe(method, stages), "seed": 0},
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(about))
-    precisions = ("binary_activations", "binary") if stages == 2 else ("float",)
+    precisions = ("binary_activations", "binary") if stages == 2 else (single,)
     for number, precision in enumerate(precisions, start=1):
         last = number == len(precisions)
         if finished or not last:

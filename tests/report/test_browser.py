@@ -136,6 +136,27 @@ def test_tiles_never_overlap_and_pictures_are_of_a_size(browser, address: str):
     visit.close()
 
 
+# What a reader of a phone does not see: cells beyond an edge, and words that are broken.
+LOST = """() => [...document.querySelectorAll("table.cards th, table.cards td, .near b")]
+  .filter((cell) => cell.checkVisibility()).flatMap((cell) => {
+    const range = document.createRange();
+    const broken = [...cell.childNodes].filter((n) => n.nodeType === 3).flatMap((n) =>
+      [...n.data.matchAll(/[\\w-]{2,22}/g)].filter((word) => {
+        range.setStart(n, word.index); range.setEnd(n, word.index + word[0].length);
+        return new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size > 1;
+      }).map((word) => word[0]));
+    const box = cell.getBoundingClientRect();
+    return box.right > innerWidth || box.left < 0 ? [cell.innerText, ...broken] : broken;
+  })"""
+
+
+def test_no_column_and_no_name_is_lost_on_a_phone(browser, address: str):
+    visit = Visit(browser, address, viewport={"width": 390, "height": 800})
+    visit.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert visit.page.evaluate(LOST) == []
+    visit.close()
+
+
 def test_ten_classes_fit_on_a_phone(browser, address: str):
     visit = Visit(browser, address, viewport={"width": 390, "height": 800})
     hidden = "(node) => node.parentElement.scrollWidth - node.parentElement.clientWidth"

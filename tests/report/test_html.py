@@ -86,6 +86,7 @@ def test_paper_stands_beside_with_what_differs(tmp_path: Path):
     assert "46.3 62.29 BURN −16.0 2" in text  # linear, here and there
     assert "kNN top-1 44.3 — — —" in text
     assert "33.2 41 BURN −7.8 1" in text
+    assert "Your data are not the paper’s" in text
     assert "iterations 800 (paper: 24000)" in text
 
 
@@ -107,6 +108,7 @@ def test_nothing_differs_where_data_budget_and_settings_are_the_papers(tmp_path:
     samples.append_results(tmp_path / "evaluated" / "results.jsonl", [result])
     page = page_of(tmp_path, run, tmp_path / "evaluated")
     assert "Another experiment" not in page
+    assert "Your data are not" not in page
     assert re.search(r'<td class="good n"[^>]*>\+0\.7', page)
 
 

@@ -159,7 +159,7 @@ def read_more(
 
 
 def write_results(file: Path, results: Sequence[Result]) -> None:
-    write_text(file, result_lines(results))
+    write_text(file, result_lines(results, file.parent))
 
 
 def read_results_of(file: Path, model: str, *, trained: bool) -> list[Result] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from burn.core.errors import UserError
@@ -44,6 +45,50 @@ def run_around(path: Path) -> Path | None:
     """
     place = resolved(path)
     return next((p for p in (place, *place.parents) if (p / RUN_FILE).is_file()), None)
+
+
+def is_there(name: str | Path) -> bool:
+    """Return whether there is anything at a path, or False for a name that can be no path."""
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long, or with a null byte
+        return False
+
+
+def stored_path(name: str, folder: Path) -> str:
+    """Return how a file in a folder names a path, so that both can be moved together.
+
+    Args:
+        name: The path, or a name that is none, such as that of a teacher.
+        folder: The folder of the file.
+
+    Returns:
+        The path relative to the folder, or the name itself where there is nothing at that path.
+    """
+    if not name or not is_there(name):
+        return name
+    try:
+        return os.path.relpath(os.path.realpath(name), os.path.realpath(folder))
+    except ValueError:  # on another drive of Windows
+        return os.path.realpath(name)
+
+
+def located_path(name: str, folder: Path) -> str:
+    """Return the path that `stored_path` stored in a file of a folder.
+
+    Files of burn 0.2 and earlier name paths as the command did, which is tried second.
+
+    Args:
+        name: The path or the name in the file.
+        folder: The folder in which the file is now.
+
+    Returns:
+        The absolute path without links, or the name itself where there is nothing at either place.
+    """
+    for place in (folder.resolve() / name, Path(name)):
+        if name and is_there(place):
+            return str(place.resolve())
+    return name
 
 
 def nearest_path(path: Path, cutoff: float = 0.7) -> Path | None:

@@ -6,7 +6,7 @@ import base64
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from burn.core.errors import UserError
 from burn.core.files import append_lines
+from burn.core.paths import located_path, stored_path
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Result:
         value: The number, in percent. Protocol pack alone has other units, which its metrics name:
             bytes and float32_bytes, milliseconds (of an image), cosine (-1 to 1).
         model: Name of the model for tables.
-        checkpoint: The checkpoint, as the command names it.
+        checkpoint: The checkpoint, as the command names it. Files hold its path relative to their
+            own folder.
         train: Training data, "" if there is none.
         test: Test data, "" if there is none.
         seed: Random seed.
@@ -38,9 +40,10 @@ class Result:
             train_images, test_images, train_fingerprint, test_fingerprint and, where each image has
             one label, largest_class: the share in percent of the test images that the most frequent
             class has. None in results of burn 0.1.0 and where there is nothing to say.
-        training: How long the stage that gave the checkpoint was trained: stage, steps,
-            images_seen; and teacher_labels, the data whose labels its teacher was trained with,
-            where that is known. None in results of burn 0.1.0 and where there is nothing to say.
+        training: How the stage that gave the checkpoint was trained: stage, steps, images_seen,
+            precision; and, where they are known, run, the name in run.json of the run that it
+            belongs to, and teacher_labels, the data whose labels its teacher was trained with.
+            None in results of burn 0.1.0 and where there is nothing to say.
         right: For a top-1 accuracy, which test images were classified correctly: base64 of a bit
             for each position in test, packed from the highest bit of a byte down; 0 for an image
             that could not be read.
@@ -109,9 +112,15 @@ def largest_class(result: Result) -> float | None:
     return float(share) if share > min(_IMBALANCED * 100 / classes, 99) else None
 
 
-def result_lines(results: Sequence[Result]) -> str:
-    """Return each result as a line of JSON, as files of results hold them."""
-    return "".join(json.dumps(asdict(result)) + "\n" for result in results)
+def result_lines(results: Sequence[Result], folder: Path) -> str:
+    """Return each result as a line of JSON, as files of results hold them.
+
+    Args:
+        results: The results.
+        folder: The folder of the file.
+    """
+    stored = (replace(r, checkpoint=stored_path(r.checkpoint, folder)) for r in results)
+    return "".join(json.dumps(asdict(result)) + "\n" for result in stored)
 
 
 def append_results(path: Path, results: Sequence[Result]) -> None:
@@ -127,7 +136,7 @@ def append_results(path: Path, results: Sequence[Result]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if results or path.exists():
-            append_lines(path, result_lines(results))
+            append_lines(path, result_lines(results, path.parent))
         else:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
@@ -136,7 +145,7 @@ def append_results(path: Path, results: Sequence[Result]) -> None:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Read all results of a file, in order.
+    """Read all results of a file, in order, with their checkpoints where they are now.
 
     Raises:
         UserError: The file cannot be read, or a line is not a result.
@@ -151,4 +160,9 @@ def read_results(path: Path) -> list[Result]:
             results.append(Result(**json.loads(line)))
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(f"{path} line {number} is not a result: {error}") from error
-    return results
+    return [
+        replace(r, checkpoint=located_path(r.checkpoint, path.parent))
+        if isinstance(r.checkpoint, str)
+        else r
+        for r in results
+    ]

@@ -17,6 +17,8 @@ from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, images_per_step, load_checkpoint
 from burn.core.errors import UserError, listed, printable
+from burn.core.inputs import read_json
+from burn.core.paths import RUN_FILE, stored_path
 from burn.core.results import Result
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Features
@@ -48,7 +50,7 @@ class EvaluationContext:
         packed: The backbone in burn-engine, which computes features instead, or None.
         notes: Remarks to show the user afterwards, such as images that were left out.
         kept: Extracted features by key.
-        training: How long the checkpoint was trained, as in `Result.training`.
+        training: How the checkpoint was trained, as in `Result.training`.
         announce: To be called with the results before other files are written.
         unkept: Why other files could not be written, a line each.
         classifiers: The linear classifiers that a protocol trained.
@@ -95,6 +97,10 @@ class EvaluationContext:
             "train": self.train.name,
             "test": self.test.name,
         }
+
+    def about_in(self, folder: Path) -> dict[str, str]:
+        """Return the same names as a file in a folder holds them."""
+        return {**self.about(), "checkpoint": stored_path(self.checkpoint, folder)}
 
     def keep(self, write: Callable[[], object]) -> bool:
         """Write a file that no number depends on; a failure is added to `unkept`, not raised.
@@ -242,7 +248,7 @@ class Model:
         name: Short name for tables.
         backbone: The network in eval mode.
         views: Settings of the views that it was trained with.
-        training: How long it was trained, as in `Result.training`.
+        training: How it was trained, as in `Result.training`.
     """
 
     name: str
@@ -309,11 +315,16 @@ def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
         name = "".join(c for c in name if c.isprintable())[:80]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
-    return Model(name, backbone, views, _training(meta))
+    return Model(name, backbone, views, _training(meta, Path(checkpoint.origin)))
 
 
-def _training(meta: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return how long a checkpoint was trained and its teacher's labels, if the metadata say so."""
+def _training(meta: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
+    """Return `Result.training` of a checkpoint, if its metadata say how long it was trained.
+
+    Args:
+        meta: Description of the checkpoint.
+        file: Its file.
+    """
     try:
         stage, steps = int(meta["stage"]), int(meta["steps"])
         images = steps * images_per_step(meta)
@@ -322,4 +333,15 @@ def _training(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     teacher = meta.get("teacher")
     labels = teacher.get("labels") if isinstance(teacher, Mapping) else None
     told = {} if labels is None else {"teacher_labels": printable(str(labels)[:80])}
-    return {"stage": stage, "steps": steps, "images_seen": images, **told}
+    told |= {"run": run} if (run := _run_around(file)) else {}
+    precision = str(meta.get("precision"))
+    return {"stage": stage, "steps": steps, "images_seen": images, "precision": precision, **told}
+
+
+def _run_around(file: Path) -> str | None:
+    """Return the name that run.json gives the run of a checkpoint, or None if there is none."""
+    try:
+        name = read_json(file.parent / RUN_FILE).get("run") if file.is_file() else None
+    except (UserError, AttributeError):  # no run, such as an imported checkpoint
+        return None
+    return name if isinstance(name, str) and name.isalnum() else None

@@ -12,6 +12,7 @@ from burn.core.results import ACCURACIES, Result, largest_class
 from burn.core.seeds import OverSeeds
 from burn.report.load.found import FoundResult, Gathered, Run
 from burn.report.load.gather import settings_of
+from burn.report.load.origins import common_names, is_foreign, stage_in
 from burn.report.load.values import number, short_path, words
 from burn.report.render.tables import number_name
 
@@ -250,24 +251,21 @@ def networks(gathered: Gathered) -> list[Network]:
         if cluster[0].group is None or (cluster[0].group in compared and model not in _REFERENCES)
     ]
     several = {model for model in told_apart if told_apart.count(model) > 1}
+    fresh: dict[str, Kind] = {
+        j.result.checkpoint: stated
+        for j in evaluated
+        if j.result.model.startswith("random") and (stated := _stated(j.result.model))
+    }
     found = []
     for (model, _, checkpoint), cluster in clusters.items():
         first = cluster[0]
-        runs = tuple(
-            {
-                run.folder: run
-                for j in cluster
-                if (
-                    run := run_of(j.result.checkpoint, gathered.runs, j.folder if j.group else None)
-                )
-            }.values()
-        )
+        runs = tuple({j.run.folder: j.run for j in cluster if j.run}.values())
         columns: dict[tuple[str, str, str, str, str], dict[tuple[str, int], Result]] = {}
         for j in cluster:
             r = j.result
             key = (r.protocol, r.metric, names[_key(r)], r.train, r.test)
             columns.setdefault(key, {})[r.checkpoint, r.seed] = r
-        kind = _kind(model, first.result.checkpoint, runs)
+        kind = _kind(first.result, first.run, fresh.get(checkpoint))
         where = short_path(str(first.group) if first.group else checkpoint)
         name = NAMES.get(model, model) if first.group in compared else model
         found.append(
@@ -290,45 +288,42 @@ def _number(
     return Number(protocol, metric, label, train, test, tuple(results))
 
 
-def _kind(model: str, checkpoint: str, runs: Sequence[Run]) -> Kind:
-    if model.lower().startswith("random"):
-        return "random"
-    if runs:
-        if runs[0].is_float:
-            return "float"
-        half = runs[0].num_stages == 2 and checkpoint.endswith(("stage1", "stage1.safetensors"))
-        return "half" if half else "binary"
-    # hub:resnet50 and resnet50:FILE name float networks from elsewhere
-    if "teacher" in model.lower() or (":" in checkpoint and not Path(checkpoint).exists()):
-        return "float"
-    return "half" if checkpoint.endswith(("stage1", "stage1.safetensors")) else "binary"
+_STATED: dict[str, Kind] = {
+    "float": "float",
+    "binary_activations": "half",
+    "binary activations": "half",
+    "binary": "binary",
+}
 
 
-def run_of(checkpoint: str, runs: Sequence[Run], folder: Path | None = None) -> Run | None:
-    """Return the run that left a checkpoint, or None.
-
-    It is recognized by its path or, if it was moved, by the last two names of its path.
+def _kind(result: Result, run: Run | None, alike: Kind | None) -> Kind:
+    """Return the kind of a network.
 
     Args:
-        checkpoint: The checkpoint in a result.
-        runs: Runs to choose from.
-        folder: Folder of the result, which may be the run's.
+        result: A result of the network.
+        run: Its run, or None.
+        alike: Precision of the same checkpoint's network with random weights, if that is known.
     """
-    path = Path(checkpoint)
-    if path.suffix == ".safetensors" or path.name in ("stage1", "stage2"):
-        path = path.parent
-    for run in runs:
-        if path == run.folder or _resolved(path) == _resolved(run.folder) or folder == run.folder:
-            return run
-    moved = [run for run in runs if _resolved(run.folder).parts[-2:] == path.parts[-2:]]
-    return moved[0] if len(moved) == 1 else None
+    if result.model.lower().startswith("random"):
+        return "random"
+    if told := _STATED.get(words(result.training, "precision")):
+        return told
+    stage = number(result.training, "stage") or stage_in(result.checkpoint)
+    if run is not None:
+        if run.is_float:
+            return "float"
+        return "half" if run.num_stages == 2 and stage == 1 else "binary"
+    if told := _stated(result.model) or alike:
+        return told
+    # hub:resnet50 and resnet50:FILE name float networks from elsewhere
+    if "teacher" in result.model.lower() or is_foreign(result.checkpoint):
+        return "float"
+    return "half" if stage_in(result.checkpoint) == 1 else "binary"
 
 
-def _resolved(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError):
-        return path
+def _stated(name: str) -> Kind | None:
+    """Return the precision that a network's name ends with, as in "random reactnet_a, binary"."""
+    return _STATED.get(name.rpartition(", ")[2])
 
 
 def _labels(results: Sequence[Result]) -> dict[str, str]:
@@ -448,12 +443,12 @@ def _precision(network: Network) -> Kind:
     """Return float, half or binary, also for a network with random weights."""
     if network.kind != "random":
         return network.kind
-    name = network.name.lower()
-    if "float" in name or any(run.is_float for run in network.runs):
+    if stated := _stated(network.name.partition(" (")[0]):
+        return stated
+    if any(run.is_float for run in network.runs):
         return "float"
-    stage1 = network.checkpoint.endswith(("stage1", "stage1.safetensors"))
-    first_of_two = stage1 and any(run.num_stages == 2 for run in network.runs)
-    return "half" if "activations" in name or first_of_two else "binary"
+    two = any(run.num_stages == 2 for run in network.runs)
+    return "half" if two and stage_in(network.checkpoint) == 1 else "binary"
 
 
 def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Number | None:
@@ -465,7 +460,8 @@ def _teacher_of(network: Network, own: Number, found: Sequence[Network]) -> Numb
         able,
         key=lambda n: (
             n.group == network.group,
-            n.checkpoint in (network.checkpoint, taught),
+            n.checkpoint == network.checkpoint,
+            common_names(n.checkpoint, taught),
             ("labelled" in n.name) == labelled,
         ),
         default=None,

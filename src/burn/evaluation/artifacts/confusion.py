@@ -63,7 +63,7 @@ def keep_confusion(
     kept = {
         "protocol": protocol,
         "metric": metric,
-        **context.about(),
+        **context.about_in(context.out),
         "classes": list(classes),
         "counts": confusion(scores, labels).tolist(),
     }

@@ -94,7 +94,7 @@ def keep_neighbours(
         )
     text, picture = _files(context)
     kept = {
-        **context.about(),
+        **context.about_in(text.parent),
         "classes": list(classes),
         "side": SIDE,
         "columns": 1 + NEAREST,
@@ -122,7 +122,7 @@ def keep_neighbours(
 def _files(context: EvaluationContext) -> tuple[Path, Path]:
     """Return the paths of JSON and picture, from the network's name and a hash of the context."""
     assert context.out is not None
-    about = json.dumps(sorted(context.about().items()))
+    about = json.dumps(sorted(context.about_in(context.out).items()))
     digest = hashlib.sha256(about.encode(errors="surrogateescape")).hexdigest()[:6]
     name = re.sub(r"[^A-Za-z0-9_]+", "-", context.model).strip("-")[:60]
     stem = f"{name}-{digest}".lstrip("-")

@@ -195,11 +195,13 @@ class FoundResult:
         result: The result.
         folder: Folder from which it was read.
         group: Folder of its comparison or ablation, or None.
+        run: The run that its checkpoint belongs to, or None if that was not given.
     """
 
     result: Result
     folder: Path
     group: Path | None = None
+    run: Run | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from burn.core.errors import UserError
+from burn.core.paths import located_path
 from burn.core.results import Result
 from burn.report.load.files import (
     MOST_PICTURE,
@@ -39,6 +40,7 @@ from burn.report.load.found import (
     Stage,
 )
 from burn.report.load.images import Grid
+from burn.report.load.origins import Origins, place_in, with_same_images
 from burn.report.load.values import count_of, list_of, words
 
 _MOST_CLASSES = 1000
@@ -140,12 +142,19 @@ class _Finder:
             for stage in run.stages
             if (count := stage.metrics.torn + stage.gradients.torn + stage.layers.torn)
         ]
+        origins = Origins(self.runs.values())
+        located = with_same_images([origins.located(found) for found in self.found_results])
         return Gathered(
             folders,
             tuple(self.runs.values()),
-            tuple(_newest(self.found_results)),
+            tuple(_newest(located)),
             tuple(self.confusions),
-            tuple(self.neighbours),
+            tuple(
+                replace(n, checkpoint=place_in(run, n.checkpoint))
+                if (run := origins.find(n.checkpoint))
+                else n
+                for n in self.neighbours
+            ),
             tuple(self.detected),
             tuple(self.groups),
             tuple(self.analyses),
@@ -341,6 +350,7 @@ def _neighbours(file: Path, value: Mapping[str, Any]) -> Neighbours:
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(f"{file} is damaged: evaluate again, or remove it") from error
     about = {name: words(value, name) for name in ("model", "checkpoint", "train", "test")}
+    about["checkpoint"] = located_path(about["checkpoint"], file.parent)
     picture = read_bytes(file.parent / name, MOST_PICTURE)
     return Neighbours(file, **about, grid=grid, picture=picture, rows=tuple(rows))
 

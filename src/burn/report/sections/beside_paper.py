@@ -24,6 +24,7 @@ class Beside:
         evaluating: Labels of numbers, and the differences in how they were evaluated.
         table: The numbers, or None if none can be compared.
         note: Which numbers cannot be compared, or "".
+        foreign: Whether all training and test images are others than the paper's.
     """
 
     training: tuple[str, ...]
@@ -31,8 +32,10 @@ class Beside:
     evaluating: tuple[tuple[str, tuple[str, ...]], ...]
     table: Table | None
     note: str
+    foreign: bool
 
 
+_OTHER_DATA = "other data"
 _UNKNOWN = ("its pretraining was not given: name its run folder too",)
 
 
@@ -101,7 +104,15 @@ def beside_paper(
         tuple((", ".join(labels), marks) for marks, labels in evaluating.items()),
         Table("Here and in the paper", columns, cells, frozenset({2, 3, 4})) if cells else None,
         _unknown_note(unknown),
+        bool(rows) and all(_is_foreign(row, training[row.network.name]) for row in rows),
     )
+
+
+def _is_foreign(row: _Row, marks: Sequence[str]) -> bool:
+    """Return whether a network was trained and tested on other images than the paper's."""
+    own = marks == _UNKNOWN or any(mark.startswith(_OTHER_DATA) for mark in marks)
+    figure = row.figure
+    return own and (figure is None or bool(difference(_data(row.number), figure.dataset)))
 
 
 def _figure(network: Network, n: Number) -> paper.Figure | None:
@@ -184,7 +195,7 @@ def _marks(run: Run | None, base: str) -> tuple[str, ...]:
     if images is None or abs(images - wanted) > 0.02 * wanted:
         count = f", {images:,} images" if images is not None else ""
         marks.append(
-            f"other data (yours: {data or 'unknown'}{count}; paper: {paper.NAMES[base]}, "
+            f"{_OTHER_DATA} (yours: {data or 'unknown'}{count}; paper: {paper.NAMES[base]}, "
             f"{wanted:,})"
         )
     seen = run.images_seen
