@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
-from burn.checkpoints.foreign.exchange import export_checkpoint, import_checkpoint
+from burn.checkpoints.foreign.exchange import _read, export_checkpoint, import_checkpoint
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError
 from burn.core.types import Precision
@@ -528,6 +528,19 @@ def refused(held: Any, words: str, file: Path, format: str = "reactnet", **optio
     assert len(message.replace(str(file.parent), "")) <= 240, "more than two lines"
     assert sorted(file.parent.iterdir()) == before
     return message
+
+
+@pytest.mark.parametrize(
+    "around", ["_orig_mod.", "module._orig_mod.", "model.", "net.module.", "model.backbone."]
+)
+def test_wrappers_around_a_network(around: str, reactnet: dict[str, Tensor]):
+    """With the same network, and whatever does not belong to it is named as before."""
+    state = {"state_dict": below(around, reactnet)}
+    read = _read(state, "reactnet")
+    assert read.found["feature.0.conv1.weight"] is reactnet["feature.0.conv1.weight"]
+    assert len(read.found) == len(reactnet)
+    with pytest.raises(UserError, match=r"has unknown state_dict.model.queue"):
+        _read({"state_dict": state["state_dict"] | {"model.queue": torch.rand(2)}}, "reactnet")
 
 
 def test_a_missing_entry(reactnet: dict[str, Tensor], tmp_path: Path):

@@ -41,7 +41,7 @@ def test_it_is_the_packages_function():
         assert teacher.classifier is not None
         assert torch.allclose(teacher.classifier(features), expected, rtol=1e-3, atol=1e-3)
     assert teacher.origin["labels"] == "ImageNet"
-    assert teacher.origin["format"] == "EfficientNet-PyTorch"
+    assert teacher.origin["place"] == ""
 
 
 def test_efficientnets_with_squeeze_and_excitation_have_a_name_for_each_weight(tmp_path: Path):

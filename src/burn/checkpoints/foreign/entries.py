@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from burn.checkpoints.foreign.layouts import unwrapped
 from burn.core.errors import UserError, listed, printable
 
 Shapes = dict[str, tuple[int, ...]]
@@ -17,6 +18,8 @@ Shapes = dict[str, tuple[int, ...]]
 # Entries that training leaves beside the weights; they are dropped without a look at their content.
 _OF_TRAINING = ("optimizer", "scheduler", "lr_scheduler", "scaler", "amp")
 _MOST_ENTRIES = 100_000
+# Names that people's modules and dicts put around a network.
+_AROUND = ("model", "net", "network", "backbone", "encoder", "model_state", "model_state_dict")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) ->
 
     Args:
         content: The file's content, dicts of tensors within each other.
-        parts: Prefixes of names in the file (without the words `state_dict` and `module`), and what
+        parts: Prefixes of names in the file (without `state_dict` and wrappers), and what
             replaces them; None drops the entry. The first prefix that fits counts. One without a
             dot at its end is a whole name.
 
@@ -70,8 +73,7 @@ def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) ->
         if not isinstance(value, Tensor) or measured or first in _OF_TRAINING:
             dropped[printable(first)] += 1
             continue
-        name = ".".join(word for word in path.split(".") if word not in ("state_dict", "module"))
-        part = next((p for p in parts if name == p or (p[-1] == "." and name.startswith(p))), None)
+        part, name = _part_of(path, parts)
         place = None if part is None else parts[part]
         if part is None:
             unknown.append(path)
@@ -92,6 +94,18 @@ def sort_entries(content: Mapping[Any, Any], parts: Mapping[str, str | None]) ->
         for one, two in copies
     )
     return Entries(found, dict(dropped), unknown, list(known.items()), notes)
+
+
+def _part_of(path: str, parts: Collection[str]) -> tuple[str | None, str]:
+    """Return the part that a path belongs to, and its name from there on; None if to none."""
+    name = ".".join(word for word in unwrapped(path).split(".") if word != "state_dict")
+    while True:
+        for part in parts:
+            if name == part or (part[-1] == "." and name.startswith(part)):
+                return part, name
+        first, _, name = name.partition(".")
+        if first not in _AROUND:
+            return None, path
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -20,12 +20,13 @@ def head_from(weights: Mapping[str, Tensor], num_features: int) -> nn.Sequential
     Args:
         weights: State dict of one Linear, or of an nn.Sequential: an index with a 2-D weight is a
             Linear, one with running statistics is a BatchNorm1d, and a single missing index between
-            two is a ReLU.
+            two is a ReLU. lightly's heads hold their sequence below `layers.`.
         num_features: Input width of the head.
 
     Raises:
         UserError: The weights are not such a head, or the widths of its layers do not match.
     """
+    weights = {name.removeprefix("layers."): tensor for name, tensor in weights.items()}
     if "weight" in weights:
         weights = {f"0.{name}": tensor for name, tensor in weights.items()}
     entries: dict[int, dict[str, Tensor]] = {}

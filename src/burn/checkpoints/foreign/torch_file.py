@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import re
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,28 @@ _MOST_VIEWS = 4  # bytes of all tensors / bytes in the file, which may hold a ne
 _MODULES = ("torch", "collections", "argparse", "_codecs")  # which files of weights need
 _BUILTINS = ("set", "complex")
 
+# What other files are, by their first bytes; a dot stands for any byte.
+_OTHER_FILES = {
+    rb"\x89HDF": "an HDF5 file (of Keras, for example)",
+    rb"GGUF": "a GGUF file",
+    rb"\x93NUMPY": "a NumPy array",
+    rb"\x1f\x8b": "a gzip archive: unpack it",
+    rb"....TFL3": "a TensorFlow Lite model",
+    rb"\x08[\x01-\x20]\x12": "an ONNX model",
+    rb".{7}\x00\{": "a safetensors file: name it .safetensors",
+    rb".{257}ustar": "a tar archive: unpack it",
+    rb"version https://git-lfs": "a pointer of Git LFS: fetch the file itself with git lfs pull",
+    rb"\s*<": "a page of HTML or XML",
+    rb"\s*[{\[]\s*[\"{}\]]": "a file of JSON",
+}
+# And what zip archives are, by the ends of the names in them.
+_OTHER_ARCHIVES = {
+    "constants.pkl": "a TorchScript archive: open it with torch.jit.load and save its state_dict",
+    ".npy": "an archive of NumPy arrays",
+    ".weights.h5": "a Keras model",
+    "archive_format": "a program of torch.export: save its state_dict",
+}
+
 
 def check_torch_file(file: Path, limit: int) -> None:
     """Check that a torch file may be given to torch.
@@ -36,12 +59,16 @@ def check_torch_file(file: Path, limit: int) -> None:
         limit: Largest size in bytes that is accepted.
 
     Raises:
-        UserError: The file is not a regular file, is too large, declares more than it holds, or its
-            pickle holds code, unknown objects, or nests too deeply. A file that is neither a zip
-            nor a pickle passes: torch refuses it.
+        UserError: The file is not a regular file, is of another kind, is too large, declares more
+            than it holds, or its pickle holds code, unknown objects, or nests too deeply. A file
+            that is neither known, nor a zip, nor a pickle passes: torch refuses it.
     """
     with open_regular(file, limit) as opened:
-        if opened.read(4) == b"PK\x03\x04":
+        start = opened.read(512)
+        for pattern, kind in _OTHER_FILES.items():
+            if re.match(pattern, start, re.DOTALL):
+                raise UserError(f"{file} is not a weights file, but {kind}")
+        if start.startswith(b"PK\x03\x04"):
             pickles = _of_zip(file, opened)
         else:
             opened.seek(0)
@@ -117,6 +144,12 @@ def _of_zip(file: Path, opened: BinaryIO) -> list[BinaryIO]:
     try:
         with zipfile.ZipFile(_Bounded(opened)) as archive:
             entries = archive.infolist()
+            names = [entry.filename for entry in entries]
+            for end, kind in _OTHER_ARCHIVES.items():
+                if any(name.endswith(end) for name in names):
+                    raise UserError(f"{file} is not a weights file, but {kind}")
+            if not any(name.endswith(".pkl") for name in names):
+                raise UserError(f"{file} is not a weights file, but a zip archive: unpack it")
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise UserError(
                     f"{file} has compressed entries, which torch does not write: load it with "

@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import logging
 import pickle
+import re
 import stat
 import sys
 import warnings
@@ -30,11 +31,20 @@ from burn.backbones.fit import problems
 from burn.backbones.late import LateBackbone
 from burn.backbones.registry import build_backbone, describe_backbone
 from burn.checkpoints.foreign import lite0
+from burn.checkpoints.foreign.efficientnet import efficientnet_names
 from burn.checkpoints.foreign.heads import classifier_from, head_from
-from burn.checkpoints.foreign.layouts import LAYOUTS, Layout, Sorted, sort, tensors_in
+from burn.checkpoints.foreign.layouts import (
+    CLASSIFIERS,
+    Sorted,
+    below,
+    held_in,
+    places_in,
+    rank,
+    sort,
+)
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
 from burn.checkpoints.native import find_checkpoint, load_checkpoint, take
-from burn.core.errors import UserError, listed, printable
+from burn.core.errors import UserError, listed, printable, shortened
 from burn.core.inputs import require_safetensors, status_of
 from burn.core.paths import expand, nearest_path
 from burn.core.plugins import require_plugins
@@ -46,7 +56,8 @@ from burn.core.types import Checkpoint, Precision
 _COPIES = 16
 _ALLOWANCE = 2 * 2**30  # bytes
 _LARGEST = 16 * 2**30  # bytes, where the network is not known in advance
-_FORMATS = "see burn pretrain --help for the known formats"
+_CHUNK = re.compile(r"blocks\.\d+\.(\d+)\.")  # a block's number goes on in the next chunk
+_MOCO3_HEADS = 12  # heads of attention, where timm's transformers of the same shapes have others
 
 
 def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0) -> Backbone:
@@ -203,11 +214,9 @@ def _read_ours(spec: str) -> _Source:
     checkpoint = load_checkpoint(file)
     network = _late_backbone_from(checkpoint)
     head = take(checkpoint.weights, "head.")
-    layers = take(head, "layers.")  # the name under which lightly's heads hold their layers
-    head = layers if len(layers) == len(head) else head
     classifier = {k: v for k, v in checkpoint.weights.items() if k.startswith("classifier.")}
     _check_numbers({**head, **classifier}, {}, checkpoint.origin)
-    origin = _origin(spec, network.config.name, "burn", file)
+    origin = _origin(spec, network.config.name, "backbone.", file)
     return _Source(network, _classifiers(network.described), head, classifier, file, origin)
 
 
@@ -227,7 +236,7 @@ def _read_theirs(spec: str, config: BackboneConfig, file: Path) -> _Source:
         _weights_of(backbone).load_state_dict(found.backbone, strict=False)
         return backbone
 
-    origin = _origin(spec, config.name, found.layout.name, file)
+    origin = _origin(spec, config.name, found.place, file)
     return _Source(
         LateBackbone(described, make),
         _classifiers(described),
@@ -245,8 +254,8 @@ def _weights_of(backbone: Backbone) -> nn.Module:
     return model
 
 
-def _origin(spec: str, name: str, layout: str, file: Path) -> dict[str, Any]:
-    return {"spec": spec, "architecture": name, "format": layout, "sha256": _sha256(file)}
+def _origin(spec: str, name: str, place: str, file: Path) -> dict[str, Any]:
+    return {"spec": spec, "architecture": name, "place": place, "sha256": _sha256(file)}
 
 
 def _tagged(name: str) -> BackboneConfig:
@@ -346,67 +355,119 @@ def read_weights(file: Path, network: int | None = None) -> Any:
 
 
 def _fit(content: Mapping[Any, Any], file: Path, model: nn.Module, backbone: Backbone) -> Sorted:
-    """Sort the file's weights by the first layout whose names and shapes they all fit.
+    """Return the file's weights at the place where all names and shapes of the network are found.
 
-    Names are tried as they are, then as timm converts those of the architecture's first authors.
+    Names are tried as they are, then by the other names that the architecture's layers may have.
     """
-    expected, classifiers = model.state_dict(), _classifiers(backbone)
-    found = [
-        sort(tensors, layout, expected, classifiers)
-        for layout in LAYOUTS
-        if (tensors := tensors_in(content, layout))
-    ]
-    if not found:
-        raise UserError(
-            f"{file} holds no weights; its entries: {listed(list(content)) or 'none'}; {_FORMATS}"
-        )
-    found.sort(key=lambda one: (-len(one.backbone), len(one.unknown)))
-    fitting = [one for one in found if not _problems(one.backbone, one.unknown, expected)]
-    converted = (_convert(one, model, classifiers) for one in found)
-    fitting += [
-        one
-        for one in (converted if not fitting else ())
-        if one is not None and not _problems(one.backbone, one.unknown, expected)
-    ]
-    name = backbone.config.name
-    if fitting:
-        _check_attention(fitting[0].layout, model, name)
-        return fitting[0]
-    nearest = found[0]
-    if not nearest.backbone:
-        names = max((tensors_in(content, layout) for layout in LAYOUTS), key=len)
+    expected, classifiers, name = model.state_dict(), _classifiers(backbone), backbone.config.name
+    held = held_in(content)
+    if not held.tensors:
+        raise UserError(f"{file} holds no weights; its entries: {listed(list(content)) or 'none'}")
+    for path, tensor in held.tensors.items():
+        if kind := _unread(tensor):
+            key = shortened(printable(held.keys[path]), 80)
+            raise UserError(f"{file} holds {kind} weights, first in {key}: save it as float32")
+    places = places_in(held, sum(tensor.numel() for tensor in expected.values()))
+    best = Sorted("", {}, {}, {}, [])
+    for naming in (_as_they_are, _numbered, _renamed, _converted):
+        found = [
+            sort(held, place, named, expected, classifiers)
+            for place in places
+            if (named := naming(below(held, place), model, classifiers))
+        ]
+        whole = [one for one in found if not _problems(one.backbone, (), expected)]
+        copies = {one.place + path for one in whole for path in expected}
+        for one in found:
+            one.unknown[:] = [path for path in one.unknown if path not in copies]
+        best = max([best, *found], key=lambda one: len(one.backbone))
+        if whole := [one for one in whole if not one.unknown]:
+            _check_attention(whole[0].place, model, name)
+            return _preferred(whole, file, name)
+    if not best.backbone:
         raise UserError(
             f"{file} does not fit {name}: none of its weights is known, of "
-            f"{listed(list(names), 2)}; {_FORMATS}"
+            f"{listed(list(held.keys.values()), 2)}"
         )
-    misfit = _problems(nearest.backbone, nearest.unknown, expected)
+    keys = [held.keys.get(path, path) for path in best.unknown]
+    misfit = _problems(best.backbone, keys, expected)
+    place = shortened(printable(best.place), 80)
     raise UserError(
-        f"{file} does not fit {name}: it {misfit}; nearest format: {nearest.layout.name} "
-        f"({nearest.layout.where()}), {len(nearest.backbone)} of {len(expected)} names"
+        f"{file} does not fit {name}: it {misfit}; nearest: {place}*, {len(best.backbone)} of "
+        f"{len(expected)} names"
     )
 
 
-def _convert(found: Sorted, model: nn.Module, classifiers: Collection[str]) -> Sorted | None:
-    """Return the same after timm's conversion for models of this kind, or None if it has none."""
-    module = sys.modules[type(model).__module__]
-    function = getattr(module, "checkpoint_filter_fn", None)
-    prefix = found.layout.prefix
-    below = found.backbone | found.classifier | take(found.unknown, prefix)
-    if function is None or _stems(below) - _stems(model.state_dict()):
-        return None  # timm would resample the kernels of a stem of another size: another network
+def _unread(tensor: Tensor) -> str | None:
+    """Return the kind of a tensor whose numbers cannot be converted to float32 by themselves."""
+    if tensor.is_quantized or (tensor.dtype.itemsize == 1 and tensor.is_floating_point()):
+        return str(tensor.dtype).removeprefix("torch.")
+    return None if tensor.layout == torch.strided else str(tensor.layout).removeprefix("torch.")
+
+
+def _preferred(found: Sequence[Sorted], file: Path, name: str) -> Sorted:
+    """Return the first of several networks of a file.
+
+    Raises:
+        UserError: Another has other numbers, and the places do not tell which one is meant.
+    """
+    first = found[0]
+    for other in found[1:]:
+        equal = all(torch.equal(first.backbone[n], t) for n, t in other.backbone.items())
+        if rank(other.place) == rank(first.place) and not equal:
+            places = listed([f"{first.place}*", f"{other.place}*"], 2)
+            raise UserError(
+                f"{file} holds {name} more than once, with different numbers, at {places}: save "
+                "the one that is meant alone"
+            )
+    return first
+
+
+# --- Names that the layers of an architecture have in files: each function gives the tensors by the
+# architecture's own names, or none if it has no such names. ---
+
+
+def _as_they_are(
+    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
+) -> Mapping[str, Tensor]:
+    return tensors
+
+
+def _numbered(
+    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
+) -> Mapping[str, Tensor]:
+    """Names in an nn.Sequential of the children, of which those without weights may be left out."""
+    numbers = {int(first) for name in tensors if (first := name.partition(".")[0]).isdecimal()}
+    children = [name for name, child in model.named_children() if child.state_dict()]
+    names = {str(n): child for n, child in zip(sorted(numbers), children, strict=False)}
+    parted = ((name.partition("."), tensor) for name, tensor in tensors.items())
+    return {names.get(n, n) + dot + rest: tensor for (n, dot, rest), tensor in parted if names}
+
+
+def _renamed(
+    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
+) -> Mapping[str, Tensor]:
+    """Names of EfficientNet-PyTorch, and of blocks in chunks, as DINOv2 trains them."""
+    names = efficientnet_names(model.state_dict(), classifiers)
+    names |= {n: _CHUNK.sub(r"blocks.\1.", n) for n in tensors if _CHUNK.match(n)}
+    return {names.get(name, name): tensor for name, tensor in tensors.items()} if names else {}
+
+
+def _converted(
+    tensors: Mapping[str, Tensor], model: nn.Module, classifiers: Collection[str]
+) -> Mapping[str, Tensor]:
+    """Names that timm converts for models of this kind."""
+    function = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    if function is None or _stems(tensors) - _stems(model.state_dict()):
+        return {}  # timm would resample the kernels of a stem of another size: another network
     options: dict[str, Any] = {}
     if "adapt_layer_scale" in inspect.signature(function).parameters:
         options["adapt_layer_scale"] = True  # DeiT III's names
     try:
         with redirect_stdout(None):
-            converted = function(below, model, **options)
+            converted = function(dict(tensors), model, **options)
     except Exception:  # it may raise anything for files of other models
-        return None
-    tensors = tensors_in(converted, Layout("", None, ""))
-    layout = replace(found.layout, prefix="", head=(), beside=())
-    result = sort(tensors, layout, model.state_dict(), classifiers)
-    beside = {k: v for k, v in found.unknown.items() if not k.startswith(prefix)}
-    return replace(result, layout=found.layout, head=found.head, unknown=result.unknown | beside)
+        return {}
+    return {k: t for k, t in converted.items() if isinstance(k, str) and isinstance(t, Tensor)}
 
 
 def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
@@ -414,13 +475,13 @@ def _stems(weights: Mapping[str, Tensor]) -> set[torch.Size]:
     return {t.shape for t in weights.values() if t.ndim == 4 and t.shape[1] == 3}
 
 
-def _check_attention(layout: Layout, model: nn.Module, name: str) -> None:
+def _check_attention(place: str, model: nn.Module, name: str) -> None:
     """Raise UserError where the number of attention heads, which no shape shows, is another."""
     number = next((m.num_heads for m in model.modules() if hasattr(m, "num_heads")), None)
-    if layout.attention_heads and number not in (None, layout.attention_heads):
+    if "base_encoder" in place.split(".") and number not in (None, _MOCO3_HEADS):
         raise UserError(
-            f"{layout.name}'s transformers have {layout.attention_heads} attention heads, but "
-            f"{name} has {number}: with these weights it would compute another function"
+            f"MoCo v3's transformers have {_MOCO3_HEADS} attention heads, but {name} has {number}: "
+            "with these weights it would compute another function"
         )
 
 
@@ -430,7 +491,7 @@ def _classifiers(backbone: Backbone) -> list[str]:
     if backbone.config.name not in BACKBONES:
         names = cast(Any, backbone).model.pretrained_cfg.get("classifier") or ()
     names = [names] if isinstance(names, str) else list(names)
-    return list(dict.fromkeys([*names, "fc", "head", "classifier"]))
+    return list(dict.fromkeys([*names, *CLASSIFIERS]))
 
 
 def _problems(
