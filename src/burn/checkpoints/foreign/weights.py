@@ -139,7 +139,7 @@ def load_teacher(spec: str) -> Teacher:
 
     Raises:
         UserError: There is no such network, or its file does not fit; the message names the first
-            weight that does not, and the nearest format.
+            weight that does not, and the nearest place.
     """
     source = _read(spec)
     width = source.network.num_features
