@@ -14,6 +14,7 @@ from burn.core.files import remove_unfinished, write_text
 from burn.core.inputs import read_text
 from burn.core.paths import same_path
 from burn.core.results import Result, read_results, result_lines
+from burn.data.fingerprint import is_earlier
 
 RESULTS_FILE = "compared.jsonl"  # kNN and linear; every other protocol has its own file beside it
 KEPT = "evaluation"  # folder of the files from which protocols resume
@@ -55,7 +56,7 @@ def open_folder(
         out: Folder of the campaign.
         name: Name of the campaign; its settings are in NAME.json.
         shared: Settings that may not change. A teacher may be added, though, and data and teachers
-            may be named in another way.
+            may be named in another way or have moved.
         fingerprints: Fingerprints of data and teachers, by name; they may not change.
         told: Further entries of NAME.json, written anew each time.
 
@@ -82,20 +83,29 @@ def open_folder(
             if name in _LATER and known[name.removesuffix("_size")] is None:
                 known[name] = value  # the size of a teacher that is added
                 continue
-            same = (is_teacher or name in ("data", "test")) and (
-                same_path(str(was), str(value))
-                or (is_teacher and before.get(was) == fingerprints.get(value, ""))
-            )
-            if not same:
+            is_data = name in ("data", "test")
+            if is_teacher:
+                same = before.get(was) == fingerprints.get(value, "")
+            else:
+                same = is_data and before.get(f"--{name}") == fingerprints.get(f"--{name}", "")
+            if not (same or ((is_teacher or is_data) and same_path(str(was), str(value)))):
+                other = f"{value}, which holds other images" if is_data else value
                 raise UserError(
-                    f"{out} was begun with --{name.replace('_', '-')} {was}, not {value}: give "
+                    f"{out} was begun with --{name.replace('_', '-')} {was}, not {other}: give "
                     "another --out"
                 )
-            names[value] = was
+            if is_data:
+                known[name] = value  # where its images are now
+            else:
+                names[value] = was
         shared = {**shared, **{n: known[n] for n in shared if known[n] is not None}}
         for name, fingerprint in fingerprints.items():
-            if before.get(names.get(name, name), fingerprint) != fingerprint:
-                raise UserError(f"{name} has changed since {out} was begun: give another --out")
+            earlier = before.get(names.get(name, name), fingerprint)
+            if earlier != fingerprint and not is_earlier(earlier, fingerprint):
+                what = "" if name not in ("--data", "--test") else f" {shared.get(name[2:])}"
+                raise UserError(
+                    f"{name}{what} has changed since {out} was begun: give another --out"
+                )
         fingerprints = {**before, **fingerprints}
     elif out.is_dir() and any(not _is_ours(path) for path in out.iterdir()):
         raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")

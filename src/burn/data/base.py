@@ -35,8 +35,9 @@ class Source(Protocol):
         name: Name of the source for messages.
         classes: Names of the classes, in the order of their labels; empty without labels.
         labels: int64 (images,), or None.
-        fingerprint: A string that changes when the images change (their names or sizes; not every
-            byte is read).
+        fingerprint: A string that changes when the images or their labels change, and does not
+            depend on their place or times; `burn.data.fingerprint` says what burn's own sources
+            read for it.
     """
 
     name: str

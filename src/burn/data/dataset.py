@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,12 @@ from torch import Tensor
 
 from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
+from burn.data.fingerprint import digest, spread
 
 _MOST_CLASSES = 100_000
-_LOOKED_AT = 16  # images that the fingerprint is computed from
+# The fingerprint is computed from evenly spread images of this size in all, but from 16 at least.
+_LOOKED_AT = 2**26  # bytes of pixels
+_LEAST_IMAGES = 16
 
 
 class DatasetSource:
@@ -90,14 +92,26 @@ class DatasetSource:
         return f"{self.name} item {index}"
 
     def _read_fingerprint(self) -> str:
-        digest = hashlib.sha256(f"{self.name} {self._length}".encode())
-        count = min(_LOOKED_AT, self._length)
-        read, reason = None, ""
-        for index in np.linspace(0, self._length - 1, count).astype(int).tolist():
+        first = self._read_twice()
+        count = max(_LEAST_IMAGES, _LOOKED_AT // first.numel())
+        contents = []
+        for index in spread(self._length, count):
             try:
                 image = self.read(index)
-                again = self.read(index) if read is None else image
-            except UnreadableImage as error:  # a loader skips and counts single unreadable images
+            except UnreadableImage:  # a loader skips and counts single unreadable images
+                contents.append(b"unreadable")
+            else:
+                contents.append(repr(image.shape).encode() + image.numpy().tobytes())
+        labels = b"" if self.labels is None else self.labels.tobytes()
+        return digest(str(self._length), labels, *contents)
+
+    def _read_twice(self) -> Tensor:
+        """Return an image, the first of 16 that can be read, after checking that it stays."""
+        reason = ""
+        for index in spread(self._length, _LEAST_IMAGES):
+            try:
+                image, again = self.read(index), self.read(index)
+            except UnreadableImage as error:
                 reason = reason or str(error)
                 continue
             if image.shape != again.shape or not torch.equal(image, again):
@@ -105,11 +119,8 @@ class DatasetSource:
                     f"{self.describe(index)} is a different image when it is read again: leave "
                     "random transforms to the recipe's views"
                 )
-            read = index
-            digest.update(image.numpy().tobytes())
-        if read is None:
-            raise UserError(reason)
-        return digest.hexdigest()[:16]
+            return image
+        raise UserError(reason)
 
     def _unknown(self, index: int, what: str) -> UnreadableImage:
         return UnreadableImage(

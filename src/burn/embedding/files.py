@@ -124,7 +124,8 @@ class OutputFolder:
             other = printable(str(data.get("name") if isinstance(data, dict) else data))[:200]
             raise UserError(
                 f"{self.path} holds features of {other} as it was then, not of {own['name']} as it "
-                "is now: give another --out"
+                "is now, or an earlier burn began it, which did not look at the pixels: give "
+                "another --out"
             )
 
     def file(self, part: Part) -> Path:
@@ -171,8 +172,8 @@ class OutputFolder:
             ) from bad
         if not same:
             raise UserError(
-                f"{path} was computed from other images, by another model or with other settings: "
-                "remove it, and the same command computes it again"
+                f"{path} was computed from other images, by another model, with other settings or "
+                "by an earlier burn: remove it, and the same command computes it again"
             )
         return found
 

@@ -15,9 +15,12 @@ from burn.core.inputs import status_of
 from burn.core.paths import expand, resolved
 from burn.data.base import PixelSource
 from burn.data.checks import require_readable
-from burn.data.formats.labeled import digest
+from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.shards import ShardedImages, find_shards, open_shard
 from burn.data.open import open_source
+
+# Read of each shard for its fingerprint, which must not depend on how many shards there are.
+_SHARD_BYTES = 2**23
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Part:
 
     Attributes:
         name: Name of the file without its suffix.
-        fingerprint: A string that changes when the images change (their names or sizes).
+        fingerprint: A string that changes when the images change, as in `Source`.
         open: Opens the images. It raises UserError for a shard that cannot be read.
     """
 
@@ -116,7 +119,7 @@ def _images(spec: str, part_size: int) -> Collection:
     parts = []
     for number, start in enumerate(range(0, count, part_size)):
         positions = range(start, min(start + part_size, count))
-        about = digest([source.fingerprint, f"{positions.start} {positions.stop}"])
+        about = digest(source.fingerprint, f"{positions.start} {positions.stop}")
         opened = partial(Images, source, positions)
         parts.append(Part(f"part-{number:05}", about, opened))
     path = expand(spec)
@@ -147,14 +150,15 @@ def _shards(spec: str) -> Collection:
             f"{listed(twice, 2)} would give one file {twice[0].stem}.parquet: embed one folder at "
             "a time, each into an --out of its own"
         )
-    parts = [
-        Part(path.stem, digest([f"{path.name} {path.stat().st_size}"]), partial(_opened, path))
-        for path in paths
-    ]
+    parts = [Part(path.stem, _fingerprint_of_shard(path), partial(_opened, path)) for path in paths]
     beside = tuple(sorted({path.parent for path in paths}))
     single = len(paths) == 1 and status_of(expand(inner)) is not None
     folder = None if single else Path(os.path.commonpath(beside))
     return Collection(name, None, None, tuple(parts), folder, beside)
+
+
+def _fingerprint_of_shard(path: Path) -> str:
+    return digest(file_contents([(path, path.stat().st_size)], _SHARD_BYTES))
 
 
 def _opened(path: Path) -> Images:

@@ -81,7 +81,7 @@ def _features(
 ) -> Features:
     source = context.train if split == "train" else context.test
     parts = (
-        context.fingerprint, source.fingerprint, source.name, len(source), kind,
+        context.fingerprint, source.fingerprint, len(source), kind,
         sorted(asdict(context.views).items()), context.compute,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()[:16]

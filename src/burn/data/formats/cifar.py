@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import pickletools
@@ -14,6 +13,7 @@ import numpy as np
 from burn.core.errors import UserError
 from burn.core.inputs import read_bytes, status_of
 from burn.data.base import Split
+from burn.data.fingerprint import digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +57,7 @@ class Cifar:
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise UserError(f"{folder}: a label is outside its {len(self.classes)} classes")
         self.name = f"{folder}:{split}"
-        self.fingerprint = hashlib.sha256(self._images.tobytes()).hexdigest()[:16]
+        self.fingerprint = digest(self._images.tobytes(), self.labels.tobytes())
 
     def __len__(self) -> int:
         return len(self._images)

@@ -10,7 +10,7 @@ import numpy as np
 
 from burn.core.errors import UserError
 from burn.data.base import EXTENSIONS, UNREAD_EXTENSIONS, ImageFiles
-from burn.data.formats.labeled import digest
+from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.walk import walk
 
 
@@ -57,7 +57,8 @@ class Folder(ImageFiles):
         self.name = str(path)
         self._path = path
         self._names = [name for name, _ in found]
-        self.fingerprint = digest([f"{name} {size}" for name, size in found])
+        content = file_contents([(path / name, size) for name, size in found])
+        self.fingerprint = digest(*self._names, content)
         parents = [name.split("/") for name in self._names]
         folders = sorted({parts[0] for parts in parents})
         self.classes: tuple[str, ...] = ()

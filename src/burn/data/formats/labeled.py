@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular, status_of
 from burn.data.base import ImageFiles, Split
+from burn.data.fingerprint import digest, file_contents, spread
 
 MOST_CLASSES = 100_000
 LISTS = (".txt", ".csv", ".lst")
@@ -51,11 +52,6 @@ class Listing:
     classes: tuple[str, ...]
     fingerprint: str
     missing: int = 0
-
-
-def digest(parts: Sequence[str]) -> str:
-    """Return a hash of strings, 16 hexadecimal digits that depend on every part and their order."""
-    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def is_cub(folder: Path) -> bool:
@@ -162,8 +158,7 @@ def read_list(file: Path) -> Listing:
     the classes are named by these numbers. Paths are relative to the list's folder, to its parent,
     or to images/, images256/ or data/vision/torralba/deeplearning/images256/ below these, whichever
     contains the first listed file. Images whose file is missing stay in the list. The fingerprint
-    depends on the list's text and the sizes of the files, and only on the text for a list of more
-    than 200,000 images.
+    depends on the list's text and the files, of which at most 200,000 are looked at.
 
     Args:
         file: The list.
@@ -194,11 +189,12 @@ def read_list(file: Path) -> Listing:
         where = f"{folder} and {folder.parent}, nor in {places} below these"
         raise _malformed(file, first, f"there is no file {_shown(names[0])} in {where}")
     with file.open("rb") as opened:
-        parts = [hashlib.file_digest(opened, "sha256").hexdigest()]
-    if len(names) <= _MOST_SIZES:
-        parts += [str(_size(root, name)) for name in names]
+        text = hashlib.file_digest(opened, "sha256").hexdigest()
+    looked_at = [names[i] for i in spread(len(names), _MOST_SIZES)]
+    content = file_contents([(root / name, _size(root, name) or 0) for name in looked_at])
     classes = tuple(str(i) for i in range(max(labels) + 1))
-    return Listing(str(file), root, names, np.array(labels, dtype=np.int64), classes, digest(parts))
+    fingerprint = digest(text, content)
+    return Listing(str(file), root, names, np.array(labels, dtype=np.int64), classes, fingerprint)
 
 
 def _with_files(
@@ -211,14 +207,16 @@ def _with_files(
     found = [(*entry, size) for entry, size in zip(listed, sizes, strict=True) if size is not None]
     if not found:
         raise UserError(f"{root} holds none of the {len(listed)} images that {name} lists")
-    names, labels, _ = map(list, zip(*found, strict=True))
+    names, labels, sizes = map(list, zip(*found, strict=True))
+    numbers = np.array(labels, dtype=np.int64)
+    content = file_contents([(root / name, size) for name, size in zip(names, sizes, strict=True)])
     return Listing(
         name=name,
         root=root,
         names=names,
-        labels=np.array(labels, dtype=np.int64),
+        labels=numbers,
         classes=classes,
-        fingerprint=digest([f"{image} {size}" for image, _, size in found]),
+        fingerprint=digest(*names, numbers.tobytes(), content),
         missing=len(listed) - len(found),
     )
 

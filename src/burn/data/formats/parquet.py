@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from burn.core.errors import UserError, listed
 from burn.core.inputs import open_regular, require_regular
 from burn.data.decode import UnreadableImage, as_tensor, check_bytes, decode_pixels
-from burn.data.formats.labeled import MOST_CLASSES, digest
+from burn.data.fingerprint import digest, file_contents
+from burn.data.formats.labeled import MOST_CLASSES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -383,8 +384,7 @@ class Parquet:
         self._images = table["image"]
         if self._images.null_count == len(table):
             raise UserError(f"{name} holds no image: all {len(table):,} values are missing")
-        entries = zip(paths, sizes, tables, strict=True)
-        self.fingerprint = digest([f"{p.name} {size} {len(t)}" for p, size, t in entries])
+        self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         if "label" in table.column_names:

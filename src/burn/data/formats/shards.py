@@ -22,7 +22,8 @@ from burn.core.inputs import list_folder, open_regular, require_regular, status_
 from burn.core.paths import expand
 from burn.data.base import EXTENSIONS, Split, named_part
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
-from burn.data.formats.labeled import MOST_CLASSES, digest
+from burn.data.fingerprint import digest, file_contents
+from burn.data.formats.labeled import MOST_CLASSES
 from burn.data.formats.parquet import Budget, Columns, images_in, opened, read_labels
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class ShardedImages:
         name: Name of the data.
         classes: Names of the classes; numbers if the shards name none.
         labels: int64 (images,), or None if there are none.
-        fingerprint: Hash of the shards' names, sizes and numbers of images.
+        fingerprint: Hash of the shards' sizes and content.
         size: Size of all shards in bytes.
         bytes_per_image: Average size of an encoded image in bytes.
 
@@ -86,8 +87,8 @@ class ShardedImages:
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         if not len(self):
             raise UserError(f"{name} holds no image")
-        entries = zip(shards, sizes, counts, strict=True)
-        self.fingerprint = digest([f"{s.path.name} {size} {count}" for s, size, count in entries])
+        paths = [shard.path for shard in shards]
+        self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.size = sum(sizes)
         self.bytes_per_image = self.size / len(self)
         self.labels: np.ndarray | None = None
@@ -220,7 +221,7 @@ class SampledImages:
         self.name, self.classes = images.name, images.classes
         self.labels = None if images.labels is None else images.labels[positions]
         self.positions = positions
-        self.fingerprint = digest([images.fingerprint, *map(str, positions)])
+        self.fingerprint = digest(images.fingerprint, positions.tobytes())
         self._images = images
         budget = Budget(images.name, images.size)
         self._encoded: list[bytes | None] = []

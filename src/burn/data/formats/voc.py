@@ -7,7 +7,6 @@ it cannot name a file outside of them.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
@@ -33,6 +32,7 @@ from burn.data.decode import (
     decode_pixels,
     read_image,
 )
+from burn.data.fingerprint import digest, file_contents
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +118,7 @@ class Voc:
         self.name, self.classes, self.skipped = name, classes, tuple(skipped)
         self._items = items
         position = {name: i for i, name in enumerate(classes)}
-        annotations, digest = [], hashlib.sha256(repr(classes).encode())
+        annotations, told = [], [repr(classes)]
         self.presence = np.full((len(items), len(classes)), -1, dtype=np.int8)
         for presence, item in zip(self.presence, items, strict=True):
             found = item.objects
@@ -136,9 +136,9 @@ class Voc:
             presence[annotation.labels] = 0
             presence[annotation.labels[~annotation.difficult]] = 1
             annotations.append(annotation)
-            digest.update(f"{item.image.name} {item.image_bytes} {item.size} {found}".encode())
+            told.append(f"{item.image.name} {item.size} {found}")
         self.annotations = tuple(annotations)
-        self.fingerprint = digest.hexdigest()[:16]
+        self.fingerprint = digest(*told, file_contents([(i.image, i.image_bytes) for i in items]))
 
     def __len__(self) -> int:
         return len(self._items)
