@@ -14,6 +14,7 @@ from rich.console import Console
 from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
 from burn.checkpoints.classifier import load_classifier
 from burn.checkpoints.native import find_checkpoint
+from burn.core.errors import typed
 from burn.core.files import locked, remove_unfinished, write_text
 from burn.core.results import Result, append_results
 from burn.data.builtin.digits import Digits
@@ -83,7 +84,8 @@ def _run_demo(
             console,
             resume=begun and not overwrite,
             overwrite=overwrite,
-            resume_command=f"{_program()} demo --out {out} --seed {seed}",
+            resume_command=f"{_program()} "
+            + typed(["demo", "--out", str(out), "--seed", str(seed)]),
             more_follows=True,
         )
     console.rule("evaluation on 360 held-out digits")

@@ -94,25 +94,27 @@ def _answer(arguments: Sequence[str] | None) -> int:
     end_with_launcher()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    status = 2
+    status, command = 2, ""
     try:
         return _run(arguments, console)
     except ReportedByMain:
         return 2
     except Interrupted as stopped:
-        message, status = str(stopped), 128 + stopped.number
+        message, status, command = str(stopped), 128 + stopped.number, stopped.command
         if os.environ.get("RANK", "0") != "0":  # every rank stopped; rank 0 prints the message
             return status
     except KeyboardInterrupt:
         message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
     except Exception as error:
         message, status = _explained(error, arguments)
+        command = error.command if isinstance(error, UserError) else ""
         if os.environ.get("BURN_DEBUG", "0") not in ("", "0"):
             traceback.print_exc()
     rank = os.environ.get("RANK", "0")
     who = "burn" if rank == "0" else f"burn (process {shortened(rank, 10)})"
     with contextlib.suppress(OSError):  # standard error may be closed
-        print(one_line(f"{who}: {message}"), file=sys.stderr)
+        line = one_line(f"{who}: {message.removesuffix(command)}")
+        print(f"{line} {command}".rstrip() if command else line, file=sys.stderr)
     return status
 
 

@@ -1,5 +1,7 @@
 """Errors that a user can fix or has caused, and helpers for the text of their messages."""
 
+import os
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,11 +35,34 @@ def listed(
     return shown + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
+def typed(words: Sequence[str]) -> str:
+    """Return a command as one line that a shell reads as these words, whatever they contain."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    """Quote a word with unprintable characters, as bash, zsh and ksh read it."""
+    content = os.fsencode(word)
+    plain = [chr(b) if 32 <= b < 127 and b not in b"\\'" else f"\\x{b:02x}" for b in content]
+    return "$'" + "".join(plain) + "'"
+
+
 class UserError(ValueError):
     """Error for input that cannot be used; its message says what it was and what to do.
 
     The command line prints it as one line and exits with status 2.
+
+    Args:
+        message: The message.
+        command: A command that ends the message, and is shown as it is, not shortened.
     """
+
+    command = ""
+
+    def __init__(self, message: str = "", command: str = "") -> None:
+        super().__init__(message + command)
+        if command:
+            self.command = command
 
 
 class ReportedByMain(UserError):
@@ -50,10 +75,11 @@ class Interrupted(UserError):
     Args:
         message: What was stopped, and how to go on.
         number: The signal.
+        command: As for `UserError`.
     """
 
-    def __init__(self, message: str, number: int = signal.SIGINT) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, number: int = signal.SIGINT, command: str = "") -> None:
+        super().__init__(message, command)
         self.number = number
 
 
