@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 from rich.console import Console
 
@@ -16,6 +18,8 @@ from burn.data.open import open_source
 from burn.methods.configs import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
+from burn.runtime.signals import StopRequest
+from burn.training.module import PretrainModule
 from burn.training.plan import Machine, RunPlan
 from burn.training.run import train_plan
 from burn.training.stage import StageSummary
@@ -104,3 +108,24 @@ def train(
     machine = machine or Machine(device="cpu", workers=0, monitor_every=monitor_every)
     console = console or Console(file=io.StringIO(), width=200)
     return train_plan(plan, out, machine, console, resume=resume, overwrite=overwrite)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, last_call: int) -> None:
+    """Ctrl-C while the loss of this micro-batch, counted from 1, is computed."""
+    calls = 0
+    stop: list[StopRequest] = []
+    make, training_step = StopRequest.__init__, PretrainModule.training_step
+
+    def remember(self: StopRequest, *arguments: str) -> None:
+        make(self, *arguments)
+        stop.append(self)
+
+    def counting(self, batch, batch_idx):
+        nonlocal calls
+        calls += 1
+        if calls == last_call:
+            stop[-1]._handle(signal.SIGINT, None)
+        return training_step(self, batch, batch_idx)
+
+    monkeypatch.setattr(StopRequest, "__init__", remember)
+    monkeypatch.setattr(PretrainModule, "training_step", counting)

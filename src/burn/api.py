@@ -181,7 +181,8 @@ def pretrain(
             that scales their input, goes unnoticed.
         seed: Random seed.
         max_steps: Optimizer steps after which each stage ends. None trains the recipe's epochs.
-        resume: Continue the run in `out` where it stopped, or start it.
+        resume: Continue the run in `out` where it stopped, or start it. With a larger `max_steps`
+            or a recipe of more epochs, a finished run goes on, too.
         overwrite: Restart a run that exists in `out`.
         device: auto, cpu or cuda.
         workers: Number of data-loader workers. None chooses it by the device.

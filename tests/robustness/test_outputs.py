@@ -393,7 +393,6 @@ def edit(path: Path, *keys: str, value: object) -> None:
         (("recipe", "optim", "lr"), 0.125),
         (("seed",), 5),
         (("recipe", "batch_size"), 32),
-        (("max_steps",), 100),
         (("recipe", "burn", "temperature"), 0.5),
     ],
 )

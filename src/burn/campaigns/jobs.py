@@ -216,6 +216,7 @@ class Job:
             resume=(self.folder / "run.json").is_file(),
             resume_command="the same command",
             more_follows=True,
+            extendable=False,
         )
         with locked(self.folder):
             if not self._trained:  # another command may have evaluated it since training ended

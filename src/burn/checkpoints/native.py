@@ -3,10 +3,10 @@
 The description (`meta`) holds: format (version of this layout), burn and torch (versions), recipe
 (name and every field), backbone, views, precision, stage, num_stages, steps, images_per_step,
 max_steps, seed, teacher, data (name, number of images, fingerprint), monitor (the stage's exit
-summary). An imported one has source (format, name and SHA-256 of the file) instead of data and
-monitor.
+summary), and replanned_at (the steps after which the stage was extended) if there are any. An
+imported one has source (format, name and SHA-256 of the file) instead of data and monitor.
 
-Lightning's own file serves only to resume an interrupted stage.
+Lightning's own file serves only to resume an interrupted stage, or to extend a finished one.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from burn.evaluation.context import are_numbers
 
 
 def check_sources(train: Source, test: Source) -> None:
-    """Check that training and test images have labels of the same classes.
+    """Check that training and test images have labels of the same classes, at least two.
 
     Raises:
         UserError: They do not.
@@ -21,6 +21,12 @@ def check_sources(train: Source, test: Source) -> None:
                 "targets"
             )
     assert train.labels is not None
+    if len(train.labels) and train.labels.min() == train.labels.max():
+        raise UserError(
+            f"all {len(train):,} images of {train.name} have one label, "
+            f"{train.classes[train.labels[0]]}: nothing can be learned from it; give images of two "
+            "classes or more"
+        )
     assert test.labels is not None
     _check_classes(train, test)
     if test.labels.max() >= len(train.classes):

@@ -93,6 +93,11 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
     bank, queries = (plain_features(context, part, console) for part in ("train", "test"))
     assert bank.labels is not None
     assert queries.labels is not None
+    if bool((bank.values == bank.values[0]).all()):
+        context.notes.append(
+            f"all images of {context.train.name} have the same features, so that kNN is only a "
+            "matter of their order: the network collapsed, or is broken"
+        )
     num_classes = len(bank.classes)
     scores = knn_predict(
         bank.values, bank.labels, queries.values, num_classes, config, context.device

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from burn.core.errors import UserError
+from burn.runtime.signals import ending_signals
 
 _GRACE = 25.0  # seconds from SIGTERM to SIGKILL
 _PIPE = "BURN_LAUNCHER_PIPE"
@@ -46,7 +47,7 @@ def launch(arguments: Sequence[str], devices: int, num_nodes: int) -> int:
     signals: list[int] = []
     before = {
         number: signal.signal(number, lambda received, _frame: signals.append(received))
-        for number in (signal.SIGINT, signal.SIGTERM)
+        for number in ending_signals()
     }
     reading, writing = os.pipe()  # closing it tells the processes that this one has ended
     processes: list[subprocess.Popen[bytes]] = []

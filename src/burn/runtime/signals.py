@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM in long work: stop between two steps, not inside one."""
+"""Handling of Ctrl-C and other signals in long work: stop between two steps, not inside one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,30 @@ from typing import Any
 
 from burn.core.errors import Interrupted
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ALWAYS = (signal.SIGINT, signal.SIGTERM)
+# A closed terminal, a limit of processor time, and what batch systems send before they kill.
+_UNLESS_TAKEN = tuple(
+    getattr(signal, name)
+    for name in ("SIGHUP", "SIGXCPU", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)  # Windows has none of them
+)
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that end long work early and orderly.
+
+    Those whose default action does not stand are left out, but for SIGINT and SIGTERM: nohup
+    ignores SIGHUP, and a program that uses burn may have a handler of its own.
+    """
+    free = (number for number in _UNLESS_TAKEN if signal.getsignal(number) == signal.SIG_DFL)
+    return (*_ALWAYS, *free)
+
+
 _ERASE_LINE = "\r\x1b[2K"  # erases a progress bar, which is drawn again below the message
 
 
 class StopRequest:
-    """Request to stop, which the first Ctrl-C or SIGTERM makes; a second Ctrl-C interrupts at once.
+    """Request to stop, which the first Ctrl-C or other signal makes; a second Ctrl-C interrupts.
 
     The first Ctrl-C is answered on stderr by "ENDING; press Ctrl-C again to stop now". Of several
     processes on one job, only the first answers.
@@ -60,9 +78,9 @@ class StopRequest:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Make signals set `number` in this context instead of stopping the process."""
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        before = {number: signal.getsignal(number) for number in ending_signals()}
         try:
-            for number in _SIGNALS:
+            for number in before:
                 signal.signal(number, self._handle)
         except ValueError:  # not the main thread, which alone may handle signals
             yield
@@ -144,7 +162,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM as an exception, which is raised where Ctrl-C would raise KeyboardInterrupt."""
+    """Another signal as an exception, raised where Ctrl-C would raise KeyboardInterrupt.
+
+    Args:
+        number: Number of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 _unseen: list[KeyboardInterrupt] = []  # raised by a handler; `interrupted` has not seen it yet
@@ -152,7 +178,7 @@ _unseen: list[KeyboardInterrupt] = []  # raised by a handler; `interrupted` has 
 
 @contextlib.contextmanager
 def signals_raise() -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt and Terminated in the main thread.
+    """Make Ctrl-C and other signals raise KeyboardInterrupt and Terminated in the main thread.
 
     This is for work that has no steps between which to stop: files are closed and finished work is
     reported. The code that a signal happens to interrupt may swallow the exception, as `except:`
@@ -161,13 +187,13 @@ def signals_raise() -> Iterator[None]:
     """
 
     def handle(number: int, _frame: Any) -> None:
-        _unseen[:] = [Terminated() if number == signal.SIGTERM else KeyboardInterrupt()]
+        _unseen[:] = [KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)]
         raise _unseen[0]
 
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
         yield
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
     report = sys.unraisablehook
 
     def report_others(unraisable: sys.UnraisableHookArgs) -> None:
@@ -178,7 +204,7 @@ def signals_raise() -> Iterator[None]:
         sys.unraisablehook = report_others
         for number, handler in before.items():
             # A process that runs in the background may have been started to ignore Ctrl-C.
-            if number == signal.SIGTERM or handler != signal.SIG_IGN:
+            if number != signal.SIGINT or handler != signal.SIG_IGN:
                 signal.signal(number, handle)
         yield
     finally:
@@ -192,14 +218,14 @@ def raise_unseen() -> None:
     """Raise the exception of a signal in `signals_raise` again if it was swallowed.
 
     Raises:
-        KeyboardInterrupt: There is one; `Terminated` after SIGTERM.
+        KeyboardInterrupt: There is one; `Terminated` after another signal than Ctrl-C.
     """
     if _unseen:
         raise _unseen[0]
 
 
 def interrupted(message: str, stopped: KeyboardInterrupt) -> Interrupted:
-    """Return the error for work that Ctrl-C or SIGTERM has ended, with its exit status."""
+    """Return the error for work that a signal has ended, with its exit status."""
     _unseen.clear()
-    terminated = isinstance(stopped, Terminated)
-    return Interrupted(message, signal.SIGTERM if terminated else signal.SIGINT)
+    number = stopped.number if isinstance(stopped, Terminated) else signal.SIGINT
+    return Interrupted(message, number)

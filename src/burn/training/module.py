@@ -39,6 +39,7 @@ class PretrainModule(L.LightningModule):
         learned: Whether any optimizer step of the stage has changed the weights.
         learned_in_step: Whether any micro-batch since the last optimizer step had enough images,
             and no loss or gradient of that step has been found not finite.
+        replanned_at: Steps at which the stage was extended, and its schedules were planned anew.
         terms_of_step: Sums of the loss and its terms over the micro-batches since the last
             optimizer step.
     """
@@ -64,6 +65,7 @@ class PretrainModule(L.LightningModule):
         self.output: StepOutput | None = None
         self.batch: Batch | None = None
         self.learned = self.learned_in_step = False
+        self.replanned_at: list[int] = []
         self.terms_of_step: dict[str, Tensor] = {}
         # DistributedDataParallel reads this; otherwise it broadcasts every buffer at every step.
         self._ddp_params_and_buffers_to_ignore = [
@@ -136,6 +138,15 @@ class PretrainModule(L.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def on_train_start(self) -> None:
+        # A resume file holds the rates of the schedule that was planned when it was written.
+        schedule = self.lr_schedulers()
+        assert isinstance(schedule, torch.optim.lr_scheduler.LambdaLR)
+        for group, base, factor in zip(
+            schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+        ):
+            group["lr"] = base * factor(schedule.last_epoch)
+
     def optimizer_step(self, *arguments: Any, **named: Any) -> None:
         progress = self.progress
         super().optimizer_step(*arguments, **named)
@@ -153,12 +164,16 @@ class PretrainModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
         checkpoint["learned"] = self.learned
+        checkpoint["num_steps"], checkpoint["replanned_at"] = self.num_steps, self.replanned_at
         checkpoint["state_dict"] = {
             name: tensor for name, tensor in state.items() if not name.startswith("method.teacher.")
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.learned = checkpoint.get("learned", True)
+        self.replanned_at = checkpoint.get("replanned_at", [])
+        if checkpoint.get("num_steps", self.num_steps) != self.num_steps:
+            self.replanned_at = [*self.replanned_at, checkpoint["global_step"]]
 
 
 def redundant_buffers(method: Method) -> list[str]:

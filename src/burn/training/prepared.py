@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 from rich.console import Console
 
 from burn.backbones.registry import build_backbone
@@ -14,11 +13,11 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.base import Source
 from burn.data.checks import require_readable
-from burn.data.open import open_source
 from burn.methods.base import Method
 from burn.methods.registry import build_method, find_method
-from burn.runtime.compute import default_workers, uses_bfloat16
+from burn.runtime.compute import default_workers
 from burn.runtime.distributed import Processes
+from burn.runtime.random_state import seeded
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_teacher_size, check_view_size
 from burn.training.run_dir import describe_machine, describe_run
@@ -32,14 +31,16 @@ class PreparedRun:
     Args:
         plan: What is trained.
         machine: Where and how it is trained.
+        compute: Number format of the arithmetic, float32 or bfloat16.
         processes: The processes that share the run.
         console: Where messages are printed.
-        source: Images to use instead of opening the plan's data.
+        source: The images.
         teacher: A teacher to use instead of loading the plan's.
 
     Attributes:
         resume_command: The command that resumes the run, for messages.
         named: The recipe before the user changed its fields.
+        extendable: Whether finished stages keep what a longer run goes on from.
         cache: The cache of the teacher's features, or None.
         described: Description of the run for run.json.
         machine_described: Description of the machine for the checkpoint.
@@ -52,16 +53,18 @@ class PreparedRun:
         self,
         plan: RunPlan,
         machine: Machine,
+        compute: str,
         processes: Processes,
         console: Console,
-        source: Source | None = None,
+        source: Source,
         teacher: Teacher | None = None,
     ) -> None:
-        self.plan, self.machine = plan, machine
+        self.plan, self.machine, self.compute = plan, machine, compute
         self.processes, self.console = processes, console
         self.resume_command = ""
         self.named = plan.recipe
-        self.source = open_source(plan.data) if source is None else source
+        self.extendable = True
+        self.source = source
         require_readable(self.source, at_least=2 * processes.count)
         if find_method(plan.recipe.method).needs_labels and self.source.labels is None:
             raise UserError(
@@ -77,7 +80,8 @@ class PreparedRun:
             check_teacher_size(plan.recipe, self.teacher, plan.teacher or "")
         if self.cache is not None:  # only after the check that the teacher can take its views
             self.processes.run_on_main(self.cache.make)
-        self.described = describe_run(plan, self.source, self.teacher)
+        resolved = {"compute": compute, "device": processes.device.type}
+        self.described = describe_run(plan, self.source, self.teacher, resolved)
         self.machine_described = describe_machine(processes)
         if processes.device.type == "cuda":
             chosen = {"kernels": machine.kernels, "cuda_graphs": machine.cuda_graphs}
@@ -90,8 +94,7 @@ class PreparedRun:
             return None
         if self.teacher is None:
             raise UserError(f"--teacher-cache: method {recipe.method} has no teacher; leave it out")
-        compute = "bfloat16" if uses_bfloat16(recipe.compute, self.machine.device) else "float32"
-        return TeacherCache(Path(folder), recipe, self.teacher, self.source, compute)
+        return TeacherCache(Path(folder), recipe, self.teacher, self.source, self.compute)
 
     def make_method(self, precision: Precision) -> Method:
         """Build the method of a stage with fresh weights.
@@ -100,11 +103,11 @@ class PreparedRun:
             UserError: The teacher lacks an output that the method learns from, or memory runs out.
         """
         recipe = self.plan.recipe
-        torch.manual_seed(self.plan.seed)
+        config, num_classes = recipe.method_config(), len(self.source.classes)
         try:
-            backbone = build_backbone(recipe.backbone, precision)
-            config, num_classes = recipe.method_config(), len(self.source.classes)
-            return build_method(recipe.method, config, backbone, self.teacher, num_classes)
+            with seeded(self.plan.seed):
+                backbone = build_backbone(recipe.backbone, precision)
+                return build_method(recipe.method, config, backbone, self.teacher, num_classes)
         except RuntimeError as error:  # torch's allocator raises it if memory runs out
             raise UserError(f"method {recipe.method} cannot be built: {error}") from error
 
@@ -143,7 +146,7 @@ class PreparedRun:
             what: What was stopped.
             number: Number of the signal.
         """
-        return Interrupted(f"{what}; resume with: {self.resume_command}", number)
+        return Interrupted(f"{what}; resume with: ", number, self.resume_command)
 
 
 def stage_seed(seed: int, stage: int) -> int:

@@ -12,17 +12,19 @@ from rich.console import Console
 
 from burn.checkpoints.foreign.weights import Teacher
 from burn.checkpoints.native import complete_checkpoint, load_checkpoint
-from burn.core.errors import UserError
+from burn.core.errors import UserError, typed
 from burn.core.files import locked
 from burn.core.paths import RUN_FILE, resolved
-from burn.core.types import Checkpoint
+from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.checks import require_outside
+from burn.data.open import open_source
 from burn.layers.fused.choice import block_kernels
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
 from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
+from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
 from burn.training.callbacks.resume import ResumeFiles
@@ -37,7 +39,7 @@ from burn.training.preflight import (
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
-from burn.training.run_dir import appears, check_stage, make_folder, open_folder
+from burn.training.run_dir import appears, check_stage, make_folder, open_folder, read_run_file
 from burn.training.stage import Stage, StageSummary, summary_of
 from burn.training.start_summary import (
     cache_line,
@@ -49,6 +51,7 @@ from burn.training.start_summary import (
 )
 
 
+@sole_use("training")
 def train_plan(
     plan: RunPlan,
     out: Path,
@@ -59,6 +62,7 @@ def train_plan(
     overwrite: bool,
     resume_command: str | None = None,
     more_follows: bool = False,
+    extendable: bool = True,
     named: Recipe | None = None,
     source: Source | None = None,
     teacher: Teacher | None = None,
@@ -75,12 +79,17 @@ def train_plan(
         out: The folder of the run, which all processes must see.
         machine: Where and how it is trained.
         console: Where messages are printed; only by the main process.
-        resume: Resume the run in `out`, or start it if there is none.
+        resume: Resume the run in `out`, or start it if there is none. A run that is now planned
+            with more steps goes on from where each of its stages is, finished or not: schedules are
+            planned anew over all of its steps. A later stage begins again from the weights of an
+            earlier one that goes on.
         overwrite: Delete a run in `out`.
         resume_command: The command that messages suggest after an interruption; default:
             `burn pretrain --resume --out OUT`.
         more_follows: Whether the caller goes on with other work: a signal in the last step then
             raises Interrupted when the run is done, instead of being without effect.
+        extendable: Whether to keep the last resume file of a finished stage, from which a longer
+            run goes on. It has about three times the size of the weights.
         named: The recipe before the user changed its fields; a warning is printed if its learning
             rate does not fit the batch size.
         source: Images to use instead of opening `plan.data`, which is then only their name.
@@ -119,15 +128,71 @@ def train_plan(
             processes.run_on_main(lambda: check_shares(plan.recipe, processes))
             if not processes.is_main:
                 console = Console(quiet=True)
+            compute = _number_format(plan, machine, out if resume else None, processes, console)
             run = processes.run_on_main_then_all(
-                lambda: PreparedRun(plan, machine, processes, console, source, teacher)
+                lambda: PreparedRun(
+                    plan,
+                    machine,
+                    compute,
+                    processes,
+                    console,
+                    _images(plan, out, resume) if source is None else source,
+                    teacher,
+                )
             )
             require_outside(out, run.source)
-            run.resume_command = resume_command or f"burn pretrain --resume --out {out}"
+            again = ["burn", "pretrain", "--resume", "--out", str(out)]
+            run.resume_command = resume_command or typed(again)
             run.named = named or plan.recipe
+            run.extendable = extendable
             return _train(run, out, resume=resume, overwrite=overwrite, more_follows=more_follows)
     finally:
         processes.leave()
+
+
+def _number_format(
+    plan: RunPlan, machine: Machine, out: Path | None, processes: Processes, console: Console
+) -> str:
+    """Return float32 or bfloat16; a run that is resumed keeps what `auto` meant when it began.
+
+    Args:
+        plan: What is trained.
+        machine: Where it is trained.
+        out: The folder of a run that is resumed, if there is one, or None.
+        processes: The processes that share the run.
+        console: Where differences to where the run began are printed.
+    """
+    bfloat16 = uses_bfloat16(plan.recipe.compute, machine.device)
+    chosen = processes.gather("bfloat16" if bfloat16 else "float32")[0]
+    if out is None or not processes.gather((out / RUN_FILE).exists())[0]:
+        return chosen
+    began = processes.run_on_main_then_all(lambda: read_run_file(out)).get("resolved")
+    began = began if isinstance(began, dict) else {}
+    device, compute = began.get("device"), began.get("compute")
+    if device not in (None, processes.device.type):
+        console.print(
+            f"the run began on a {device} device and goes on on {processes.device.type}, which "
+            "rounds otherwise",
+            highlight=False,
+        )
+    if plan.recipe.compute != "auto" or compute in (None, chosen):
+        return chosen
+    console.print(
+        f"the run goes on in {compute}, in which it began; this machine would choose {chosen}",
+        highlight=False,
+    )
+    return str(compute)
+
+
+def _images(plan: RunPlan, out: Path, resume: bool) -> Source:
+    try:
+        return open_source(plan.data)
+    except UserError as error:
+        if not resume or not (out / RUN_FILE).exists():
+            raise
+        raise UserError(
+            f"{error}; to resume the run in {out}, give --data with the place of its images now"
+        ) from error
 
 
 def _train(
@@ -163,28 +228,65 @@ def _train(
 def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageSummary]:
     summaries = []
     weights: Mapping[str, torch.Tensor] | None = None
-    for number, precision in enumerate(run.plan.recipe.precisions(), start=1):
+    precisions = run.plan.recipe.precisions()
+    for number, precision in enumerate(precisions, start=1):
         file = out / f"stage{number}.safetensors"
-        done = run.processes.gather(file.exists())[0]
+        before = _finished(run, file, number, precision)
+        done = before is not None and before.meta["steps"] >= run.steps.total
         if not done:
             if number > 1 and (signal := int(run.processes.all_reduce_max(stop.number))):
                 raise run.interrupted(f"stopped after stage {number - 1}", signal)
+            if before is not None:
+                later = range(number + 1, len(precisions) + 1)
+                run.processes.run_on_main(partial(_begin_again, out, later))
+                run.console.print(_extension(run, out, number, before), highlight=False)
+                weights = weights or before.weights
             Stage(run, number, precision, out, stop).train(weights)
-        checkpoint = load_checkpoint(file)
-        check_stage(checkpoint, run.plan, run.described, number, precision)
+        checkpoint = before if done else _finished(run, file, number, precision)
+        assert checkpoint is not None
         if done:
-            folder = out / f"stage{number}"
-            run.processes.run_on_main(partial(_tidy, file, checkpoint, folder))
-            run.console.print(f"stage {number} is done already: {file}")
+            files = ResumeFiles(out / f"stage{number}", owner="")
+            run.processes.run_on_main(partial(_tidy, file, checkpoint, files, run.extendable))
+            limit = run.plan.max_steps if run.extendable else None
+            limited = "" if limit is None else f" ({limit} steps; --max-steps N goes on to more)"
+            run.console.print(f"stage {number} is done already{limited}: {file}", highlight=False)
         summaries.append(summary_of(number, file, checkpoint.meta))
         weights = checkpoint.weights
     return summaries
 
 
+def _finished(run: PreparedRun, file: Path, number: int, precision: Precision) -> Checkpoint | None:
+    """Return the checkpoint of a stage, perhaps of a shorter run, or None if there is none."""
+    if not run.processes.gather(file.exists())[0]:
+        return None
+    checkpoint = load_checkpoint(file)
+    check_stage(checkpoint, run.plan, run.described, number, precision)
+    return checkpoint
+
+
+def _extension(run: PreparedRun, out: Path, number: int, before: Checkpoint) -> str:
+    """Say from where a finished stage is trained to more steps than it has."""
+    total = run.steps.total
+    if ResumeFiles(out / f"stage{number}", owner="").newest.exists():
+        return f"stage {number} is extended from {before.meta['steps']} to {total} steps"
+    if number > 1:
+        return f"stage {number} begins again from the extended stage {number - 1}: {total} steps"
+    return (
+        f"stage {number} begins {total} steps from the weights that it has after "
+        f"{before.meta['steps']}: the state to go on from was not kept"
+    )
+
+
+def _begin_again(out: Path, stages: range) -> None:
+    """Remove the state of later stages, which begin again from the weights of an extended one."""
+    for number in stages:
+        ResumeFiles(out / f"stage{number}", owner="").finish(keep=False)
+
+
 def _describe_start(run: PreparedRun, out: Path) -> None:
     """Print the summary of the run, and on a CPU its expected time."""
     recipe, steps, console = run.plan.recipe, run.steps, run.console
-    bfloat16 = uses_bfloat16(recipe.compute, run.machine.device)
+    bfloat16 = run.compute == "bfloat16"
     across = ""
     if run.processes.count > 1:
         across = f"; BN over {'all processes' if run.synchronizes else 'each process alone'}"
@@ -196,7 +298,7 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
         steps,
         run.plan.max_steps,
         run.machine_described,
-        "bfloat16" if bfloat16 else "float32",
+        run.compute,
         run.workers,
         across,
         run.described["teacher"],
@@ -235,7 +337,7 @@ def _keep_view_samples(run: PreparedRun, out: Path) -> None:
         run.console.print(f"{out / VIEWS} cannot be written: {error.strerror or error}")
 
 
-def _tidy(file: Path, checkpoint: Checkpoint, folder: Path) -> None:
+def _tidy(file: Path, checkpoint: Checkpoint, files: ResumeFiles, extendable: bool) -> None:
     """Do what remains after a stage's file was written, in case the run was killed before that."""
     complete_checkpoint(file, checkpoint.meta)
-    ResumeFiles(folder, owner="").remove()
+    files.finish(keep=extendable)

@@ -22,6 +22,7 @@ from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
+from burn.data.fingerprint import is_earlier
 from burn.methods.registry import METHODS, find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
@@ -30,6 +31,7 @@ from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.callbacks.resume import difference_of_runs
 from burn.training.plan import RunPlan
 from burn.training.records.view_samples import NAME as VIEWS
+from burn.training.steps import stage_steps
 
 _FORMAT = 1
 
@@ -58,12 +60,22 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
         ) from error
 
 
-def describe_run(plan: RunPlan, source: Source, teacher: Teacher | None) -> dict[str, Any]:
-    """Describe a run for run.json, in values that can be written as JSON."""
+def describe_run(
+    plan: RunPlan, source: Source, teacher: Teacher | None, resolved: Mapping[str, str]
+) -> dict[str, Any]:
+    """Describe a run for run.json, in values that can be written as JSON.
+
+    Args:
+        plan: What is trained.
+        source: The images.
+        teacher: The teacher, or None.
+        resolved: What `auto` means on this machine: compute and device.
+    """
     origin = None if teacher is None else teacher.origin
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
     about = {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data, "teacher": origin}
+    about["resolved"] = dict(resolved)
     plugins = _plugins_of(plan.recipe)
     return {**about, "plugins": plugins} if plugins else about
 
@@ -164,8 +176,12 @@ def open_folder(
     if resume and ((out / RUN_FILE).exists() or not any(out.iterdir())):
         if (out / RUN_FILE).exists():
             stored = read_run_file(out)
-            _check_same(stored, described, out)
-            return changed_plugins(stored.get("plugins"), described.get("plugins", []))
+            remarks = _check_same(stored, described, out)
+            now = {"resolved": described["resolved"], **stored}
+            now |= {part: described[part] for part in ("plan", "data", "teacher")}
+            if json.loads(json.dumps(now)) != stored:  # places, length, or an earlier burn's
+                _write_run_file(out, now)
+            return remarks + changed_plugins(stored.get("plugins"), described.get("plugins", []))
     elif any(out.iterdir()):
         if not (out / RUN_FILE).is_file():
             raise UserError(f"--out {out} is not empty and holds no run: give another folder")
@@ -175,12 +191,15 @@ def open_folder(
                 "resume=True or overwrite=True)"
             )
         _remove_run(out)
+    _write_run_file(out, {**described, "run": secrets.token_hex(8)})
+    return []
+
+
+def _write_run_file(out: Path, described: Mapping[str, Any]) -> None:
     try:
-        named = {**described, "run": secrets.token_hex(8)}
-        write_text(out / RUN_FILE, json.dumps(named, indent=2) + "\n")
+        write_text(out / RUN_FILE, json.dumps(described, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
-    return []
 
 
 def _remove_run(out: Path) -> None:
@@ -201,16 +220,33 @@ def _remove_run(out: Path) -> None:
             folder.rmdir()
 
 
-def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> None:
-    """Raise UserError, with the first difference, unless a resumed run is the same run."""
+def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> list[str]:
+    """Return remarks on a resumed run, or raise UserError with its first difference."""
     parts = ("plan", "data", "teacher")
-    stored = {**stored, "plan": _plain(_plan_of(stored, out))}
+    plan = _plan_of(stored, out)
+    stored = {**stored, "plan": _plain(plan)}
     old, now = (json.loads(json.dumps({p: of.get(p) for p in parts})) for of in (stored, described))
     if difference := difference_of_runs(old, now):
         raise UserError(
             f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
             "give another --out"
         )
+    data, now = described["data"], from_plain(RunPlan, described["plan"])
+    before, steps = (
+        stage_steps(one.recipe, data["images"], max_steps=one.max_steps).total
+        for one in (plan, now)
+    )
+    if steps < before:
+        raise UserError(
+            f"{out} is a run of {before:,} steps in each stage, and cannot be resumed with "
+            f"{steps:,}: give as many or more by --max-steps or --epochs, or another --out"
+        )
+    if is_earlier(stored["data"].get("fingerprint"), data["fingerprint"]):
+        return [
+            f"an earlier burn began {out} and did not look at the pixels of {data['name']}: only "
+            "the number of images was compared"
+        ]
+    return []
 
 
 def check_stage(
@@ -244,7 +280,10 @@ def check_stage(
     expected = json.loads(json.dumps(expected))
     meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # earlier versions did not write it
     difference = difference_of_runs({key: meta.get(key) for key in expected}, expected)
-    if not difference and not isinstance(checkpoint.meta.get("monitor"), dict):
+    meta = checkpoint.meta
+    if not difference and not (
+        isinstance(meta.get("monitor"), dict) and isinstance(meta.get("steps"), int)
+    ):
         difference = "its description is damaged"
     if difference:
         raise UserError(

@@ -123,7 +123,8 @@ class Stage:
         """Train the stage and write its checkpoint.
 
         Args:
-            weights: The previous stage's weights, or None for fresh ones.
+            weights: The weights to begin from, or None for fresh ones. A resume file, which a stage
+                that is extended has as well, takes precedence.
 
         Raises:
             UserError: Training cannot continue, or the checkpoint cannot be written.
@@ -178,7 +179,8 @@ class Stage:
             layers = BinaryLayers(method.backbone)
             if layers:
                 callbacks.append(Layers(every, layers, record))
-            if run.source.labels is not None and len(run.source) >= 10:
+            labels = run.source.labels
+            if labels is not None and len(labels) >= 10 and np.ptp(labels) > 0:
                 callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
         callbacks.append(saver)
         if processes.is_main:
@@ -192,7 +194,7 @@ class Stage:
         trainer = build_trainer(callbacks, writer, run, method, steps.total)
         self._fit(module, trainer, loader, saver, resumed)
         self._finish(module, monitor)
-        processes.run_on_main(files.remove)
+        processes.run_on_main(lambda: files.finish(keep=run.extendable))
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Write the teacher's features to the cache from now on, until that fails."""
@@ -259,6 +261,7 @@ class Stage:
             "precision": self._precision.value,
             "steps": module.global_step,
             "images_per_step": run.steps.batch_size,
+            **({"replanned_at": module.replanned_at} if module.replanned_at else {}),
             "max_steps": run.plan.max_steps,
             "seed": run.plan.seed,
             "backbone": recipe.to_json()["backbone"],
@@ -296,8 +299,8 @@ class Stage:
         except OSError as error:
             raise UserError(
                 f"stage {self._number} is trained but not saved: {error.filename or file} cannot "
-                f"be written: {error.strerror or error}; free some space, then resume with: "
-                f"{self._run.resume_command}"
+                f"be written: {error.strerror or error}; free some space, then resume with: ",
+                self._run.resume_command,
             ) from error
 
 

@@ -15,7 +15,6 @@ from torch import nn
 from burn.backbones.base import Backbone
 from burn.layers.sync_norm import synchronize_norms
 from burn.methods.base import Method
-from burn.runtime.compute import uses_bfloat16
 from burn.training.callbacks.resume import ResumeWriter
 from burn.training.prepared import PreparedRun
 
@@ -36,7 +35,7 @@ def build_trainer(
         method: The method of the stage.
         num_steps: Number of optimizer steps of the stage.
     """
-    recipe, device, processes = run.plan.recipe, run.machine.device, run.processes
+    recipe, processes = run.plan.recipe, run.processes
     if run.machine.compile:
         _compile_training(method.backbone)
     several: dict[str, Any] = {}
@@ -53,7 +52,7 @@ def build_trainer(
             accelerator=processes.device.type,
             devices=processes.local_count,
             plugins=plugins,
-            precision="bf16-mixed" if uses_bfloat16(recipe.compute, device) else "32-true",
+            precision="bf16-mixed" if run.compute == "bfloat16" else "32-true",
             max_steps=num_steps,
             max_epochs=-1,
             accumulate_grad_batches=recipe.accumulate,

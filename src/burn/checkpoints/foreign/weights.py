@@ -50,6 +50,7 @@ from burn.core.paths import expand, nearest_path
 from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
+from burn.runtime.random_state import seeded
 
 # A file of weights may hold a network several times (its momentum copy, an optimizer's two
 # averages), and heads and queues beside it. A larger file does not belong to the network.
@@ -72,8 +73,8 @@ def backbone_from(checkpoint: Checkpoint, *, fresh: bool = False, seed: int = 0)
         UserError: The description is damaged, needs a plugin that is not loaded, or the weights do
             not fit it.
     """
-    torch.manual_seed(seed)
-    return _late_backbone_from(checkpoint, fresh=fresh).make()
+    with seeded(seed):
+        return _late_backbone_from(checkpoint, fresh=fresh).make()
 
 
 def _late_backbone_from(checkpoint: Checkpoint, *, fresh: bool = False) -> LateBackbone:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from burn.cli.parser import Parser
 from burn.cli.shared import machine_of
-from burn.core.errors import UserError
+from burn.core.errors import UserError, typed
 from burn.core.paths import expand
 from burn.core.plugins import imports
 from burn.runtime.bounds import require_processes, require_within
@@ -69,7 +68,10 @@ def run(arguments: list[str], console: Console) -> None:
         help="optimizer steps after which each stage ends",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="continue the run in --out, or start it"
+        "--resume",
+        action="store_true",
+        help="continue the run in --out, to more steps if --max-steps or --epochs say so, or start "
+        "it",
     )
     parser.add_argument("--overwrite", action="store_true", help="restart the run in --out")
     parser.add_argument(
@@ -95,7 +97,8 @@ def run(arguments: list[str], console: Console) -> None:
             data=resuming.data,
             teacher=resuming.teacher,
             seed=resuming.seed,
-            max_steps=resuming.max_steps,
+            # Who extends a run by its epochs wants all of them.
+            max_steps=None if parser.peek(expanded, "epochs") else resuming.max_steps,
         )
     resize = _resize_of_views(parser, expanded, recipe)
     if resize is not None:
@@ -188,7 +191,7 @@ def _resume_command(options: Any, machine: Any) -> str:
             words.append(option)
         elif value is not None:
             words += [option, str(value)]
-    return shlex.join(words)
+    return typed(words)
 
 
 def _launch(arguments: Sequence[str], devices: int | None, num_nodes: int | None) -> None:

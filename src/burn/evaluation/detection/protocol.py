@@ -42,6 +42,7 @@ from burn.evaluation.detection.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
 from burn.layers.sync_norm import synchronize_norms
 from burn.runtime.distributed import Processes
+from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest, interrupted
 
 _PICTURES = 8
@@ -54,6 +55,7 @@ _EMPTY = (
 )
 
 
+@sole_use("detection")
 def run_detection(
     context: EvaluationContext, config: DetectionConfig, console: Console
 ) -> list[Result]:

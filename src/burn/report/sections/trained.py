@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from burn.core.errors import listed
 from burn.report.load.found import Run
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.render.cells import DASH, Cell, Table, duration, percent, setting
@@ -91,6 +92,8 @@ def stage_table(run: Run) -> Table:
         speed = number(stage.meta, "monitor", "images_per_second")
         steps, seconds = stage.steps, number(stage.meta, "monitor", "seconds")
         state = "" if stage.finished else "under way, or stopped"
+        if stage.finished and isinstance(extended := dig(stage.meta, "replanned_at"), list):
+            state = f"extended after {listed(extended, 3)} steps, schedules planned anew"
         if stage.collapsed_at is not None:
             state = f"target collapsed at step {stage.collapsed_at:,}"
         elif stage.features_collapsed_at is not None:

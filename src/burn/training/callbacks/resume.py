@@ -20,8 +20,10 @@ from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.inputs import require_regular
 from burn.core.paths import same_path
+from burn.data.fingerprint import is_earlier
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
+from burn.training.module import PretrainModule
 
 _HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks", "global_step")
 
@@ -50,30 +52,59 @@ def first_difference(old: Any, new: Any, name: str) -> str | None:
 def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Find the first difference between two runs that affects their numbers.
 
-    Another name of the same data, or of a teacher with the same weights, is no difference.
+    Another place of the same images, or of a teacher with the same weights, is no difference, nor
+    is another length, to which a run is extended. Of a run whose fingerprint an earlier version of
+    burn computed, the place and number of the images are compared.
 
     Args:
         old: The old run: `data`, `teacher`, and possibly `plan` and more, as in run.json.
         new: The new run, likewise.
 
     Returns:
-        The difference as `NAME was OLD, is NEW`, or None.
+        The difference in words, such as `NAME was OLD, is NEW`, or None.
     """
     old = copy.deepcopy(dict(old))
-    for part, name in (("data", "name"), ("teacher", "spec")):
+    for before, now in ((old, new), (old.get("plan"), new.get("plan"))):
+        _take_length(before, now, "max_steps")
+        if isinstance(before, dict) and isinstance(now, Mapping):
+            _take_length(before.get("recipe"), now.get("recipe"), "epochs")
+    for part in ("data", "teacher"):
         before, now = old.get(part), new.get(part)
-        if not isinstance(before, dict) or not isinstance(now, dict) or name not in before:
+        if not isinstance(before, dict) or not isinstance(now, dict):
             continue
         if part == "data":
-            same = same_path(str(before[name]), str(now[name]))
-        else:
-            same = {**before, name: now[name]} == now  # the rest contains the weights' SHA-256
-        if not same:
+            if difference := _difference_of_data(before, now):
+                return difference
+        elif before | {"spec": now.get("spec")} != now:  # the rest contains the weights' SHA-256
             continue
-        before[name] = now[name]
+        old[part] = now
         if isinstance(old.get("plan"), dict):
             old["plan"][part] = new["plan"][part]
     return first_difference(old, dict(new), "")
+
+
+def _take_length(before: Any, now: Any, name: str) -> None:
+    if isinstance(before, dict) and isinstance(now, Mapping) and name in before:
+        before[name] = now.get(name)
+
+
+def _difference_of_data(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    there = same_path(str(before.get("name")), str(now.get("name")))
+    if is_earlier(before.get("fingerprint"), now.get("fingerprint")):
+        if not there:
+            return (
+                f"an earlier burn began it on {before.get('name')} and did not look at the pixels: "
+                f"nothing says whether {now['name']} holds the same images"
+            )
+        same = before.get("images") == now.get("images")
+    else:
+        same = before.get("fingerprint") == now.get("fingerprint")
+    if same:
+        return None
+    numbers = f"{before.get('images')} images then, {now.get('images')} now"
+    if there:
+        return f"{now['name']} holds other images or labels than then ({numbers})"
+    return f"{now['name']} does not hold the images and labels of {before.get('name')} ({numbers})"
 
 
 class ResumeFiles:
@@ -143,9 +174,13 @@ class ResumeFiles:
             raise UserError(f"{both} {what} to begin this stage again")
         return None
 
-    def remove(self) -> None:
-        """Delete all resume files, once the stage is done."""
-        for file in (self.newest, self.previous, self.damaged):
+    def finish(self, *, keep: bool) -> None:
+        """Delete what a finished stage does not need.
+
+        Args:
+            keep: Whether to keep the newest file, from which a longer run goes on.
+        """
+        for file in (self.previous, self.damaged, *(() if keep else (self.newest,))):
             file.unlink(missing_ok=True)
 
 
@@ -236,26 +271,36 @@ class SaveResume(L.Callback):
         self.stopped_by = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._step = trainer.global_step
-        if trainer.global_step:
-            self.last_step = trainer.global_step
+        assert isinstance(pl_module, PretrainModule)
+        self._step = step = trainer.global_step
+        if step:
+            self.last_step = step
+        if step and step in pl_module.replanned_at and self._processes.is_main:
+            self._console.print(
+                f"going on from step {step}: the schedules of the learning rate, the loss and all "
+                f"else are planned anew, over {pl_module.num_steps} steps",
+                highlight=False,
+            )
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
     ) -> None:
+        assert isinstance(pl_module, PretrainModule)
         if trainer.global_step == self._step:
             return  # a micro-batch without an optimizer step
         self._step = trainer.global_step
-        # All processes must decide the same at the same step. Numbers of signals are 2 or more,
-        # so 1 stands for a file that is due.
+        # All processes must decide the same at the same step. 1 stands for a file that is due, so
+        # signals, of which SIGHUP is 1, are counted from 2.
         due = time.monotonic() - self._saved >= self._seconds and self._processes.is_main
-        agreed = int(self._processes.all_reduce_max(self._stop.number or int(due)))
+        due = due or self._step == pl_module.num_steps  # from there a longer run goes on
+        signal = self._stop.number
+        agreed = int(self._processes.all_reduce_max(signal + 1 if signal else int(due)))
         if not agreed:
             return
         self._save(trainer)
         if agreed > 1:
             # Processes that got no signal must stop, too, and skip what follows an epoch.
-            self._stop.number = self.stopped_by = agreed
+            self._stop.number = self.stopped_by = agreed - 1
             trainer.should_stop = True
 
     def _save(self, trainer: L.Trainer) -> None:
