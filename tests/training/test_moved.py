@@ -68,7 +68,7 @@ def test_a_run_of_an_earlier_burn_goes_on_in_its_place_alone(out: Path):
     about["data"]["fingerprint"] = "0123456789abcdef"
     (out / "run.json").write_text(json.dumps(about))
     data = out.parent / "here.parquet"
-    copied = shutil.copy(data, out.parent / "there.parquet")
+    copied = Path(shutil.copy(data, out.parent / "there.parquet"))
     with pytest.raises(UserError, match=r"did not look at the pixels: nothing says whether"):
         train(out, copied, resume=True)
     (summary,) = train(out, data, resume=True)
