@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import multiprocessing.connection
+import multiprocessing.context
+import multiprocessing.popen_fork
+import multiprocessing.queues
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,20 +23,26 @@ except ImportError:  # Windows
     resource = None
 
 import cv2
-from torch.utils.data import DataLoader, Dataset
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from burn.core.errors import UserError
+from burn.runtime.signals import raise_requested
 
 _PR_SET_PDEATHSIG = 1
 _FILES = 64  # open files of a process without workers, with a margin
 _FILES_OF_WORKER = 24  # its queues, and the tensors of the two batches that it prefetches
+# Seconds of waiting for a batch: until the first look at what may be wrong, a notice, the end.
+_LOOK, _NOTICE, _LONGEST = 10, 60, 1800
 
 
 class QuietLoader(DataLoader[Any]):
     """A DataLoader that reports a failed worker in one line and accepts any number of workers.
 
-    Iterating raises UserError if the limit of open files is too low for the workers, if a worker
-    dies, and if memory or files run out.
+    Iterating raises UserError if the machine lacks what the workers need to hand over batches, if a
+    worker dies or cannot hand over a batch, if memory or files run out, and if no batch comes for
+    half an hour. After a minute without one, it says so on stderr.
 
     Workers are forked, even in a process that was itself spawned, like those of a campaign:
     transforms are nested functions, which cannot be pickled.
@@ -43,7 +54,7 @@ class QuietLoader(DataLoader[Any]):
     """
 
     def __init__(self, dataset: Dataset[Any], *, num_workers: int, **options: Any) -> None:
-        context = "fork" if num_workers else None
+        context = _ForkContext() if num_workers else None
         super().__init__(
             dataset, num_workers=num_workers, multiprocessing_context=context, **options
         )
@@ -53,18 +64,104 @@ class QuietLoader(DataLoader[Any]):
             yield from super().__iter__()
             return
         _require_files(self.num_workers)
+        _require_exchange()
         with _failures_of_workers(self.num_workers):
-            batches = super().__iter__()
+            batches: Any = super().__iter__()
         _tell_deaths_as_errors(self.num_workers)
+        batches._timeout = _LOOK
+        try:
+            while True:
+                with _failures_of_workers(self.num_workers):
+                    batch = self._next(batches)
+                if batch is self:
+                    break
+                yield batch
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # A worker that is stuck would otherwise keep this process from ending.
+            self._iterator = None
+            batches._shutdown_workers()
+            raise
+        batches._timeout = 0  # torch waits for persistent workers when it begins the next epoch
+
+    def _next(self, batches: Any) -> Any:
+        """Return the next batch, or this loader after the last one.
+
+        Raises:
+            UserError: No batch has come for half an hour.
+            KeyboardInterrupt: None has come for some seconds, and a signal asked the work to stop.
+        """
+        waited = 0
         while True:
-            with _failures_of_workers(self.num_workers):
-                batch = next(batches, self)
-            if batch is self:
-                return
-            yield batch
+            try:
+                return next(batches, self)
+            except RuntimeError as error:
+                if not str(error).startswith("DataLoader timed out"):
+                    raise
+            waited += _LOOK
+            raise_requested()
+            if self.pin_memory and not batches._pin_memory_thread.is_alive():
+                raise UserError(
+                    "the thread that brings batches to the GPU has ended; give --workers 0"
+                )
+            workers = f"the {self.num_workers} data-loader workers"
+            if waited >= _LONGEST:
+                raise UserError(
+                    f"{workers} have made no batch in {waited // 60} minutes: the images' disk or "
+                    "network may not answer; or give --workers 0"
+                )
+            if waited == _NOTICE:
+                print(f"{workers} have made no batch for {waited} s; waiting", file=sys.stderr)
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: torch would warn of more workers than cores, but the user asked for them."""
+
+
+class _Popen(multiprocessing.popen_fork.Popen):
+    """A worker that ends by SIGKILL, because it ignores the signals that its group gets."""
+
+    terminate = multiprocessing.popen_fork.Popen.kill
+
+
+class _Process(multiprocessing.context.ForkProcess):
+    @staticmethod
+    def _Popen(process_obj: Any) -> _Popen:
+        return _Popen(process_obj)
+
+
+class _ForkContext(multiprocessing.context.ForkContext):
+    Process = _Process
+
+
+def _require_exchange() -> None:
+    """Try what a batch takes to get from a worker to this process: a lock, shared memory, a socket.
+
+    If one fails inside of a worker, it fails for every batch.
+    """
+    try:
+        multiprocessing.get_context("fork").Lock()
+        torch.zeros(1).share_memory_()
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"data-loader workers cannot share memory in /dev/shm: {_one_line(error)}; make it "
+            "larger (docker run --shm-size=2g), or give --workers 0"
+        ) from error
+    try:
+        multiprocessing.connection.Listener().close()
+    except OSError as error:
+        folder = os.environ.get("TMPDIR") or "the temporary folder"
+        with contextlib.suppress(OSError):  # no folder is writable
+            folder = tempfile.gettempdir()
+        raise UserError(
+            f"data-loader workers cannot make a socket in {folder}: {_one_line(error)}; set TMPDIR "
+            "to a writable folder with a short path, or give --workers 0"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return reason or str(error).partition("\n")[0] or type(error).__name__
 
 
 def _require_files(workers: int) -> None:
@@ -87,46 +184,49 @@ def _require_files(workers: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
-def _died(reason: str) -> UserError:
-    """Return the error for a worker that died, from the message of torch's exception."""
-    if "Bus error" in reason:
-        why = "shared memory is full (/dev/shm)"
-    elif "Killed" in reason:
-        why = "memory may have run out"
-    else:
-        why = reason.partition("\n")[0]
-    return UserError(f"a data-loader worker died: {why}; give fewer --workers")
+def _failure(error: BaseException, who: str) -> UserError | None:
+    """Return the error that the user sees for a failure of workers, or None for any other.
+
+    Args:
+        error: What torch or Python raised while a batch was handed over.
+        who: The worker or workers.
+    """
+    reason = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number in (errno.ENOMEM, errno.EAGAIN):
+        return UserError(f"{who} cannot run: memory runs out; give fewer --workers")
+    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in reason:
+        return UserError(
+            f"{who} cannot run: too many open files; raise the limit (ulimit -n), or give fewer "
+            "--workers"
+        )
+    if number == errno.ENOSPC or "shared memory" in reason or "Bus error" in reason:
+        return UserError(
+            f"{who} cannot run: shared memory is full (/dev/shm): make it larger (docker run "
+            "--shm-size=2g), or give fewer --workers, or 0"
+        )
+    if reason.startswith("DataLoader worker"):
+        why = "memory may have run out" if "Killed" in reason else _one_line(error)
+        return UserError(f"a data-loader worker died: {why}; give fewer --workers")
+    if number is not None:
+        return UserError(f"{who} cannot hand over a batch: {error}; give --workers 0")
+    return None
 
 
 @contextlib.contextmanager
 def _failures_of_workers(workers: int) -> Iterator[None]:
-    """Turn torch's exceptions for a dead worker or for lack of memory or files into UserError."""
+    """Turn the exceptions of the exchange with workers into UserError."""
     try:
         yield
     except UserError as error:
         if "in DataLoader worker process" not in str(error):
             raise
         raise UserError(str(error).strip().rpartition("UserError: ")[2]) from None
-    except MemoryError as error:
-        raise UserError(
-            f"{workers} data-loader workers run out of memory: give fewer --workers"
-        ) from error
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
+    except (MemoryError, OSError, RuntimeError) as error:
+        failure = _failure(error, f"{workers} data-loader workers")
+        if failure is None:
             raise
-        raise UserError(
-            f"{workers} data-loader workers cannot run: {error.strerror}; give fewer --workers"
-        ) from error
-    except RuntimeError as error:
-        reason = str(error)
-        if reason.startswith("DataLoader worker"):
-            raise _died(reason) from error
-        if "Too many open files" in reason or "unable to open shared memory" in reason:
-            raise UserError(
-                f"{workers} data-loader workers need more open files: raise the limit "
-                "(ulimit -n), or give fewer --workers"
-            ) from error
-        raise
+        raise failure from error
 
 
 _handlers: list[Any] = []  # the handlers of SIGCHLD that were installed here
@@ -156,11 +256,23 @@ def start_worker(_worker: int) -> None:
     """Set up a data-loader worker: one thread, no reaction to signals, death with its parent."""
     cv2.setNumThreads(0)
     _end_with_parent()
-    # The main process answers signals to the whole group, and still needs the workers' batches. A
-    # second SIGTERM comes from the main process, for a worker that does not end by itself.
+    # The main process answers signals to the whole group, and still needs the workers' batches.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.excepthook = _say_unless_left
+    # Otherwise the batch would be lost, and the main process would wait for it forever.
+    multiprocessing.queues.Queue._on_queue_feeder_error = _hand_over_failure  # type: ignore[method-assign]
+
+
+def _hand_over_failure(queue: Any, error: BaseException, item: tuple[int, Any]) -> None:
+    """Hand over an error in place of the batch that a worker's sending thread could not."""
+    number, _ = item
+    worker = get_worker_info()
+    failure = _failure(error, "a data-loader worker") or UserError(
+        f"a data-loader worker cannot hand over a batch: {_one_line(error)}; give --workers 0"
+    )
+    where = f"in DataLoader worker process {worker.id if worker else 0}"
+    queue.put((number, ExceptionWrapper((UserError, failure, None), where)))
 
 
 def _say_unless_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -85,6 +85,7 @@ class StopRequest:
         except ValueError:  # not the main thread, which alone may handle signals
             yield
             return
+        _installed.append(self)
         try:
             # If the process was started to ignore Ctrl-C, its parent answers.
             answers = before[signal.SIGINT] != signal.SIG_IGN
@@ -92,6 +93,7 @@ class StopRequest:
             with self._answering() if answers else contextlib.nullcontext():
                 yield
         finally:
+            _installed.remove(self)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -144,6 +146,20 @@ class StopRequest:
             self._answers = []
             for file in (reading, writing, descriptor):
                 os.close(file)
+
+
+_installed: list[StopRequest] = []  # the requests whose handlers are installed
+
+
+def raise_requested() -> None:
+    """Raise what a signal has asked for, in work that may never reach the end of its step.
+
+    Raises:
+        KeyboardInterrupt: A request to stop was made; `Terminated` after SIGTERM.
+    """
+    for request in _installed:
+        if request.requested:
+            raise Terminated if request.number == signal.SIGTERM else KeyboardInterrupt
 
 
 _END = b"\0"

@@ -231,7 +231,9 @@ class Stage:
             try:
                 trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
             except SystemExit:  # Lightning raises it on a second Ctrl-C
-                raise run.interrupted(f"stopped at once in stage {self._number}", SIGINT) from None
+                raise run.interrupted(
+                    f"stopped at once in stage {self._number}", self._stop.number or SIGINT
+                ) from None
         if saver.stopped_by and trainer.global_step < module.num_steps:
             saved = "saved" if saver.last_step == trainer.global_step else "not saved"
             raise run.interrupted(
