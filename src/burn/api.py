@@ -25,6 +25,7 @@ from burn.checkpoints.classifier import Classifier
 from burn.checkpoints.foreign.weights import Teacher, backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
+from burn.core.inputs import read_bytes
 from burn.core.paths import expand
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
@@ -39,6 +40,7 @@ from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
 from burn.recipes.registry import DEFAULT, find_recipe
 from burn.recipes.schema import Recipe
+from burn.report.load.files import MOST_PICTURE
 from burn.report.render.tables import number_name
 from burn.runtime.compute import Device, Kernels
 from burn.training.plan import Machine, RunPlan
@@ -82,7 +84,7 @@ class Run:
         picture = self.out / VIEWS
         shown = ""
         if picture.is_file():
-            data = base64.b64encode(picture.read_bytes()).decode()
+            data = base64.b64encode(read_bytes(picture, MOST_PICTURE)).decode()
             shown = f'<img alt="augmented views" src="data:image/jpeg;base64,{data}">'
         return _table(("stage", "steps", "images seen", "time", "monitor's kNN"), rows) + shown
 

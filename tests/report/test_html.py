@@ -443,7 +443,7 @@ def bomb(folder: Path) -> None:
         (damage_csv, r"metrics\.csv is damaged"),
         (make_link, "results.jsonl is a link"),
         (make_huge, "has 16384 MB"),
-        (make_pipe, "is not a plain file"),
+        (make_pipe, "is not a regular file"),
         (damage_confusion, r"confusion\.json is damaged"),
         (damage_picture, r"network\.jpg is not a complete PNG or JPEG"),
         (small_picture, "names more images than its picture holds"),

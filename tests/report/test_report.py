@@ -1,4 +1,5 @@
 import io
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from rich.console import Console
 
 from burn.core.errors import UserError
 from burn.core.results import Result, append_results, largest_class, read_results
+from burn.report.load.found import FoundResult, Gathered
+from burn.report.model import networks
 from burn.report.render.plots import demo_picture
 from burn.report.render.tables import (
     comparison_markdown,
@@ -14,6 +17,7 @@ from burn.report.render.tables import (
     number_name,
     results_table,
 )
+from burn.report.sections.results_tables import result_tables
 from burn.training.records.metrics import MetricsFile
 
 
@@ -143,3 +147,20 @@ def test_tables_show_the_largest_class_beside_accuracies():
     table = printed(results_table([*RESULTS, *(replace(r, model="y") for r in transfer)]))
     assert table[-1] == ["always the largest class", "", "", "", "23.8 %"]
     assert "largest class" not in comparison_markdown([replace(r, data=None) for r in campaign])
+
+
+def test_the_page_of_many_networks_takes_time_in_proportion():
+    """Eight times as many took 60 times as long when each was looked for among all."""
+
+    def seconds(count: int) -> float:
+        found = tuple(
+            FoundResult(replace(result(f"net{i}", "knn", i % 40), checkpoint=f"{i}"), Path(), None)
+            for i in range(count)
+        )
+        began = time.process_time()
+        tables = result_tables(networks(Gathered((), (), found)))
+        assert len(tables[0].rows) == count
+        return time.process_time() - began
+
+    # Proportional is 8 times; the margin is for caches that become too small.
+    assert min(seconds(3200) for _ in range(2)) < 24 * min(seconds(400) for _ in range(3))

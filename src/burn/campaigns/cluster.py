@@ -26,8 +26,9 @@ from rich.console import Console
 
 from burn.campaigns.jobs import Job
 from burn.campaigns.outcome import failure, is_busy, log_of, logs_of, still_busy
-from burn.core.errors import Interrupted
+from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
+from burn.core.inputs import read_text
 from burn.core.plugins import imports
 from burn.runtime.cluster import Share, share_of
 from burn.runtime.signals import StopRequest
@@ -174,8 +175,8 @@ def _tasks(out: Path, share: Share) -> Callable[[Job], Task]:
 def _announce(job: Job, task: Task, begun: dict[str, str], console: Console) -> None:
     """Print on which node a run begins, or goes on."""
     try:
-        place = task.begun.read_text(encoding="utf-8")
-    except OSError:
+        place = read_text(task.begun)
+    except UserError:
         return
     if place == begun[job.name]:
         return
@@ -206,8 +207,8 @@ def watch_over(task: Task) -> Ended:
     if not task.folder.is_dir():
         return Ended(None, f"node {node} has no folder {task.folder}, where the campaign was begun")
     try:
-        found = (task.log.parent / _TOKEN).read_text(encoding="utf-8")
-    except OSError:
+        found = read_text(task.log.parent / _TOKEN)
+    except UserError:
         found = ""
     if found != task.token:
         out = task.log.parent.parent

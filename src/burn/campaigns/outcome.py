@@ -7,7 +7,9 @@ from pathlib import Path
 
 from burn.campaigns.jobs import Job
 from burn.core.errors import listed
+from burn.core.inputs import read_end
 
+_LAST_WORDS = 1 << 16  # bytes of a log that hold a run's last line
 BUSY = 75  # exit status if another burn holds the run: "temporary failure" in sysexits
 
 
@@ -50,7 +52,7 @@ def _last_words(log: Path, exit_code: int) -> str:
             f"killed by signal {-exit_code}, perhaps for lack of memory, see {log}; the same "
             "command resumes"
         )
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    lines = read_end(log, _LAST_WORDS).split("\n") if log.is_file() else []
     return next(
         (line for line in reversed(lines) if line.strip()), f"ended without a message, see {log}"
     )

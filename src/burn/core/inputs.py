@@ -7,6 +7,7 @@ or a file of many gigabytes under an expected name is an error at once instead o
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -28,12 +29,13 @@ def last_opened() -> Path | None:
     return _last_opened[-1] if _last_opened else None
 
 
-def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
+def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> BinaryIO:
     """Open a regular file for reading, without waiting for a writer of a named pipe.
 
     Args:
         path: The file.
         limit: Largest size in bytes that is accepted, or None for any size.
+        buffering: As in Python's `open`; 0 for a file that another process may still write to.
 
     Raises:
         UserError: The file is missing, unreadable, not a regular file, or larger than `limit`.
@@ -58,7 +60,7 @@ def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
                 f"{path} has {found.st_size:,} bytes; a file of its kind has at most {limit:,}"
             )
         _last_opened[:] = [path]
-        return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor, "rb", buffering)
     except BaseException:
         os.close(descriptor)
         raise
@@ -127,16 +129,45 @@ def read_bytes(path: Path, limit: int) -> bytes:
     return content
 
 
-def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
+def read_text(path: Path, limit: int = JSON_LIMIT, errors: str = "strict") -> str:
     """Read a whole UTF-8 file of at most `limit` bytes.
+
+    Args:
+        path: The file.
+        limit: Largest size in bytes that is accepted.
+        errors: What happens to bytes that are not UTF-8, as in `bytes.decode`.
 
     Raises:
         UserError: As `open_regular`, or the file is not UTF-8.
     """
     try:
-        return read_bytes(path, limit).decode("utf-8")
+        return read_bytes(path, limit).decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not text in UTF-8") from error
+
+
+def read_end(path: Path, limit: int) -> str:
+    """Read the last `limit` bytes of a file as text, with replacements for what is not UTF-8.
+
+    Raises:
+        UserError: As `open_regular`.
+    """
+    with open_regular(path) as file:
+        file.seek(-min(limit, os.fstat(file.fileno()).st_size), os.SEEK_END)
+        return file.read(limit).decode("utf-8", "replace")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits.
+
+    Raises:
+        UserError: As `open_regular`, or the file cannot be read.
+    """
+    with open_regular(path) as file:
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        except OSError as error:
+            raise UserError(_reason(path, error)) from error
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:

@@ -8,7 +8,6 @@ can say which plugins they need.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from burn.core.errors import UserError, printable, shortened
+from burn.core.inputs import sha256_of
 from burn.core.paths import expand
 
 GROUP = "burn.plugins"
@@ -296,9 +296,9 @@ def _module_of(path: Path, name: str) -> str:
 
 def _digest(path: Path, name: str) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"--import {name} cannot be read: {error.strerror}") from error
+        return sha256_of(path)
+    except UserError as error:
+        raise UserError(f"--import {name}: {error}") from error
 
 
 def _described(error: BaseException, file: str) -> str:

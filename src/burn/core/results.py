@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from burn.core.errors import UserError
 from burn.core.files import append_lines
+from burn.core.inputs import read_text
 from burn.core.paths import located_path, stored_path
+
+_LIMIT = 2**30  # bytes; a line has about a kilobyte, and up to 10 with the answers of 50,000 images
 
 
 @dataclass(frozen=True)
@@ -150,10 +153,7 @@ def read_results(path: Path) -> list[Result]:
     Raises:
         UserError: The file cannot be read, or a line is not a result.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    lines = read_text(path, _LIMIT).splitlines()
     results = []
     for number, line in enumerate(lines, start=1):
         try:

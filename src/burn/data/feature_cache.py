@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from burn.core.errors import UserError
 from burn.core.files import write_text
-from burn.core.inputs import read_json
+from burn.core.inputs import open_regular, read_json
 
 _ABOUT = "about.json"
 _FORMAT = 1
@@ -178,9 +178,9 @@ class FeatureCache:
         assert values.shape == (len(indices), self.folder.dimension)
         path = self.file(epoch, view)
         path.parent.mkdir(exist_ok=True)
-        with path.open("ab"):  # "r+b" does not create the file
-            pass
-        with path.open("r+b", buffering=0) as file:
+        # Without O_NONBLOCK, a device or a named pipe of that name might wait forever.
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0) as file:
             for index, row in zip(indices, values.astype("<f2"), strict=True):
                 content = row.tobytes()
                 file.seek(index * self._size)
@@ -226,6 +226,6 @@ class FeatureCache:
         files = self._opened[2]
         for view, file in enumerate(files):
             if file is None:
-                with contextlib.suppress(OSError):
-                    files[view] = self.file(epoch, view).open("rb", buffering=0)
+                with contextlib.suppress(UserError):
+                    files[view] = open_regular(self.file(epoch, view), buffering=0)
         return files

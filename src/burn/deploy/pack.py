@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
+from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
 from burn.deploy.fold_gated import fold_gated, is_gated, precision_of
@@ -95,9 +95,7 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
     if problem := unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
     classifier = read_head(head, backbone) if head else None
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return pack_network(backbone, held, out, classifier, {"sha256": digest})
+    return pack_network(backbone, held, out, classifier, {"sha256": sha256_of(file)})
 
 
 def _check_out(out: Path) -> None:

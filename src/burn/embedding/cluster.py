@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from burn.core.errors import UserError
 from burn.core.files import write_text
+from burn.core.inputs import read_text
 from burn.core.paths import expand
 from burn.embedding.files import Written
 from burn.embedding.settings import EmbedConfig
@@ -119,8 +120,8 @@ class NodeEmbedder:
         if not folder.is_dir():
             raise UserError(f"it has no folder {folder}, where the command was given")
         try:
-            found = (out / _TOKEN).read_text(encoding="utf-8")
-        except OSError:
+            found = read_text(out / _TOKEN)
+        except UserError:
             found = ""
         if found != token:
             raise UserError(f"it does not see {out}: --out needs a folder that all nodes share")

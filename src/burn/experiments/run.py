@@ -13,6 +13,7 @@ from rich.console import Console
 
 from burn.core.errors import UserError
 from burn.core.files import locked, remove_unfinished
+from burn.core.inputs import open_regular
 from burn.experiments.cost.training import CostOptions, training_costs
 from burn.experiments.folder import require_folder, save
 from burn.experiments.negatives import NegativesOptions, train_with_fewer_negatives
@@ -86,9 +87,9 @@ def _require_ours(out: Path, name: str) -> None:
     if not there:
         return
     try:
-        with files[0].open("rb") as file:
+        with open_regular(files[0]) as file:
             header = file.readline(1000)
-    except (FileNotFoundError, IsADirectoryError):
+    except UserError:
         header = b""
     if not header.startswith(ANALYSES[name].columns.encode()):
         raise UserError(

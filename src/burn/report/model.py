@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,7 +251,7 @@ def networks(gathered: Gathered) -> list[Network]:
         for (model, _, _), cluster in clusters.items()
         if cluster[0].group is None or (cluster[0].group in compared and model not in _REFERENCES)
     ]
-    several = {model for model in told_apart if told_apart.count(model) > 1}
+    several = {model for model, count in Counter(told_apart).items() if count > 1}
     fresh: dict[str, Kind] = {
         j.result.checkpoint: stated
         for j in evaluated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from burn.core.errors import UserError, printable
 from burn.core.files import write_text
+from burn.core.inputs import open_regular
 from burn.report.load.found import Gathered, Group, Neighbours, Run
 from burn.report.load.gather import gather
 from burn.report.load.values import short_path, words
@@ -46,13 +47,19 @@ MOST_BYTES = 5_000_000
 _DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
 
 
-def write_report(folders: Sequence[Path], out: Path, model: Path | None = None) -> int:
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    model: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> int:
     """Write the page about the contents of `folders`.
 
     Args:
         folders: Folders of runs, results and campaigns.
         out: File of the page.
         model: Packed file that the page runs on photographs which its reader gives it.
+        tell: Is told how far the work is.
 
     Returns:
         Size of the page in bytes.
@@ -62,7 +69,10 @@ def write_report(folders: Sequence[Path], out: Path, model: Path | None = None) 
             page would be larger than 5 MB without the model, or the model cannot be used.
     """
     _check_out(out)
-    page = build_page(gather(folders), try_it(model) if model else None)
+    panel = try_it(model) if model else None
+    gathered = gather(folders, tell)
+    tell(f"making the page of {len(gathered.found_results):,} results")
+    page = build_page(gathered, panel)
     try:
         write_text(out, page)
     except OSError as error:
@@ -83,7 +93,7 @@ def _check_out(out: Path) -> None:
 def _is_page(path: Path) -> bool:
     if not path.is_file():
         return False
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(15).lower() == b"<!doctype html>"
 
 

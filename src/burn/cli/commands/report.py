@@ -35,5 +35,6 @@ def run(arguments: list[str], console: Console) -> None:
 
     out = expand(options.out)
     model = expand(options.with_model) if options.with_model is not None else None
-    size = write_report([expand(run) for run in options.run], out, model)
+    with console.status("reading") as status:  # which shows only in a terminal
+        size = write_report([expand(run) for run in options.run], out, model, status.update)
     print(f"-> {options.out} ({size / 1000:,.0f} kB)")

@@ -5,7 +5,6 @@ The text files are read and checked here; `burn.data.open` reads the images they
 
 from __future__ import annotations
 
-import hashlib
 import re
 import stat
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from burn.core.errors import UserError
-from burn.core.inputs import open_regular, status_of
+from burn.core.inputs import open_regular, sha256_of, status_of
 from burn.data.base import ImageFiles, Split
 from burn.data.fingerprint import digest, file_contents, spread
 
@@ -188,8 +187,7 @@ def read_list(file: Path) -> Listing:
         places = ", ".join(f"{below}/" for below in _BESIDE_LIST[1:])
         where = f"{folder} and {folder.parent}, nor in {places} below these"
         raise _malformed(file, first, f"there is no file {_shown(names[0])} in {where}")
-    with file.open("rb") as opened:
-        text = hashlib.file_digest(opened, "sha256").hexdigest()
+    text = sha256_of(file)
     looked_at = [names[i] for i in spread(len(names), _MOST_SIZES)]
     content = file_contents([(root / name, _size(root, name) or 0) for name in looked_at])
     classes = tuple(str(i) for i in range(max(labels) + 1))

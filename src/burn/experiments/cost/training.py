@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from burn.campaigns.settings import VARIANTS_OF_BURN, is_taught, is_taught_classes
 from burn.core.errors import UserError
+from burn.core.inputs import read_json
 from burn.core.paths import expand
 from burn.experiments.rows import Row
 from burn.methods.registry import METHODS
@@ -47,7 +47,7 @@ def training_costs(options: CostOptions) -> list[Row]:
 
     folder = expand(options.compared)
     try:
-        shared = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        shared = read_json(folder / "comparison.json")
         teachers = {
             method: shared["labelled_teacher" if is_taught_classes(method) else "teacher"]
             for method in (*METHODS, *VARIANTS_OF_BURN)
@@ -83,7 +83,7 @@ def _seconds_of(teacher: Any) -> float | None:
         return None
     try:
         stages = [
-            json.loads(file.read_text(encoding="utf-8"))["monitor"]["seconds"]
+            read_json(file)["monitor"]["seconds"]
             for file in sorted(expand(teacher).glob("stage?.json"))
         ]
         return float(sum(stages)) if stages and all(0 <= s < 1e9 for s in stages) else None

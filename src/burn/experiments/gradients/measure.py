@@ -13,6 +13,7 @@ from rich.console import Console
 from burn.campaigns.settings import seeds_in
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import remove_unfinished
+from burn.core.inputs import read_json, read_text
 from burn.experiments.folder import require_folder, save
 from burn.experiments.options import GradientOptions
 from burn.experiments.rows import Row, from_csv, to_csv
@@ -96,7 +97,7 @@ def _read_part(file: Path, steps: int) -> list[Row]:
     """Return a finished run's rows, or raise UserError if they cannot be what was written."""
     from burn.experiments.gradients.compute import are_first_steps
 
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = read_text(file, errors="replace")
     rows = from_csv(text.splitlines(), str(file))
     if not are_first_steps(rows, steps):
         raise UserError(f"{file} is damaged: remove it to measure again")
@@ -151,13 +152,13 @@ def _check_about(out: Path, about: dict[str, Any]) -> None:
     now = _flat(json.loads(text))
     default = _flat(json.loads(json.dumps({"recipe": Recipe().to_json()})))
     try:
-        stored = _flat(json.loads(file.read_text(encoding="utf-8")))
+        stored = _flat(read_json(file))
         # A field that recipes did not have then counts as having its default now.
         stored = {name: stored[name] if name in stored else default[name] for name in now} | stored
         whole = all(
             type(stored[name]) is type(now[name]) for name in now if not name.startswith("recipe.")
         )
-    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):  # UserError is a ValueError
         whole = False
     if not whole:
         raise UserError(f"{file} is damaged: remove {file.parent} to measure again")

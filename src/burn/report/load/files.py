@@ -6,12 +6,12 @@ import csv
 import json
 import math
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from burn.core.errors import UserError
+from burn.core.inputs import open_regular
 from burn.core.results import Result, read_results
 from burn.report.load.found import Rows
 from burn.report.load.values import finite, is_shallow
@@ -34,23 +34,19 @@ def read_bytes(path: Path, most: int) -> bytes:
     Raises:
         UserError: It is not a regular file, is larger, or cannot be read.
     """
-    try:
-        if path.is_symlink():
-            raise UserError(f"{path} is a link: put the file itself there, or remove it")
-        # so that opening a pipe does not wait for its other end
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise UserError(f"{path} is not a plain file: remove it")
-            if about.st_size > most:
-                raise UserError(
-                    f"{path} has {about.st_size / _MB:.0f} MB, more than {most // _MB}: too large "
-                    "for a page, leave its folder out"
-                )
+    if path.is_symlink():
+        raise UserError(f"{path} is a link: put the file itself there, or remove it")
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise UserError(
+                f"{path} has {size / _MB:.0f} MB, more than {most // _MB}: too large for a page, "
+                "leave its folder out"
+            )
+        try:
             return file.read(most)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def read_object(path: Path) -> Mapping[str, Any]:
@@ -78,7 +74,7 @@ def read_result_lines(path: Path) -> list[Result]:
     Raises:
         UserError: The file cannot be read, or a line is not a result.
     """
-    read_bytes(path, MOST_JSON)  # check that it is a regular file of a sensible size
+    read_bytes(path, MOST_JSON)  # check its size, and that it is no link
     try:
         results = read_results(path)
     except UserError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,11 +51,12 @@ _KNOWN = (
 )
 
 
-def gather(folders: Sequence[Path]) -> Gathered:
+def gather(folders: Sequence[Path], tell: Callable[[str], None] = lambda _: None) -> Gathered:
     """Read everything in the folders that a report shows.
 
     Args:
         folders: Folders of runs, results and campaigns.
+        tell: Is told how far the reading is.
 
     Raises:
         UserError: A folder is missing or unknown, or a file is damaged.
@@ -63,7 +64,7 @@ def gather(folders: Sequence[Path]) -> Gathered:
     if not folders:
         raise UserError("give at least one folder: a run, results or a comparison")
     unique = {_folder(folder): folder for folder in folders}
-    found = _Finder()
+    found = _Finder(tell)
     # Groups first, so that a run that is given beside its comparison still belongs to it.
     for folder in sorted(unique.values(), key=lambda f: not _is_group(f)):
         if found.read(folder):
@@ -105,6 +106,7 @@ def _results_of(folder: Path, name: str) -> list[Path]:
 class _Finder:
     """Collects the contents of folders; every folder and file is read once."""
 
+    tell: Callable[[str], None]
     runs: dict[Path, Run] = field(default_factory=dict)
     found_results: list[FoundResult] = field(default_factory=list)
     confusions: list[Confusion] = field(default_factory=list)
@@ -263,6 +265,7 @@ class _Finder:
         if key in self.files:
             return False
         self.files[key] = file
+        self.tell(f"reading: {len(self.files):,} files, {len(self.found_results):,} results")
         return True
 
 

@@ -41,12 +41,14 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
     labels = sorted(
         dict.fromkeys((order[n.protocol], n.label) for _, n in mine), key=lambda pair: pair[0]
     )
-    names = list(dict.fromkeys(network.name for network, _ in mine))
-    best = {label: max(n.mean for network, n in mine if n.label == label) for _, label in labels}
+    means: dict[str, list[float]] = {}
+    named: dict[str, tuple[Network, dict[str, Number]]] = {}
+    for network, n in mine:
+        means.setdefault(n.label, []).append(n.mean)
+        named.setdefault(network.name, (network, {}))[1][n.label] = n
+    best = {label: max(values) for label, values in means.items()}
     rows = []
-    for name in names:
-        cells = {n.label: n for network, n in mine if network.name == name}
-        network = next(network for network, _ in mine if network.name == name)
+    for name, (network, cells) in named.items():
         row = [Cell(name, small=kind_beside(network))]
         for _, label in labels:
             n = cells.get(label)
@@ -55,7 +57,7 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
                 continue
             spread = f"± {percent(n.spread)}" if n.spread is not None else ""
             seeds = f" · {len(n.results)} seeds" if len(n.results) > 1 else ""
-            top = n.mean == best[label] and sum(m.label == label for _, m in mine) > 2
+            top = n.mean == best[label] and len(means[label]) > 2
             row.append(Cell(percent(n.mean), n.mean, "best" if top else "", spread + seeds))
         rows.append(row)
     rows.sort(
@@ -78,10 +80,10 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
                 ),
             ]
         )
-    if len(names) == 1 and len(columns) > _MOST_ACROSS:
+    if len(named) == 1 and len(columns) > _MOST_ACROSS:
         across = [row[1:] for row in rows]
         rows = [[Cell(label), *cells] for label, *cells in zip(columns[1:], *across, strict=True)]
-        title = f"{names[0]}: {title[:1].lower()}{title[1:]}"
+        title = f"{next(iter(named))}: {title[:1].lower()}{title[1:]}"
         columns = ["number", "%"] + (["always the largest class, %"] if largest else [])
     numbers = frozenset(range(1, len(columns)))
     return Table(title, columns, rows, numbers, f"In percent. {_how([n for _, n in mine])}")

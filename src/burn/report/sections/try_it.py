@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from burn.core.errors import UserError
+from burn.core.inputs import read_bytes
 
 MOST_MODEL_BYTES = 16_000_000
 
@@ -77,7 +78,7 @@ def try_it(model: Path) -> TryIt:
     return TryIt(
         name=model.name,
         about=f"{size / 1000:,.0f} kB, {gives}{side}",
-        model=base64.b64encode(model.read_bytes()).decode(),
+        model=base64.b64encode(read_bytes(model, MOST_MODEL_BYTES)).decode(),
         engine=base64.b64encode(module).decode(),
         script=script,
     )

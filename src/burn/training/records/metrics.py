@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from burn.core.files import write_text
+from burn.core.inputs import read_text
 
 COLUMNS: tuple[str, ...] = (
     "step",
@@ -162,7 +163,7 @@ def _read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     """Read the complete rows, up to the first text that is not CSV; [] without a file."""
     rows: list[dict[str, str]] = []
     if path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, errors="replace")
         with contextlib.suppress(csv.Error):
             rows.extend(row for row in csv.DictReader(text.splitlines()) if _whole(row, columns))
     return rows

@@ -13,6 +13,7 @@ from PIL import Image
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
+from burn.core.inputs import open_regular
 from burn.training.records.binary import LayerRow
 from burn.training.records.metrics import (
     GRADIENT_COLUMNS,
@@ -59,7 +60,10 @@ class Record:
             self._silence_writer()
             self._board = SummaryWriter(str(self._folder), purge_step=step + 1)
             if not step and self._views is not None and self._views.is_file():
-                with Image.open(self._views, formats=("JPEG",)) as picture:
+                with (
+                    open_regular(self._views) as file,
+                    Image.open(file, formats=("JPEG",)) as picture,
+                ):
                     self._board.add_image("views", np.asarray(picture), 0, dataformats="HWC")
 
     def close(self) -> None:
