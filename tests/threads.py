@@ -13,3 +13,4 @@ THREADS = int(os.environ.get("BURN_TEST_THREADS", "1"))
 def limit() -> None:
     """Have PyTorch use `THREADS` threads in this process."""
     torch.set_num_threads(THREADS)
+    os.environ["OMP_NUM_THREADS"] = str(THREADS)  # which keeps burn from choosing another number

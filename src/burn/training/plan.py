@@ -58,7 +58,7 @@ class Machine:
         max_bad: largest share of unreadable images, which are left out.
         profile: time the parts of a step, and print it after stages.
         compile: run the networks through torch.compile.
-        deterministic: give the same bits again on a GPU too, at a cost in speed.
+        deterministic: give the same bits again, on a GPU and on a busy CPU too, at a cost in speed.
         kernels: PyTorch's or burn's own, in ReActNets on a GPU; not measured yet.
         cuda_graphs: record a step's kernels and replay them, on one GPU; not measured yet.
         teacher_cache: folder that keeps the teacher's features of the views for later runs.

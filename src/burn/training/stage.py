@@ -29,6 +29,7 @@ from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadab
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
 from burn.training.callbacks.resume import ResumeFiles, ResumeWriter, SaveResume
+from burn.training.callbacks.threads import Threads, chooses_threads
 from burn.training.collapse import collapse_message, features_message
 from burn.training.graphs import CudaRecorder, StepGraph
 from burn.training.module import PretrainModule
@@ -182,18 +183,22 @@ class Stage:
             labels = run.source.labels
             if labels is not None and len(labels) >= 10 and np.ptp(labels) > 0:
                 callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
+        threads = None
+        if chooses_threads(machine, processes, steps.total * steps.parts):
+            threads = Threads()
+            callbacks.append(threads)
         callbacks.append(saver)
         if processes.is_main:
             num_stages = len(recipe.precisions())
             title = f"stage {self._number}/{num_stages} {self._precision.value}"
             later = (num_stages - self._number) * steps.total
-            callbacks.append(ProgressBar(title, later, steps, monitor, console))
+            callbacks.append(ProgressBar(title, later, steps, monitor, console, threads))
         if machine.profile:
             profile = Profile(self._folder / "profile.json", console)
             callbacks = [profile, *callbacks, profile.last]
         trainer = build_trainer(callbacks, writer, run, method, steps.total)
         self._fit(module, trainer, loader, saver, resumed)
-        self._finish(module, monitor)
+        self._finish(module, monitor, threads)
         processes.run_on_main(lambda: files.finish(keep=run.extendable))
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
@@ -242,7 +247,7 @@ class Stage:
                 saver.stopped_by,
             )
 
-    def _finish(self, module: PretrainModule, monitor: Monitor) -> None:
+    def _finish(self, module: PretrainModule, monitor: Monitor, threads: Threads | None) -> None:
         run, recipe = self._run, self._run.plan.recipe
         weights = module.method.weights()
         if not module.learned:
@@ -281,6 +286,7 @@ class Stage:
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
                 "teacher_cached": _cached_share(module.method),
+                "steps_by_threads": threads.chooser.steps if threads else None,
                 "last": monitor.last,
             },
         }

@@ -13,6 +13,7 @@ from rich.table import Column
 from burn.core.types import Batch
 from burn.training.callbacks.monitor import Monitor
 from burn.training.callbacks.pace import Pace, rate, time_left
+from burn.training.callbacks.threads import Threads
 from burn.training.module import PretrainModule
 from burn.training.steps import StageSteps
 
@@ -31,11 +32,19 @@ class ProgressBar(L.Callback):
         steps: The steps of the stage.
         monitor: Holds the kNN accuracy to show.
         console: Where the bar is drawn.
+        threads: Chooses the number of threads, which is then shown, or None.
     """
 
     def __init__(
-        self, title: str, later: int, steps: StageSteps, monitor: Monitor, console: Console
+        self,
+        title: str,
+        later: int,
+        steps: StageSteps,
+        monitor: Monitor,
+        console: Console,
+        threads: Threads | None = None,
     ) -> None:
+        self._threads = threads
         self._title, self._later, self._steps = title, later, steps
         self._monitor, self._console = monitor, console
         self._pace = Pace()
@@ -78,7 +87,8 @@ class ProgressBar(L.Callback):
         step, total = trainer.global_step, self._steps.total
         if now < self._due and step != total:
             return  # reading the numbers from a GPU waits for it
-        parts = [*self._speed(step), self._numbers(pl_module)]
+        threads = self._threads.chooser.reason if self._threads else ""
+        parts = [*self._speed(step), self._numbers(pl_module), threads]
         text = " · ".join(part for part in parts if part)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, speed=text)

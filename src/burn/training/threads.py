@@ -1,0 +1,130 @@
+"""Choice of the number of threads that compute on a CPU, by measured rate.
+
+Threads that share a step wait for each other. As soon as something else runs on the processor, each
+of them waits for the one that was interrupted, and fewer threads are faster than one for each core.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Any
+
+_ROUNDS = 2  # times that a trial goes through its numbers
+_STEPS = (
+    4  # steps of a round with a number of threads; the first, which starts threads, is left out
+)
+_WINDOW = 8  # steps whose median is the rate now
+_FALL = 0.7  # part of the best rate since the last trial below which there is another
+_CLEAR = 2  # times the second best rate, which end a trial after a round
+_GAIN = 1.1  # times the rate of more threads that fewer must have
+_PAUSE, _LONGEST_PAUSE = 50, 400  # steps from a trial to the next, doubled up to the second
+
+
+class ThreadChooser:
+    """Chooses between all threads, half of them and so on, by trials of a few steps each.
+
+    The first trial begins with the second step. There is another when the rate has fallen to less
+    than 0.7 of the best since the last one and, while fewer than all threads compute, now and then,
+    because what else runs may have ended. The steps of the first trial are the same in every run,
+    so that runs on an idle machine compute the same bits.
+
+    Args:
+        most: Largest number of threads.
+
+    Attributes:
+        threads: Number of threads for the next step.
+        steps: Number of steps that each number of threads computed.
+        reason: The last choice and the rates that led to it, or "" before the first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = self.threads = self._chosen = most
+        self.steps: dict[int, int] = {}
+        self.reason = ""
+        self._pause = _PAUSE
+        self._since = 0  # steps since the last trial
+        self._newest: deque[float] = deque(maxlen=_WINDOW)  # seconds per image
+        self._best = 0.0
+        self._trial: list[int] = []  # numbers of threads of the steps that are still to try
+        self._tried: dict[int, list[float | None]] = {}
+
+    def step(self, images: int, seconds: float | None) -> None:
+        """Record a step that `threads` threads computed, and set `threads` for the next one.
+
+        Args:
+            images: Number of images of the step.
+            seconds: Time since the end of the step before, or None where there was none.
+        """
+        self.steps[self.threads] = self.steps.get(self.threads, 0) + 1
+        each = None if seconds is None else max(seconds, 1e-9) / max(1, images)
+        if self._trial:
+            self._try(each)
+        else:
+            self._since += 1
+            self._watch(each)
+
+    def _try(self, each: float | None) -> None:
+        threads = self._trial.pop(0)
+        self._tried[threads].append(each)
+        if len(self._trial) == _STEPS * len(self._tried):  # a round is over
+            second, best = sorted(self._rates().values())[-2:]
+            if best > _CLEAR * second:
+                self._trial.clear()
+        if not self._trial:
+            self._choose()
+        self.threads = self._trial[0] if self._trial else self._chosen
+
+    def _rates(self) -> dict[int, float]:
+        """Return images per second of each number of threads of the trial."""
+        return {
+            threads: 1 / statistics.median(_without_firsts(each) or [math.inf])
+            for threads, each in self._tried.items()
+        }
+
+    def _watch(self, each: float | None) -> None:
+        """Begin a trial if it is the first one, or if the rate gives a reason."""
+        if each is not None:
+            self._newest.append(each)
+        if self.reason:
+            if len(self._newest) < _WINDOW:
+                return
+            now = 1 / statistics.median(self._newest)
+            self._best = max(self._best, now)
+            doubtful = now < _FALL * self._best or self._chosen < self.most
+            if not doubtful or self._since < self._pause:
+                return
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        numbers = {self._chosen, max(1, self._chosen // 2), min(self.most, 2 * self._chosen)}
+        around = sorted(numbers, reverse=True)
+        self._tried = {threads: [] for threads in around}
+        self._trial = [n for _ in range(_ROUNDS) for n in around for _ in range(_STEPS)]
+        self.threads = self._trial[0]
+
+    def _choose(self) -> None:
+        rates = self._rates()
+        before = self._chosen
+        self._chosen = max(rates, key=lambda n: rates[n] * (_GAIN if n == max(rates) else 1))
+        if self._chosen != before:
+            self._pause = _PAUSE
+        others = " and ".join(
+            f"{rate:.3g} with {n}" for n, rate in rates.items() if n != self._chosen
+        )
+        name = "thread" if self._chosen == 1 else "threads"
+        self.reason = f"{self._chosen} {name} ({rates[self._chosen]:.3g} images/s, {others})"
+        self._since, self._best = 0, 0.0
+        self._newest.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything for a resume file, so that trials go on where they were."""
+        return {**vars(self), "_newest": list(self._newest)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state, unless it is that of a machine with another number of threads."""
+        if state["most"] == self.most:
+            vars(self).update(state, _newest=deque(state["_newest"], maxlen=_WINDOW))
+
+
+def _without_firsts(each: list[float | None]) -> list[float]:
+    return [s for place, s in enumerate(each) if place % _STEPS and s is not None]
