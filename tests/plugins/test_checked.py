@@ -49,6 +49,7 @@ def pretrain(folder: Path, name: str, options: Sequence[str] = (), **text: str) 
         ({"output": "burn.StepOutput(loss, None, features.detach())"}, "terms of the StepOutput"),
         ({"terms": '{"aux": 1.0}'}, "aux must be a scalar tensor, got 1.0"),
         ({"terms": '{"aux": features.detach()}'}, "aux must be a scalar tensor, got shape (16, "),
+        ({"loss": "(1j * features).sum()"}, "loss must be a real number, got torch.complex64"),
         ({"loss": "features.square()"}, "loss must be a scalar tensor, got shape (16, "),
         ({"output": "burn.StepOutput(loss, {}, loss.detach())"}, "features must be the backbone's"),
         ({"output": "burn.StepOutput(loss, {}, None)"}, "got NoneType"),
@@ -56,8 +57,8 @@ def pretrain(folder: Path, name: str, options: Sequence[str] = (), **text: str) 
         ({"more": "num_views = 10**6"}, "its number of views of an image, 1 to 64"),
     ],
     ids=[
-        "forgotten", "frozen", "no_parts", "weights", "none", "terms", "number", "vector", "loss",
-        "features", "nothing", "attached", "views",
+        "forgotten", "frozen", "no_parts", "weights", "none", "terms", "number", "vector",
+        "complex", "loss", "features", "nothing", "attached", "views",
     ],
 )  # fmt: skip
 def test_a_method_that_breaks_its_contract_is_refused_in_its_first_step(
@@ -70,7 +71,7 @@ def test_a_method_that_breaks_its_contract_is_refused_in_its_first_step(
     assert not list(out.glob("**/*.safetensors"))
 
 
-@pytest.mark.parametrize("error", ["StopIteration", "SystemExit(0)"])
+@pytest.mark.parametrize("error", ["StopIteration", "SystemExit(0)", "GeneratorExit"])
 def test_an_exception_that_would_end_a_loop_is_a_fault_of_the_plugin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str
 ):
@@ -165,6 +166,26 @@ def test_a_plugin_that_exits_is_an_error(
     plugin = write(tmp_path, f"exits_{len(code)}.py", f"import sys\n\nsys.exit({code})\n")
     assert main(["info", "reactnet_a", "--import", plugin]) == 2
     assert "line 3: SystemExit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("base", ["BaseException", "KeyboardInterrupt", "GeneratorExit"])
+def test_a_plugin_that_raises_what_is_no_exception_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str
+):
+    text = f"class Stop({base}): pass\n\nraise Stop('now')\n"
+    plugin = write(tmp_path, f"raises_{base.lower()}.py", text)
+    assert main(["info", "reactnet_a", "--import", plugin]) == 2
+    assert "line 3: Stop: now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("misused", ["'mine'", "lambda: None", "name='mine'"])
+def test_a_misused_decorator_of_recipes_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], misused: str
+):
+    text = f"import burn\n\nburn.register_recipe({misused})(lambda: None)\n"
+    plugin = write(tmp_path, f"misused_{len(misused)}.py", text)
+    assert main(["info", "reactnet_a", "--import", plugin]) == 2
+    assert "register_recipe" in capsys.readouterr().err
 
 
 def test_a_method_may_not_have_the_name_of_a_compared_model(

@@ -93,7 +93,9 @@ def load_plugin(name: str) -> None:
         imported = importlib.import_module(module)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if type(error) is KeyboardInterrupt:  # Ctrl-C; a plugin may raise its own kind
+            raise
         if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             raise UserError(
                 f"--import {name}: Python finds no module of that name: give the file, {name}.py, "
@@ -121,7 +123,9 @@ def load_installed(warn: Callable[[str], None]) -> None:
         try:
             loaded = entry.load()
             _installed[entry.name] = getattr(loaded, "__file__", None)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if type(error) is KeyboardInterrupt:
+                raise
             package = entry.dist.name if entry.dist else entry.value
             warn(f"plugin {entry.name} of package {package} is left out: {_described(error, '')}")
         finally:

@@ -81,6 +81,8 @@ def check_output(name: str, method: Any, inputs: tuple[Any, ...], output: Any) -
         if not isinstance(value, Tensor) or value.ndim:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
             raise UserError(f"method {name}: {what} must be a scalar tensor, got {shortened(got)}")
+        if value.is_complex():
+            raise UserError(f"method {name}: {what} must be a real number, got {value.dtype}")
     expected = (len(inputs[0].indices), method.backbone.num_features)
     found = tuple(output.features.shape) if isinstance(output.features, Tensor) else None
     if found != expected:

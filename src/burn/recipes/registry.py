@@ -93,7 +93,12 @@ def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
     Raises:
         UserError: burn, or another plugin, has a recipe of that name.
     """
-    name = function.__name__
+    name = getattr(function, "__name__", "")
+    if not callable(function) or not name.isidentifier():
+        raise UserError(
+            f"register_recipe decorates a function, not {function!r:.60}: write "
+            "@burn.register_recipe, without a name"
+        )
     if name in RECIPES:
         check_owner("recipe", name, _registered.get(name))
     _registered[name] = registering(function.__module__)

@@ -18,6 +18,7 @@ from burn.methods.shared.contrast import KeyQueue
 from burn.methods.shared.frozen import FrozenTarget
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
+from burn.runtime.signals import Terminated
 from burn.training.graphs import StepGraph
 from burn.training.optim import build_optimizer
 
@@ -192,10 +193,13 @@ def redundant_buffers(method: Method) -> list[str]:
     ]
 
 
-class _StopsAreErrors:
-    """Context that turns StopIteration and SystemExit into RuntimeError.
+_SIGNALS = (KeyboardInterrupt, Terminated)
 
-    Lightning takes the first for the end of an epoch and the second for Ctrl-C, but a plugin's
+
+class _StopsAreErrors:
+    """Context that turns StopIteration, and what is no Exception, into RuntimeError.
+
+    Lightning takes the first for the end of an epoch and SystemExit for Ctrl-C, but a plugin's
     method raises them by mistake: by `next` on an iterator that has ended, or by `sys.exit`. It is
     a class because a function under `contextlib.contextmanager` cannot replace StopIteration.
     """
@@ -204,5 +208,6 @@ class _StopsAreErrors:
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, (StopIteration, SystemExit)):
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error  # noqa: TRY004
+        stops = error is not None and not isinstance(error, Exception)
+        if isinstance(error, StopIteration) or (stops and type(error) not in _SIGNALS):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
