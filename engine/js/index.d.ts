@@ -24,7 +24,7 @@ export interface Model {
   readonly isa: string;
   /**
    * Runs the model on one image, which is resized (bicubic, antialiased) and cropped as the model
-   * says. Alpha is ignored.
+   * says. Transparent pixels lie over white.
    *
    * @throws Error if the image's sizes do not fit each other, or are out of range.
    */
@@ -47,8 +47,8 @@ export function load(bytes: ArrayBuffer | Uint8Array, options?: Options): Promis
 
 /**
  * Resizes the short side of an image (bicubic, antialiased), then cuts out its centre, as
- * `burn-engine run` does: the same bytes as Pillow's. An image that is more than 4 times as long as
- * wide loses its ends first. Alpha is dropped.
+ * `burn-engine run` does, to the byte. An image that is more than 4 times as long as wide loses its
+ * ends first. Transparent pixels lie over white.
  *
  * @param imageSize lengths in pixels; null to leave the size as it is.
  * @returns three bytes for each pixel.
@@ -57,6 +57,17 @@ export function prepare(
   image: Pixels,
   imageSize: { resize: number; size: number } | null,
 ): { data: Uint8Array; width: number; height: number };
+
+/**
+ * Takes out of a JPEG, PNG or WebP all that could make a browser turn it, convert its colours, or
+ * show another frame of it than the first. Other files are returned as they are.
+ *
+ * @returns the bytes that are left, and the orientation that the EXIF data give, 1 to 8.
+ */
+export function withoutMetadata(bytes: Uint8Array): { bytes: Uint8Array; orientation: number };
+
+/** Turns an image that has an orientation of EXIF, 1 to 8. */
+export function upright(image: Pixels, orientation: number): Pixels;
 
 /** Decodes a file that the browser knows into pixels, upright. Not in Node.js. */
 export function decode(file: Blob): Promise<Pixels>;

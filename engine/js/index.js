@@ -1,7 +1,6 @@
 // Runs packed 1-bit networks: the C++ engine, compiled to WebAssembly with 128-bit vectors.
 
-const MAX_SIDE = 16384;
-const MAX_PIXELS = 2 ** 26;
+const MAX_PIXELS = 100_000_000; // of a photograph
 const UINT8 = 0; // burn_pixels in burn_engine.h
 
 export async function load(bytes, options = {}) {
@@ -166,7 +165,7 @@ function ranked(names, scores) {
 }
 
 export function prepare(image, imageSize) {
-  let photo = withoutAlpha(image);
+  let photo = overWhite(image);
   if (!imageSize) return photo;
   const most = 4 * Math.min(photo.width, photo.height); // not to enlarge only to crop
   photo = centre(photo, Math.min(photo.width, most), Math.min(photo.height, most));
@@ -179,13 +178,13 @@ export function prepare(image, imageSize) {
   return centre(photo, imageSize.size, imageSize.size);
 }
 
-function withoutAlpha(image) {
+function overWhite(image) {
   const { data, width, height } = image ?? {};
-  const inRange = (side) => Number.isInteger(side) && side >= 1 && side <= MAX_SIDE;
+  const inRange = (side) => Number.isInteger(side) && side >= 1;
   if (!inRange(width) || !inRange(height) || width * height > MAX_PIXELS) {
     throw new Error(
-      `an image of ${width} × ${height} pixels; expected 1 to ${MAX_SIDE} in width and height, ` +
-        `and at most ${MAX_PIXELS} in all`,
+      `an image of ${width} × ${height} pixels; expected 1 or more in width and height, and ` +
+        `at most ${MAX_PIXELS} in all`,
     );
   }
   const pixels = width * height;
@@ -199,9 +198,10 @@ function withoutAlpha(image) {
   const rgb = new Uint8Array(3 * pixels);
   const step = data.length / pixels;
   for (let from = 0, to = 0; to < rgb.length; from += step, to += 3) {
-    rgb[to] = data[from];
-    rgb[to + 1] = data[from + 1];
-    rgb[to + 2] = data[from + 2];
+    const alpha = step === 4 ? data[from + 3] : 255;
+    for (let c = 0; c < 3; ++c) {
+      rgb[to + c] = (data[from + c] * alpha + 255 * (255 - alpha) + 127) / 255;
+    }
   }
   return { data: rgb, width, height };
 }
@@ -225,7 +225,8 @@ function centre(photo, width, height) {
 }
 
 // Bicubic resampling whose support grows with the scale, first across and then down, with weights
-// in fixed point and rounding to bytes in between, which gives the bytes that Pillow gives.
+// in fixed point and rounding to bytes in between: the bytes of the Python engine, which has Pillow
+// do one direction at a time.
 function resized(photo, width, height) {
   let { data } = photo;
   if (width !== photo.width) {
@@ -304,10 +305,10 @@ function transposedResampled(data, width, from, to) {
 }
 
 export async function decode(file) {
+  const { bytes, orientation } = withoutMetadata(new Uint8Array(await file.arrayBuffer()));
   let bitmap;
   try {
-    bitmap = await createImageBitmap(file, {
-      imageOrientation: "from-image",
+    bitmap = await createImageBitmap(new Blob([bytes], { type: file.type }), {
       premultiplyAlpha: "none",
       colorSpaceConversion: "none",
     });
@@ -321,7 +322,155 @@ export async function decode(file) {
   const fits = gl && Math.max(width, height) <= gl.getParameter(gl.MAX_TEXTURE_SIZE);
   const data = fits ? readTexture(gl, bitmap) : readCanvas(bitmap);
   bitmap.close();
-  return { data, width, height };
+  return upright({ data, width, height }, orientation);
+}
+
+// Browsers differ in what they turn, in the colours that they convert, and in the frame of an
+// animated PNG that they take. So they get files without all that could ask for it, and the
+// orientation of the EXIF data is applied here.
+export function withoutMetadata(bytes) {
+  const starts = (...values) => values.every((value, i) => value === null || bytes[i] === value);
+  if (starts(0xff, 0xd8)) return withoutSegments(bytes);
+  if (starts(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)) return withoutAncillary(bytes);
+  const size = [null, null, null, null];
+  if (starts(0x52, 0x49, 0x46, 0x46, ...size, 0x57, 0x45, 0x42, 0x50)) return withoutChunks(bytes);
+  return { bytes, orientation: 1 };
+}
+
+function joined(parts) {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+function isExif(bytes) {
+  return [0x45, 0x78, 0x69, 0x66, 0, 0].every((value, i) => bytes[i] === value);
+}
+
+// Of a JPEG: the segments of applications, except JFIF's and Adobe's, which say what the colours
+// are.
+function withoutSegments(bytes) {
+  const kept = [bytes.subarray(0, 2)];
+  const exif = [];
+  let at = 2;
+  while (at + 4 <= bytes.length && bytes[at] === 0xff) {
+    const marker = bytes[at + 1];
+    if (marker === 0xff) {
+      ++at; // filling
+      continue;
+    }
+    if (marker === 0xda) break; // the pixels begin
+    const bare = marker === 0x01 || (marker >= 0xd0 && marker <= 0xd9);
+    const end = at + 2 + (bare ? 0 : (bytes[at + 2] << 8) | bytes[at + 3]);
+    if (end > bytes.length) break;
+    const dropped = marker >= 0xe1 && marker <= 0xef && marker !== 0xee;
+    if (!dropped) kept.push(bytes.subarray(at, end));
+    const content = bytes.subarray(at + 4, end);
+    if (marker === 0xe1 && isExif(content)) exif.push(content.subarray(6));
+    at = end;
+  }
+  kept.push(bytes.subarray(at));
+  return { bytes: joined(kept), orientation: orientationOf(joined(exif)) };
+}
+
+// Of a PNG: the chunks that are not needed to show it, except the transparent colour.
+function withoutAncillary(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const kept = [bytes.subarray(0, 8)];
+  let exif = new Uint8Array(0);
+  let at = 8;
+  while (at + 12 <= bytes.length) {
+    const end = at + 12 + view.getUint32(at);
+    if (end > bytes.length) break;
+    const name = String.fromCharCode(...bytes.subarray(at + 4, at + 8));
+    const needed = !(bytes[at + 4] & 0x20) || name === "tRNS";
+    if (needed) kept.push(bytes.subarray(at, end));
+    if (name === "eXIf") exif = bytes.subarray(at + 8, end - 4);
+    at = end;
+  }
+  kept.push(bytes.subarray(at));
+  return { bytes: joined(kept), orientation: orientationOf(exif) };
+}
+
+// Of a WebP: EXIF, XMP and the colour profile.
+function withoutChunks(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const header = bytes.slice(0, 12);
+  const kept = [header];
+  let exif = new Uint8Array(0);
+  let hasExif = false; // by the header of an extended file
+  let at = 12;
+  while (at + 8 <= bytes.length) {
+    const length = view.getUint32(at + 4, true);
+    const end = at + 8 + length + (length & 1);
+    if (end > bytes.length) break;
+    const name = String.fromCharCode(...bytes.subarray(at, at + 4));
+    if (name === "VP8X") {
+      const chunk = bytes.slice(at, end);
+      hasExif = (chunk[8] & 0x08) !== 0;
+      chunk[8] &= ~(0x20 | 0x08 | 0x04);
+      kept.push(chunk);
+    } else if (name === "EXIF") {
+      if (hasExif && !exif.length) exif = bytes.subarray(at + 8, at + 8 + length);
+    } else if (name !== "XMP " && name !== "ICCP") {
+      kept.push(bytes.subarray(at, end));
+    }
+    at = end;
+  }
+  kept.push(bytes.subarray(at));
+  const whole = joined(kept);
+  const dropped = bytes.length - whole.length;
+  new DataView(whole.buffer).setUint32(4, view.getUint32(4, true) - dropped, true);
+  return { bytes: whole, orientation: orientationOf(exif) };
+}
+
+// The tag 0x0112 of the first directory, one 16-bit integer from 1 to 8; otherwise 1.
+function orientationOf(exif) {
+  while (isExif(exif)) exif = exif.subarray(6);
+  const view = new DataView(exif.buffer, exif.byteOffset, exif.length);
+  try {
+    const start = view.getUint32(0);
+    const little = start === 0x49492a00;
+    if (!little && start !== 0x4d4d002a) return 1;
+    const directory = view.getUint32(4, little);
+    const count = view.getUint16(directory, little);
+    for (let i = 0; i < count; ++i) {
+      const entry = directory + 2 + 12 * i;
+      if (view.getUint16(entry, little) !== 0x0112) continue;
+      const isShort = view.getUint16(entry + 2, little) === 3;
+      const value = view.getUint16(entry + 8, little);
+      const isOne = view.getUint32(entry + 4, little) === 1;
+      return isShort && isOne && value >= 1 && value <= 8 ? value : 1;
+    }
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error; // the data are cut off
+  }
+  return 1;
+}
+
+export function upright(image, orientation) {
+  if (orientation === 1) return image;
+  const swapped = orientation >= 5;
+  const { data } = image;
+  const [width, height] = swapped ? [image.height, image.width] : [image.width, image.height];
+  const upsideDown = [3, 4, 7, 8].includes(orientation);
+  const mirrored = [2, 3, 6, 7].includes(orientation);
+  const step = data.length / (width * height);
+  const out = new Uint8Array(data.length);
+  let to = 0;
+  for (let y = 0; y < height; ++y) {
+    const row = upsideDown ? height - 1 - y : y;
+    for (let x = 0; x < width; ++x) {
+      const column = mirrored ? width - 1 - x : x;
+      const from = step * (swapped ? column * image.width + row : row * image.width + column);
+      for (let c = 0; c < step; ++c) out[to++] = data[from + c];
+    }
+  }
+  return { data: out, width, height };
 }
 
 function readTexture(gl, bitmap) {

@@ -89,11 +89,10 @@ def test_netpbm(tmp_path):
         (b"P6 99999999999999999999 4 255\n", "header is damaged"),
         (b"P6" + b"#" * 10_000, "header is damaged"),
         (b"P6 0 4 255\n", "4 × 0 pixels"),
-        (b"P6 16385 4 255\n", "4 × 16385 pixels"),
-        (b"P6 16384 16384 255\n", "16384 × 16384 pixels"),
+        (b"P6 10001 10000 255\n", "more than 100,000,000 pixels"),
         (b"P6 6 4 0\n", "maximum value is 0, not 1 to 65535"),
         (b"P6 6 4 65536\n", "maximum value is 65536, not 1 to 65535"),
-        (b"P6 6 4 255\n12345", "cut off: 5 bytes of pixels, expected 72"),
+        (b"P6 6 4 255\n12345", "truncated: 5 bytes of pixels, expected 72"),
     ],
 )
 def test_refuses_netpbm(tmp_path, content, message):
@@ -128,7 +127,7 @@ def test_formats_that_start_programs_are_not_opened(tmp_path):
     pytest.importorskip("PIL")
     file = tmp_path / "photo.jpg"
     file.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
-    with pytest.raises(ValueError, match=r"photo\.jpg: not an image in one of the formats JPEG"):
+    with pytest.raises(ValueError, match=r"photo\.jpg: not JPEG, PNG"):
         read_input(file, None)
 
 
@@ -147,9 +146,7 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path):
     image.new("RGB", (4000, 4000)).save(encoded, "JPEG")
     file = tmp_path / "photo.jpg"
     file.write_bytes(encoded.getvalue() + b"\xff\xda" * 1000)
-    with pytest.raises(
-        ValueError, match="a JPEG of 1001 scans of 16000000 pixels takes too long to decode"
-    ):
+    with pytest.raises(ValueError, match=r"photo\.jpg: 1,001 scans of 16,000,000 pixels$"):
         read_input(file, None)
 
 
@@ -163,8 +160,6 @@ def test_pillow_formats(tmp_path):
     np.testing.assert_array_equal(read_input(path, None), np.repeat(pixels[..., :1], 3, 2))
     image_module.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(path)
     np.testing.assert_array_equal(read_input(path, None), np.repeat(pixels[..., :1], 3, 2))
-    image_module.fromarray(np.dstack([pixels, pixels[..., :1]])).save(path)
-    np.testing.assert_array_equal(read_input(path, None), pixels)
     exif = image_module.Exif()
     exif[0x0112] = 6  # to be turned clockwise
     image_module.fromarray(pixels).save(path, exif=exif)
@@ -173,7 +168,7 @@ def test_pillow_formats(tmp_path):
     with pytest.raises(ValueError, match=r"a\.png: "):
         read_input(path, None)
     path.write_bytes(b"hello")
-    with pytest.raises(ValueError, match=r"a\.png: not an image in one of the formats JPEG"):
+    with pytest.raises(ValueError, match=r"a\.png: not JPEG, PNG"):
         read_input(path, None)
 
 
@@ -234,22 +229,11 @@ def test_a_tile_larger_than_any_image_is_refused(tmp_path):
     path = tmp_path / "a.tif"
     for side in (16_000, 40_000):
         path.write_bytes(tiled_tiff(side))
-        with pytest.raises(ValueError, match=rf"a TIFF in tiles of {side} × {side} pixels$"):
+        with pytest.raises(ValueError, match=rf"a\.tif: tiles of {side}×{side} pixels$"):
             read_input(path, None)
     path.write_bytes(tiled_tiff(16))
     with pytest.raises(ValueError, match=r"a\.tif: damaged \(decoder error"):
         read_input(path, None)
-
-
-def test_floats_in_a_photograph_are_refused(tmp_path):
-    """Nothing says on which scale they are; clipped to bytes, 0 to 1 would be black."""
-    from PIL import Image
-
-    image = Image.fromarray(np.full((4, 4), 0.5, np.float32))
-    image.save(tmp_path / "a.tif")
-    for given in (tmp_path / "a.tif", image):
-        with pytest.raises(ValueError, match="its pixels are floats: save it with 8 or 16 bits"):
-            read_images(given, None)
 
 
 def test_a_bomb_is_refused_with_our_own_limit(tmp_path):
@@ -259,7 +243,7 @@ def test_a_bomb_is_refused_with_our_own_limit(tmp_path):
         for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(b"")))
     ]
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
-    with pytest.raises(ValueError, match=r"a\.png: more than 67108864 pixels$"):
+    with pytest.raises(ValueError, match=r"a\.png: more than 100,000,000 pixels$"):
         read_input(tmp_path / "a.png", None)
 
 

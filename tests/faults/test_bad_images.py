@@ -59,9 +59,12 @@ def film(form: str) -> bytes:
 
 GOOD: dict[str, tuple[Callable[[], bytes], tuple[int, int]]] = {
     "cmyk.jpg": (lambda: encoded(photo().convert("CMYK"), "JPEG"), (24, 32)),
-    "deep.png": (lambda: encoded(Image.fromarray(np.full((9, 7), 4000, np.uint16)), "PNG"), (9, 7)),
+    "deep.png": (
+        lambda: encoded(Image.fromarray(np.full((9, 7), 40_000, np.uint16)), "PNG"),
+        (9, 7),
+    ),
     "deep.tif.png": (
-        lambda: encoded(Image.fromarray(np.full((9, 7), 4000, np.uint16)), "TIFF"),
+        lambda: encoded(Image.fromarray(np.full((9, 7), 40_000, np.uint16)), "TIFF"),
         (9, 7),
     ),
     "film.gif": (lambda: film("GIF"), (24, 32)),

@@ -75,6 +75,9 @@ def page(browser: Any, folder: Path) -> Iterator[Any]:
     assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
 
 
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><d tiff:Orientation="6"/></x:xmpmeta>'
+
+
 def photographs(folder: Path) -> dict[str, Path]:
     """Write a smooth photograph in every mode and format that a browser reads."""
     random = np.random.default_rng(5)
@@ -86,6 +89,7 @@ def photographs(folder: Path) -> dict[str, Path]:
     sixteen = Image.fromarray(np.asarray(photo.convert("L")).astype(np.uint16) * 257)
     turned = Image.Exif()
     turned[0x0112] = 6  # upright after a quarter turn
+    film = {"save_all": True, "append_images": [photo.rotate(90)]}
     kinds: dict[str, tuple[Image.Image, dict[str, Any]]] = {
         "rgb.png": (photo, {}),
         "alpha.png": (transparent, {}),
@@ -94,6 +98,13 @@ def photographs(folder: Path) -> dict[str, Path]:
         "sixteen.png": (sixteen, {}),
         "turned.jpg": (photo, {"exif": turned, "quality": 95, "subsampling": 0}),
         "lossless.webp": (photo, {"lossless": True}),
+        "turned.png": (photo, {"exif": turned}),
+        "turned.webp": (photo, {"lossless": True, "exif": turned}),
+        "xmp.webp": (photo, {"lossless": True, "xmp": XMP}),
+        "film.png": (photo, {**film, "default_image": True}),
+        "film.gif": (photo.quantize(16), film),
+        "transparent.gif": (photo.quantize(16), {"transparency": 3}),
+        "tall.png": (photo.resize((90, 330)), {}),
         "long.png": (photo.resize((300, 20)), {}),
         "dot.png": (photo.resize((1, 1)), {}),
     }

@@ -5,15 +5,11 @@ Arrays (.npy) and binary PPM and PGM need only NumPy; other formats, and resizin
 
 from __future__ import annotations
 
-import contextlib
-import io
-import math
 import os
-import re
 import stat
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -21,28 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from burn_engine.format import ImageSize
+from burn_engine.pixels import HOW_TO_GET_PILLOW, MOST_BYTES, PillowMissing, decode, from_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_SIDE = 16_384
 MAX_PIXELS = 2**26
-_MOST_BYTES = 2**28  # size of an image file that Pillow reads
-# Pillow's other formats are never opened, because one of them, EPS, starts Ghostscript.
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF")
-_TILE_SIDES = 322, 323  # TIFF's tags of a tile's width and height
-# The file of a JPEG sets its number of scans. Each passes over all pixels, a nanosecond per pixel.
-_MOST_SCANNED = 10**10  # scans times pixels
 
 # A single image, and everything that `read_images` accepts.
 ImageLike: TypeAlias = "ArrayLike | str | os.PathLike[str] | Image"
 ImagesLike: TypeAlias = "ImageLike | Sequence[ImageLike]"
-
-_HOW_TO_GET_PILLOW = "pip install pillow"
-
-
-class PillowMissing(ValueError):
-    """An image needs Pillow, which is not installed."""
 
 
 def read_images(images: ImagesLike, size: ImageSize | None) -> tuple[NDArray[Any], bool]:
@@ -113,7 +98,7 @@ def read_image(image: ImageLike, size: ImageSize | None, where: str = "") -> NDA
         return read_input(os.fsdecode(image), size)
     try:
         if _is_photo(image):
-            return prepare(_from_pillow(cast("Image", image)), size)
+            return prepare(from_pillow(cast("Image", image)), size)
         batch, single = check_images(cast("ArrayLike", image))
         if not single:
             raise ValueError(f"shape {batch.shape}; expected one image, (height, width, 3)")
@@ -211,14 +196,16 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
 def read_photo(path: Path) -> NDArray[np.uint8]:
     """Read an image file as uint8 (height, width, 3), upright."""
     with open(path, "rb") as file:
-        magic = file.read(2)
-    if magic in (b"P5", b"P6"):
-        return _read_netpbm(path)
-    return _read_with_pillow(path)
+        encoded = file.read(MOST_BYTES + 1)
+    if len(encoded) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES} bytes: not read as an image")
+    return decode(encoded)
 
 
 def prepare(photo: NDArray[np.uint8], size: ImageSize | None) -> NDArray[np.uint8]:
     """Resize the short side of a photograph (bicubic, antialiased), then cut out its centre.
+
+    docs/project/pack-format.md has the rule, to the byte.
 
     A photograph that is more than 4 times as long as wide loses its ends first.
 
@@ -256,9 +243,11 @@ def _resize(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
     except ImportError:
         raise PillowMissing(
             f"{photo.shape[0]} × {photo.shape[1]} pixels, to be resized to {height} × {width}; "
-            f"that needs Pillow: {_HOW_TO_GET_PILLOW}"
+            f"that needs Pillow: {HOW_TO_GET_PILLOW}"
         ) from None
     image = Image.fromarray(np.ascontiguousarray(photo))
+    # First across, then down: Pillow chooses the order by the lengths, and so the rounding.
+    image = image.resize((width, image.height), Image.Resampling.BICUBIC)
     return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
 
 
@@ -279,92 +268,3 @@ def _read_npy(path: Path) -> NDArray[Any]:
     if not single:
         raise ValueError(f"{path}: shape {array.shape}; expected one image, (height, width, 3)")
     return batch[0]
-
-
-_NETPBM_HEADER = re.compile(rb"P([56])" + 3 * rb"(?:\s|#[^\n]*+\n)++(\d{1,9})" + rb"\s")
-
-
-def _read_netpbm(path: Path) -> NDArray[np.uint8]:
-    """Read a binary PPM or PGM file; 16-bit values are rounded to 8 bits."""
-    with open(path, "rb") as file:
-        header = _NETPBM_HEADER.match(file.read(4096))
-        if header is None:
-            raise ValueError("not a PPM or PGM image: its header is damaged")
-        channels = 3 if header[1] == b"6" else 1
-        width, height, highest = (int(header[index]) for index in (2, 3, 4))
-        check_size(height, width)
-        if not 1 <= highest <= 65535:
-            raise ValueError(
-                f"not a PPM or PGM image: its maximum value is {highest}, not 1 to 65535"
-            )
-        dtype = np.dtype(np.uint8 if highest < 256 else ">u2")
-        num_bytes = height * width * channels * dtype.itemsize
-        file.seek(header.end())
-        data = file.read(num_bytes)
-    if len(data) < num_bytes:
-        raise ValueError(f"cut off: {len(data)} bytes of pixels, expected {num_bytes}")
-    pixels = np.frombuffer(data, dtype).reshape(height, width, channels)
-    if highest != 255:
-        pixels = np.round(np.minimum(pixels, highest) * (255 / highest))
-    return np.broadcast_to(pixels.astype(np.uint8), (height, width, 3))
-
-
-def _read_with_pillow(path: Path) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise PillowMissing(
-            f"images other than .npy, binary PPM and PGM need Pillow: {_HOW_TO_GET_PILLOW}"
-        ) from None
-    with path.open("rb") as file:
-        encoded = file.read(_MOST_BYTES + 1)
-    if len(encoded) > _MOST_BYTES:
-        raise ValueError(f"more than {_MOST_BYTES} bytes: not read as an image")
-    with _decoding():
-        try:
-            image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
-        except Image.UnidentifiedImageError:
-            known = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
-            raise ValueError(f"not an image in one of the formats {known}") from None
-        tags = getattr(image, "tag_v2", {})  # which only a TIFF has
-        tiles = [tags.get(tag, 1) for tag in _TILE_SIDES]
-    if not all(isinstance(side, int) for side in tiles) or not 0 < math.prod(tiles) <= MAX_PIXELS:
-        raise ValueError(f"a TIFF in tiles of {' × '.join(map(str, tiles))} pixels")
-    scans, pixels = encoded.count(b"\xff\xda"), image.width * image.height
-    if image.format in ("JPEG", "MPO") and scans * pixels > _MOST_SCANNED:
-        raise ValueError(f"a JPEG of {scans} scans of {pixels} pixels takes too long to decode")
-    return _from_pillow(image)
-
-
-def _from_pillow(image: Image) -> NDArray[np.uint8]:
-    """Convert a PIL image to uint8 (height, width, 3), upright."""
-    from PIL import ImageOps
-
-    check_size(image.height, image.width)  # before its pixels are decoded
-    with _decoding():
-        image = ImageOps.exif_transpose(image)
-        if image.mode == "F":  # on a scale that nothing says; convert() would clip it
-            raise ValueError("its pixels are floats: save it with 8 or 16 bits a channel")
-        if image.mode.startswith("I"):  # 16 bits, which convert() would clip
-            return np.broadcast_to(_high_byte(np.asarray(image)), (*image.size[::-1], 3))
-        return np.asarray(image.convert("RGB"))
-
-
-@contextlib.contextmanager
-def _decoding() -> Iterator[None]:
-    """Turn every exception of a decoder into a ValueError of one line, and silence its warnings."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd but readable files
-            yield
-    except Exception as error:  # on damaged files decoders raise exceptions of every kind
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        if type(error).__name__.startswith("DecompressionBomb"):  # its text has Pillow's own limit
-            reason = f"more than {MAX_PIXELS} pixels"
-        if reason.startswith("decoder error"):
-            reason = f"damaged ({reason})"
-        raise ValueError(reason) from None
-
-
-def _high_byte(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    return (pixels.astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)[..., None]

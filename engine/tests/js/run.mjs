@@ -3,11 +3,12 @@
 //     node run.mjs index.js < [{"model": file, "images": [[file, width, height], …]}, …]
 //
 // Of each model it prints the error of loading it, or its facts, and of each image the output or
-// the error. Without a model it prints the bytes of the images, prepared for "size".
+// the error. Without a model it prints the bytes of the images, prepared for "size" and turned by
+// "orientation". Of "files" it prints the bytes without metadata, and the orientation.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
-const { load, prepare } = await import(pathToFileURL(process.argv[2]));
+const { load, prepare, upright, withoutMetadata } = await import(pathToFileURL(process.argv[2]));
 
 function pixels([file, width, height]) {
   return { data: new Uint8Array(readFileSync(file)), width, height };
@@ -21,11 +22,17 @@ function tried(action) {
   }
 }
 
-async function answer({ model, images, size }) {
+async function answer({ model, images, size, orientation, files }) {
+  if (files) {
+    return files.map((file) => {
+      const found = withoutMetadata(new Uint8Array(readFileSync(file)));
+      return { ...found, bytes: Buffer.from(found.bytes).toString("base64") };
+    });
+  }
   if (!model) {
     return images.map((image) =>
       tried(() => {
-        const { data, width, height } = prepare(pixels(image), size);
+        const { data, width, height } = prepare(upright(pixels(image), orientation ?? 1), size);
         return { width, height, data: Buffer.from(data).toString("base64") };
       }),
     );

@@ -13,6 +13,7 @@ from torch import Tensor
 from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
 from burn.data.fingerprint import digest, spread
+from burn_engine.pixels import from_pillow
 
 _MOST_CLASSES = 100_000
 # The fingerprint is computed from evenly spread images of this size in all, but from 16 at least.
@@ -26,8 +27,8 @@ class DatasetSource:
     An item is an image or a tuple that begins with one: a PIL image, a uint8 tensor or array, or a
     floating-point tensor in [0, 1]. Tensors are (3, height, width) or (1, height, width), arrays
     (height, width, 3), (height, width, 1) or (height, width). Grey images become three equal
-    channels. Labels are taken from the attribute `targets` or `labels`, and names of classes from
-    `classes`, as torchvision's datasets have them.
+    channels; PIL images are converted as those in files are. Labels are taken from the attribute
+    `targets` or `labels`, and names of classes from `classes`, as torchvision's datasets have them.
 
     Args:
         dataset: The dataset. It must return the same image for the same position every time, so it
@@ -67,9 +68,9 @@ class DatasetSource:
         image = item[0] if isinstance(item, (tuple, list)) and item else item
         if isinstance(image, Image.Image):
             try:
-                image = np.asarray(image.convert("RGB")).copy()  # Pillow decodes here
-            except Exception as error:
-                reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
+                image = from_pillow(image)  # Pillow decodes here
+            except ValueError as error:
+                reason = shortened(" ".join(str(error).split()), 200)
                 raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
         if isinstance(image, np.ndarray):
             pixels = image[:, :, None] if image.ndim == 2 else image
