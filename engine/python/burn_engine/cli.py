@@ -250,7 +250,7 @@ def _run(options: argparse.Namespace) -> None:
     named = options.images
     if options.features is not None:
         _check_output(options.features, [options.model, *named])
-    paths: Iterable[str] = paths_in(named)
+    paths: Iterable[str] = paths_in(named, _complain)
     total = None
     if "-" not in named:
         paths = list(paths)

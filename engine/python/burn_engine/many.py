@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, Queue
@@ -15,53 +14,54 @@ from typing import Any, TextIO
 
 from numpy.typing import NDArray
 
+from burn_engine.folders import SUFFIXES, Skipped, is_hidden, is_image, suffix_of, walk
 from burn_engine.format import ImageSize
 from burn_engine.images import read_input
 
-_NAMES = ("bmp", "gif", "jpeg", "jpg", "npy", "pgm", "png", "ppm", "tif", "tiff", "webp")
-# The suffixes of files in folders that are taken to be images. Others can be named themselves.
-SUFFIXES = tuple(f".{name}" for name in _NAMES)
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
 
 
-def paths_in(arguments: Sequence[str]) -> Iterator[str]:
+def paths_in(
+    arguments: Sequence[str], say: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
     """Yield the paths that a command line names, in order.
 
     Args:
-        arguments: Files; folders, whose images at any depth are taken in alphabetical order; and
-            "-", for a list on standard input with one path a line.
+        arguments: Files; folders, whose images (and .npy files) at any depth are taken in
+            alphabetical order, as `folders.walk` has them; and "-", for a list on standard input
+            with one path a line.
+        say: Called with a line about what is skipped of a folder, if there is anything to tell.
 
     Raises:
         ValueError: A folder has no images, or standard input is no list of paths.
+        OSError: A folder cannot be read.
     """
     for argument in arguments:
         if argument == "-":
             yield from _listed(sys.stdin)
         elif Path(argument).is_dir():
-            found = False
-            for path in _in_folder(argument):
-                found = True
-                yield path
+            found, skipped = False, Skipped()
+            for listing in walk(argument):
+                for name in skipped.add(listing, _is_read):
+                    found = True
+                    yield str(Path(listing.path, name))
+            text = skipped.text(others=False)
             if not found:
                 raise ValueError(
                     f"{argument}: no images in this folder: none of its files ends in "
-                    f"{', '.join(SUFFIXES)}"
+                    f"{', '.join(SUFFIXES)} or .npy" + (f"; skipped: {text}" if text else "")
                 )
+            if text:
+                say(f"{argument}: skipped: {text}")
         else:
             yield argument
 
 
-def _in_folder(folder: str) -> Iterator[str]:
-    def fails(error: OSError) -> None:
-        raise error
-
-    for parent, folders, files in os.walk(folder, onerror=fails):
-        folders.sort()  # in place, which sets the order of the walk
-        for name in sorted(files):
-            if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
-                yield str(Path(parent, name))
+def _is_read(name: str) -> bool:
+    """Return whether a file in a folder is read; others can be named themselves."""
+    return is_image(name) or (suffix_of(name) == ".npy" and not is_hidden(name))
 
 
 def _line(stream: TextIO) -> str:

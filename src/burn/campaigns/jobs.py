@@ -22,6 +22,7 @@ from burn.campaigns.settings import RANDOM, More, MoreProtocol
 from burn.core.files import locked
 from burn.core.results import Result
 from burn.data.open import open_source
+from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import KnnConfig, LinearConfig, SvmConfig, TransferConfig
 from burn.evaluation.context import EvaluationContext, open_model
 from burn.evaluation.forward import packed_forward
@@ -121,8 +122,7 @@ class EvaluationPlan:
             spec,
             backbone,
             views,
-            open_source(train, "train"),
-            open_source(test, "test"),
+            *check_sources(open_source(train, "train"), open_source(test, "test")),
             seed,
             workers=workers,
             bfloat16=uses_bfloat16("auto", machine.device),

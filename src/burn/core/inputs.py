@@ -46,7 +46,7 @@ def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> B
             path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         )
     except OSError as error:
-        raise UserError(_reason(path, error)) from error
+        raise UserError(reason(path, error)) from error
     except ValueError as error:  # a null byte
         raise UserError(f"{path}: the name contains a null byte") from error
     try:
@@ -93,7 +93,7 @@ def status_of(path: Path) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UserError(_reason(path, error)) from error
+        raise UserError(reason(path, error)) from error
     except ValueError as error:
         raise UserError(f"{path}: the name contains a null byte") from error
 
@@ -110,7 +110,7 @@ def list_folder(path: Path) -> list[os.DirEntry[str]]:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
-        raise UserError(_reason(path, error)) from error
+        raise UserError(reason(path, error)) from error
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -123,7 +123,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
         try:
             content = file.read(limit + 1)
         except OSError as error:
-            raise UserError(_reason(path, error)) from error
+            raise UserError(reason(path, error)) from error
     if len(content) > limit:  # it has grown, or its size was not known
         raise UserError(f"{path} has more than {limit:,} bytes")
     return content
@@ -167,7 +167,7 @@ def sha256_of(path: Path) -> str:
         try:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
         except OSError as error:
-            raise UserError(_reason(path, error)) from error
+            raise UserError(reason(path, error)) from error
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
@@ -220,7 +220,8 @@ def require_safetensors(path: Path, limit: int | None = None) -> int:
     return size
 
 
-def _reason(path: Path, error: OSError) -> str:
+def reason(path: Path, error: OSError) -> str:
+    """Return the message for a path that cannot be read, which names the path."""
     if error.errno == errno.ENOENT:
         return f"{path}: no such file"
     if error.errno == errno.ELOOP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -16,13 +17,11 @@ if TYPE_CHECKING:
 Split = Literal["train", "test"]
 
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")
-# Extensions of image formats that cannot be read.
-UNREAD_EXTENSIONS = (
-    ".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".svg",
-    ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2",
-)  # fmt: skip
-HELD_OUT = ("test", "val", "valid", "validation")
+# The words for the parts of data, in lower case; of several the first is taken.
+_WORDS: dict[Split, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev"),
+}
 
 
 class Source(Protocol):
@@ -34,10 +33,13 @@ class Source(Protocol):
     Attributes:
         name: Name of the source for messages.
         classes: Names of the classes, in the order of their labels; empty without labels.
-        labels: int64 (images,), or None.
+        labels: int64 (images,), -1 for an image without a label; None if no image has one.
         fingerprint: A string that changes when the images or their labels change, and does not
             depend on their place or times; `burn.data.fingerprint` says what burn's own sources
             read for it.
+
+    A source may also have `unlabelled`, which says why images have no label ("" if all have one),
+    and `note`, a line on what is read or left out ("" if there is nothing to tell).
     """
 
     name: str
@@ -60,20 +62,35 @@ class PixelSource(Source, Protocol):
     def pixels(self, index: int) -> np.ndarray: ...
 
 
-def named_part(words: Collection[str], split: Split) -> str | None:
-    """Find the word that names a split among names of folders or files.
+def is_part(name: str) -> bool:
+    """Return whether a name is a word for a part of data, whatever its case."""
+    return any(name.lower() in words for words in _WORDS.values())
+
+
+def named_part(names: Collection[str], split: Split) -> list[str]:
+    """Find the names of a split among names of folders or files.
 
     Args:
-        words: The names. A word of `HELD_OUT` names the test split; the first that occurs is used.
+        names: The names. Case does not matter: `Train`, `training` and `train` name the training
+            split, `test`, `val` and others the test split.
         split: The split to find.
 
     Returns:
-        The word, or None unless both the training and the test split are named.
+        The names, which differ in case alone if there are several; none unless both the training
+        and the test split are named.
     """
-    held_out = next((word for word in HELD_OUT if word in words), None)
-    if held_out is None or "train" not in words:
-        return None
-    return "train" if split == "train" else held_out
+    found: dict[Split, list[str]] = {}
+    for part, words in _WORDS.items():
+        word = next((w for w in words if any(name.lower() == w for name in names)), None)
+        if word is None:
+            return []
+        found[part] = sorted({name for name in names if name.lower() == word})
+    return found[split]
+
+
+def part_word(file: Path) -> str:
+    """Return the first word of a shard's name, as `train` of train-00000-of-00002.parquet."""
+    return re.split("[-_.]", file.name)[0]
 
 
 class ImageFiles:

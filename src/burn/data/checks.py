@@ -11,6 +11,8 @@ from burn.core.paths import resolved
 from burn.data.base import PixelSource, Source
 from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
+from burn.data.formats.labeled import LabeledFiles
+from burn.data.formats.voc import Voc
 
 _MOST_TRIED = 1000  # images to try before a source counts as unreadable
 
@@ -59,6 +61,34 @@ def _samples(source: Source, at_least: int) -> Iterator[tuple[Source, Sequence[i
         yield source, [index * count // more for index in range(more)]
     else:
         yield source, range(count)
+
+
+def missing_labels(source: Source) -> str:
+    """Return why not every image of a source has a label, or "" if every image has one."""
+    reason = getattr(source, "unlabelled", "")
+    if source.labels is None:
+        return f"{source.name} has no labels: " + (
+            reason
+            or "give at least two class folders, a parquet with a column label, a list, CIFAR, CUB "
+            "or Birdsnap, or a data set with the attribute targets"
+        )
+    missing = int((source.labels < 0).sum())
+    if not missing:
+        return ""
+    reason = reason or f"{missing:,} of {len(source):,} images have the label -1"
+    return f"{source.name}: {reason}: leave them out, or label them"
+
+
+def remarks(source: Source) -> list[str]:
+    """Return lines on which images of a source are read, and what is left out."""
+    lines = [text] if (text := getattr(source, "note", "")) else []
+    if isinstance(source, Folder) and source.skipped_text:
+        lines.append(f"skipped: {source.skipped_text}")
+    if isinstance(source, LabeledFiles) and source.missing:
+        lines.append(f"{source.missing:,} images it lists have no file")
+    if isinstance(source, Voc) and source.skipped:
+        lines.append(f"{len(source.skipped):,} faults: {'; '.join(source.skipped[:5])}")
+    return lines
 
 
 @runtime_checkable

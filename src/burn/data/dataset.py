@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from PIL import Image
 from torch import Tensor
@@ -13,9 +13,9 @@ from torch import Tensor
 from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
 from burn.data.fingerprint import digest, spread
+from burn.data.labels import NoLabels, classes_of, labels_of
 from burn_engine.pixels import from_pillow
 
-_MOST_CLASSES = 100_000
 # The fingerprint is computed from evenly spread images of this size in all, but from 16 at least.
 _LOOKED_AT = 2**26  # bytes of pixels
 _LEAST_IMAGES = 16
@@ -28,27 +28,31 @@ class DatasetSource:
     floating-point tensor in [0, 1]. Tensors are (3, height, width) or (1, height, width), arrays
     (height, width, 3), (height, width, 1) or (height, width). Grey images become three equal
     channels; PIL images are converted as those in files are. Labels are taken from the attribute
-    `targets` or `labels`, and names of classes from `classes`, as torchvision's datasets have them.
+    `targets` or `labels`, with -1 or None for an image without one, and names of classes from
+    `classes`, as torchvision's datasets have them.
 
     Args:
         dataset: The dataset. It must return the same image for the same position every time, so it
             must not apply random transforms.
 
     Raises:
-        UserError: The dataset has no length, no images, or labels that do not fit; none of the 16
-            items that are tried is an image; or an item changes when it is read again.
+        UserError: The dataset has no length, no images, or labels or names of classes that do not
+            fit; none of the 16 items that are tried is an image; or an item changes when it is read
+            again.
     """
 
     def __init__(self, dataset: Any) -> None:
         self.name = type(dataset).__name__
+        if not hasattr(dataset, "__len__"):
+            raise UserError(f"{self.name} has no length: give a map-style data set")
         try:
             self._length = len(dataset)
-        except TypeError as error:
-            raise UserError(f"{self.name} has no length: give a map-style data set") from error
+        except Exception as error:  # the dataset is the user's code, which may return -1 or None
+            raise UserError(f"{self.name}: its length cannot be used: {_reason(error)}") from error
         if not self._length:
             raise UserError(f"{self.name} holds no image")
         self._dataset = dataset
-        self.labels, self.classes = self._read_labels()
+        self.labels, self.classes, self.unlabelled = self._read_labels()
         self.fingerprint = self._read_fingerprint()
 
     def __len__(self) -> int:
@@ -63,8 +67,7 @@ class DatasetSource:
         try:
             item = self._dataset[index]
         except Exception as error:  # the dataset is the user's code
-            reason = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
-            raise UnreadableImage(f"{self.describe(index)}: {reason}") from error
+            raise UnreadableImage(f"{self.describe(index)}: {_reason(error)}") from error
         image = item[0] if isinstance(item, (tuple, list)) and item else item
         if isinstance(image, Image.Image):
             try:
@@ -129,25 +132,59 @@ class DatasetSource:
             "height, width) or arrays (height, width, 3), or float tensors in [0, 1]"
         )
 
-    def _read_labels(self) -> tuple[np.ndarray | None, tuple[str, ...]]:
-        found = getattr(self._dataset, "targets", None)
+    def _read_labels(self) -> tuple[np.ndarray | None, tuple[str, ...], str]:
+        found = self._attribute("targets", "labels")
         if found is None:
-            found = getattr(self._dataset, "labels", None)
-        if found is None:
-            return None, ()
-        labels = np.asarray(found)
-        whole = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels) == self._length
-        if not whole or labels.min() < 0:
-            raise UserError(
-                f"{self.name}: its labels are not one class number, 0 or more, for each of "
-                f"{self._length:,} images"
+            return None, (), ""
+        wanted = f"one class number, 0 or more, for each of {self._length:,} images"
+        try:
+            values = np.asarray(found)
+            if values.dtype.kind not in "iufbO" or values.shape != (self._length,):
+                what = f"{values.dtype.name} {values.shape}"
+                raise UserError(f"{self.name}: its labels are not {wanted}, but {what}")
+            labels = labels_of(
+                pa.array(values, from_pandas=True), f"{self.name}: its list of labels"
             )
-        names: Sequence[Any] = getattr(self._dataset, "classes", None) or ()
-        if labels.max() >= _MOST_CLASSES:
+        except UserError:
+            raise
+        except NoLabels as error:
+            raise UserError(f"{error}: give {wanted}") from error
+        except Exception as error:  # of lists of several lengths, or of objects of any kind
             raise UserError(
-                f"{self.name}: it has a class number {labels.max()}: number the classes from 0, at "
-                f"most {_MOST_CLASSES:,} of them"
+                f"{self.name}: its labels are not {wanted}: {_reason(error)}"
+            ) from error
+        names = self._names()
+        if names and len(names) <= labels.numbers.max():
+            raise UserError(
+                f"{self.name}: its attribute classes names {len(names):,} classes, but there is a "
+                f"label {labels.numbers.max()}"
             )
-        if len(names) <= labels.max():
-            names = range(int(labels.max()) + 1)
-        return labels.astype(np.int64), tuple(str(name) for name in names)
+        return classes_of(labels, names, self.describe)
+
+    def _names(self) -> list[str]:
+        names = self._attribute("classes")
+        if names is None:
+            return []
+        if not isinstance(names, (list, tuple, np.ndarray)):
+            raise UserError(
+                f"{self.name}: its attribute classes is of type {type(names).__name__}: give a "
+                "list of names, one for each class"
+            )
+        return [str(name) for name in names]
+
+    def _attribute(self, *names: str) -> Any:
+        """Return the first attribute of the dataset that is there and not None."""
+        for name in names:
+            try:
+                value = getattr(self._dataset, name, None)
+            except Exception as error:  # a property is the user's code
+                raise UserError(
+                    f"{self.name}: its attribute {name} cannot be read: {_reason(error)}"
+                ) from error
+            if value is not None:
+                return value
+        return None
+
+
+def _reason(error: Exception) -> str:
+    return shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import stat
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, status_of
 from burn.core.paths import expand
-from burn.data.base import EXTENSIONS, HELD_OUT, Source, Split, named_part
+from burn.data.base import Source, Split, is_part, named_part, part_word
 from burn.data.builtin.digits import Digits
 from burn.data.formats.cifar import Cifar
-from burn.data.formats.folder import Folder
+from burn.data.formats.folder import Folder, are_few
 from burn.data.formats.labeled import (
     LISTS,
     LabeledFiles,
@@ -25,8 +26,11 @@ from burn.data.formats.labeled import (
 from burn.data.formats.parquet import Parquet
 from burn.data.formats.shards import open_shards
 from burn.data.formats.voc import open_voc
+from burn.data.formats.walk import walk
+from burn_engine.folders import is_image, suffix_of
 
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
+_DEEPEST = 3  # folders that an archive may have put around the parts of its data
 
 
 def open_source(spec: str, split: Split = "train") -> Source:
@@ -48,10 +52,10 @@ def open_source(spec: str, split: Split = "train") -> Source:
     Args:
         spec: The specification.
         split: The part to open if the source has both: digits, CIFAR, CUB, Birdsnap, a folder
-            without images whose subfolders are `train` and one or more of `test`, `val`, `valid`,
-            `validation` (the first of these is the test split), and a folder of shards
-            `train-….parquet` and `test-….parquet` (or another of these words). Other sources
-            ignore it.
+            whose subfolders with images are `train` and one or more of `test`, `val`, `valid`,
+            `validation` and the like (the first of these is the test split; case does not matter),
+            and a folder of shards `train-….parquet` and `test-….parquet` (or another of these
+            words). Other sources ignore it.
 
     Raises:
         UserError: There is nothing at the path, it cannot be read, or it holds no usable images.
@@ -97,24 +101,66 @@ def open_source(spec: str, split: Split = "train") -> Source:
     for folder in (path, path / "birdsnap"):
         if is_birdsnap(folder):
             return LabeledFiles(read_birdsnap(folder, split))
-    if part := _part_folder(path, split):
+    part, note = _part(path, split)
+    if part != path:
         path, spec = part, str(part)
     if shards := sorted(path.glob("*.parquet")):
-        words = {shard: shard.stem.partition("-")[0] for shard in shards}
-        if word := named_part(words.values(), split):
-            return Parquet([s for s in shards if words[s] == word], f"{spec}:{word}")
-        return Parquet(shards, spec)
+        words = named_part([part_word(shard) for shard in shards], split)
+        if not words:
+            return Parquet(shards, spec, note)
+        chosen = [shard for shard in shards if part_word(shard) in words]
+        others = [shard.name for shard in shards if shard not in chosen]
+        note = f"{spec} also holds {listed(others)}, which are not read"
+        return Parquet(chosen, f"{spec}:{words[0]}", note)
     if any(path.glob("*.tar")):
         raise UserError(f"{spec} holds tars of images: give stream:{spec}")
-    return Folder(path)
+    return Folder(path, note)
 
 
-def _part_folder(path: Path, split: Split) -> Path | None:
-    """Return the subfolder of a split, or None unless a folder holds only subfolders of splits."""
-    _, subfolders, files = next(os.walk(path), ("", [], []))
-    subfolders = [name for name in subfolders if not name.startswith(".")]
-    loose = any(name.lower().endswith((*EXTENSIONS, ".parquet")) for name in files)
-    if loose or not {"train", *HELD_OUT}.issuperset(subfolders):
-        return None
-    word = named_part(subfolders, split)
-    return path / word if word else None
+def _part(root: Path, split: Split) -> tuple[Path, str]:
+    """Find the subfolder of a split, in a folder or in the only subfolder that has images.
+
+    Folders without images do not count, and neither do a few images beside the folders.
+
+    Returns:
+        The subfolder, or `root` if it does not consist of parts; and a line on what is read if
+        there are parts.
+    """
+    path = root
+    for _ in range(_DEEPEST):
+        top = next(walk(path))
+        loose = [name for name in top.files if _is_data(name)]
+        subfolders = [name for name in top.folders if any(_data_in(path / name))]
+        names = named_part(subfolders, split)
+        if len(names) > 1:
+            raise UserError(f"{path} holds {' and '.join(names)}: give one of them")
+        if names:
+            images = (file for name in subfolders for file in _data_in(path / name))
+            enough = sum(1 for _ in islice(images, 100 * len(loose)))
+            others = [name for name in subfolders if name not in names]
+            if all(map(is_part, subfolders)) and are_few(len(loose), enough):
+                return path / names[0], _not_read(path, others, loose)
+            train = named_part(subfolders, "train")[0]
+            return root, (
+                f"all of {path} is read, with {listed(others)}: give {path / train} for {train} "
+                "alone"
+            )
+        if loose or len(subfolders) != 1:
+            break
+        path /= subfolders[0]
+    return root, ""
+
+
+def _not_read(path: Path, others: list[str], loose: list[str]) -> str:
+    """Say which folders and images beside a part are not read."""
+    images = f"{len(loose):,} image{'s' if len(loose) > 1 else ''} beside them" if loose else ""
+    return f"{path} also holds {' and '.join(filter(None, [listed(others), images]))}, not read"
+
+
+def _data_in(folder: Path) -> Iterator[str]:
+    """Yield the names of the images and parquet files below a folder, at any depth."""
+    return (name for listing in walk(folder) for name in listing.files if _is_data(name))
+
+
+def _is_data(name: str) -> bool:
+    return is_image(name) or suffix_of(name) == ".parquet"

@@ -271,7 +271,9 @@ class OutputFolder:
             pa.array(rows.positions, pa.int64()),
             # A name on a disk need not be text in UTF-8, but a string in parquet must be.
             pa.array([os.fsencode(names[i]).decode("utf-8", "replace") for i in places.tolist()]),
-            pa.nulls(len(places), pa.int64()) if labels is None else pa.array(labels[places]),
+            pa.nulls(len(places), pa.int64())
+            if labels is None
+            else pa.array(labels[places], mask=labels[places] < 0),
         ]
         for what, values in (("features", outputs.features), ("scores", outputs.scores)):
             if values is None:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from burn.core.errors import UserError
+import copy
+
+import numpy as np
+
+from burn.core.errors import UserError, listed
 from burn.data.base import Source
+from burn.data.checks import missing_labels
 from burn.evaluation.context import are_numbers
 
 
-def check_sources(train: Source, test: Source) -> None:
-    """Check that training and test images have labels of the same classes, at least two.
+def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
+    """Check that every image has a label, and that labels mean the same classes, at least two.
+
+    Classes are matched by name. A source that only numbers its classes, as a list or a parquet file
+    may, fits any names, in their order; if the names are numbers themselves, as of folders
+    0 … 11, it fits these.
+
+    Returns:
+        The training and the test images. If the test images have the same classes in another order,
+        they are a copy with the labels of the training images.
 
     Raises:
-        UserError: They do not.
+        UserError: The images do not fit; the message says which classes differ.
     """
     for source in (train, test):
-        if source.labels is None:
-            raise UserError(
-                f"{source.name} has no labels: give at least two class folders, a parquet with a "
-                "column label, a list, CIFAR, CUB or Birdsnap, or a data set with the attribute "
-                "targets"
-            )
+        if fault := missing_labels(source):
+            raise UserError(fault)
     assert train.labels is not None
     if len(train.labels) and train.labels.min() == train.labels.max():
         raise UserError(
@@ -28,28 +37,46 @@ def check_sources(train: Source, test: Source) -> None:
             "classes or more"
         )
     assert test.labels is not None
-    _check_classes(train, test)
+    if train.classes != test.classes and not all(map(_is_numbered, (train, test))):
+        test = _matched(train, test)
+    assert test.labels is not None
     if test.labels.max() >= len(train.classes):
         raise UserError(
             f"{test.name} has label {test.labels.max()}, but {train.name} has only "
             f"0 … {len(train.classes) - 1}"
         )
+    return train, test
 
 
-def _check_classes(train: Source, test: Source) -> None:
-    """Raise UserError if a label would not mean the same class in both."""
-    numbered = [are_numbers(source.classes) for source in (train, test)]
-    if train.classes == test.classes or all(numbered):
-        return
-    if any(numbered):  # a list or a parquet file need not name its classes
-        named = test if numbered[0] else train
-        if all(name.isdigit() for name in named.classes):
-            shown = ", ".join(named.classes[:5])
+def _is_numbered(source: Source) -> bool:
+    return are_numbers(source.classes)
+
+
+def _matched(train: Source, test: Source) -> Source:
+    """Return the test images with the training images' labels, matched by the names of classes."""
+    names = [list(source.classes) for source in (train, test)]
+    named, numbered = (test, train) if _is_numbered(train) else (train, test)
+    if _is_numbered(numbered):
+        if not all(name.isdecimal() for name in named.classes):
+            return test  # a number is the position of a name
+        names = [[str(int(name)) for name in one] for one in names]  # 01 is 1
+        lacking = set(numbered.classes) - {str(int(name)) for name in named.classes}
+        if lacking:
             raise UserError(
-                f"{named.name} has classes named {shown}, which do not match the numbers of the "
-                "other images' classes"
+                f"{named.name} has classes named {listed(named.classes, 5)}, which do not match "
+                f"the numbers of the classes of {numbered.name}: it lacks "
+                f"{listed(sorted(lacking, key=int), 5)}"
             )
-    elif extra := sorted(set(test.classes) - set(train.classes)):
-        raise UserError(f"{test.name} has classes that {train.name} lacks: {', '.join(extra[:5])}")
-    else:
-        raise UserError(f"{test.name} lacks classes of {train.name}: their numbers would not match")
+    of_train, of_test = names
+    if extra := [name for name in of_test if name not in set(of_train)]:
+        raise UserError(f"{test.name} has classes that {train.name} lacks: {listed(extra, 5)}")
+    missing = [name for name in of_train if name not in set(of_test)]
+    if missing and not _is_numbered(test):
+        raise UserError(
+            f"{test.name} lacks classes of {train.name}, so that their numbers would not match: "
+            f"{listed(missing, 5)}"
+        )
+    matched = copy.copy(test)
+    matched.classes = train.classes
+    matched.labels = np.array([of_train.index(name) for name in of_test])[test.labels]
+    return matched

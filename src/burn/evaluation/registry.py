@@ -18,8 +18,7 @@ from burn.core.files import locked, remove_unfinished
 from burn.core.paths import expand
 from burn.core.results import Result, append_results
 from burn.data.base import Source
-from burn.data.checks import require_outside
-from burn.data.formats.labeled import LabeledFiles
+from burn.data.checks import remarks, require_outside
 from burn.data.formats.voc import Voc, is_voc, open_voc
 from burn.data.open import open_source
 from burn.evaluation.checks import check_sources
@@ -49,12 +48,10 @@ class Evaluated:
 
 
 def _open_labelled(train: str | Source, test: str | Source) -> tuple[Source, Source]:
-    sources = (
+    return check_sources(
         open_source(train, "train") if isinstance(train, str) else train,
         open_source(test, "test") if isinstance(test, str) else test,
     )
-    check_sources(*sources)
-    return sources
 
 
 def _has_boxes(data: str | Source) -> bool:
@@ -234,11 +231,8 @@ def _evaluate(
         labels = model.training["teacher_labels"]
         context.notes.append(f"{model.name}: its teacher was trained with {labels} labels")
     for source in (train, test):
-        if isinstance(source, Voc) and source.skipped:
-            first = "; ".join(source.skipped[:5])
-            context.notes.append(f"{source.name}, {len(source.skipped)} faults: {first}")
-        if isinstance(source, LabeledFiles) and source.missing:
-            context.notes.append(f"{source.name}: {source.missing} images it lists have no file")
+        lines = [f"{source.name}: {line}" for line in remarks(source)]
+        context.notes.extend(line for line in lines if line not in context.notes)
     # Images of detection differ in size, so that timing algorithms for each size would not pay.
     fixed = protocol != "detection"
     with gpu_arithmetic(device, fixed_shapes=fixed):

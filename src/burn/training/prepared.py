@@ -12,7 +12,7 @@ from burn.checkpoints.foreign.weights import Teacher, load_teacher
 from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.base import Source
-from burn.data.checks import require_readable
+from burn.data.checks import missing_labels, require_readable
 from burn.methods.base import Method
 from burn.methods.registry import build_method, find_method
 from burn.runtime.compute import default_workers
@@ -66,11 +66,8 @@ class PreparedRun:
         self.extendable = True
         self.source = source
         require_readable(self.source, at_least=2 * processes.count)
-        if find_method(plan.recipe.method).needs_labels and self.source.labels is None:
-            raise UserError(
-                f"method {plan.recipe.method} needs labels, but {plan.data} has none: give class "
-                "folders, or parquet with a column label"
-            )
+        if find_method(plan.recipe.method).needs_labels and (why := missing_labels(self.source)):
+            raise UserError(f"method {plan.recipe.method} needs labels, but {why}")
         if teacher is None and plan.teacher is not None:
             teacher = load_teacher(plan.teacher)
         self.teacher = teacher

@@ -24,7 +24,7 @@ from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_batches
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
-from burn.training.callbacks.knn import OnlineKnn
+from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
 from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
@@ -181,7 +181,8 @@ class Stage:
             if layers:
                 callbacks.append(Layers(every, layers, record))
             labels = run.source.labels
-            if labels is not None and len(labels) >= 10 and np.ptp(labels) > 0:
+            known = None if labels is None else labels[labels >= 0]
+            if known is not None and len(known) >= LEAST_IMAGES and np.ptp(known) > 0:
                 callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
         threads = None
         if chooses_threads(machine, processes, steps.total * steps.parts):

@@ -14,8 +14,7 @@ from torch import Tensor
 from burn.core.errors import listed, printable
 from burn.core.types import Batch, Known
 from burn.data.base import Source
-from burn.data.formats.folder import Folder, skipped_files
-from burn.data.formats.labeled import LabeledFiles
+from burn.data.checks import remarks
 from burn.data.view_config import ViewConfig
 from burn.methods.base import Method
 from burn.methods.registry import find_method
@@ -76,21 +75,16 @@ def summary_line(name: str, text: str) -> str:
 
 
 def _images(source: Source) -> str:
-    text = f"{len(source):,} from {source.name}"
-    skipped = ""
-    if isinstance(source, Folder):
-        skipped = skipped_files(source.skipped)
-    elif isinstance(source, LabeledFiles) and source.missing:
-        skipped = f"{source.missing:,} that are listed but have no file"
-    return f"{text}; skipped: {skipped}" if skipped else text
+    return "; ".join([f"{len(source):,} from {source.name}", *remarks(source)])
 
 
 def _classes(source: Source, recipe: Recipe) -> str:
+    why = f" ({text})" if (text := getattr(source, "unlabelled", "")) else ""
     if source.labels is None:
-        return "none; labels are not needed, but kNN accuracy cannot be monitored"
+        return f"none{why}; labels are not needed, but kNN accuracy cannot be monitored"
     if find_method(recipe.method).needs_labels:
         return f"{len(source.classes):,}, which method {recipe.method} learns from"
-    return f"{len(source.classes):,}, only used to monitor kNN accuracy"
+    return f"{len(source.classes):,}, only used to monitor kNN accuracy{why}"
 
 
 def _network(recipe: Recipe) -> str:

@@ -197,14 +197,6 @@ def test_the_same_key_twice_is_two_images(tmp_path: Path):
     assert images.labels.tolist() == [2, 2, 1, 0]
 
 
-@pytest.mark.parametrize("text", [b"cat", b"-1", b"1.5", b"", b"9" * 40, b"99999999"])
-def test_classes_that_are_no_class_numbers_are_none(tmp_path: Path, text: bytes):
-    entries = [("a.png", picture(0)), ("a.cls", text), ("b.png", picture(1)), ("b.cls", b"1")]
-    images = open_shards(str(write_tar(tmp_path / "a.tar", entries)))
-    assert images.labels is None
-    assert images.classes == ()
-
-
 # --- Blocks, and samples. ---
 
 
@@ -387,15 +379,9 @@ def test_a_pipe_is_no_shard(tmp_path: Path):
         open_shards(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ([("a.cls", b"1"), ("a.png", b"x"), ("a.cls", b"2")], "gives a two classes"),
-        ([("a.png", b"x"), ("b.png", b"x"), ("b.cls", b"2")], "member a.png has no .cls member"),
-    ],
-)
-def test_classes_that_do_not_fit(tmp_path: Path, entries: list[Entry], message: str):
-    with pytest.raises(UserError, match=message) as error:
+def test_classes_that_do_not_fit(tmp_path: Path):
+    entries: list[Entry] = [("a.cls", b"1"), ("a.png", b"x"), ("a.cls", b"2")]
+    with pytest.raises(UserError, match="gives a two classes") as error:
         open_shards(str(write_tar(tmp_path / "a.tar", entries)))
     one_line(error)
 
@@ -418,15 +404,12 @@ def test_parquet_that_does_not_fit(tmp_path: Path):
         (pa.table({"image": [1]}), "column image holds int64, not encoded bytes"),
         (pa.table({"image": [{"path": "x"}]}), "column image has no field bytes"),
         (pa.table([column, column], names=["image", "image"]), "has two columns image"),
-        (pa.table({"image": column, "label": pa.array([None], pa.int64())}), "missing values"),
-        (pa.table({"image": column, "label": [-1]}), "negative values"),
     ]:
         pq.write_table(table, path)
         with pytest.raises(UserError, match=message) as error:
             open_shards(str(path))
         one_line(error)
-    pq.write_table(pa.table({"image": column, "label": ["cat"]}), path)
-    assert open_shards(str(path)).labels is None
+    pq.write_table(pa.table({"image": column}), path)
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UserError, match="not a readable parquet file") as error:
         open_shards(str(path))

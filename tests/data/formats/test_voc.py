@@ -250,6 +250,26 @@ def test_ids_may_hold_spaces(tmp_path: Path):
     assert open_voc(str(folder), "train").skipped[0].startswith("'my i0': no annotation")
 
 
+@pytest.mark.parametrize(
+    "line", ["a/i0", "a/i0.png", "./a/i0.PNG", "JPEGImages/a/i0.png", "VOC/JPEGImages/a/i0.png 1",
+             "a\\i0.png", "/data/VOC/JPEGImages/a/i0.png"],
+)  # fmt: skip
+def test_ids_may_have_folders_and_extensions(line: str, tmp_path: Path):
+    folder = write(tmp_path, {"i0": annotation(thing("dog"))}, lines=[line, "../../i0"])
+    for part, name in (("JPEGImages", "i0.png"), ("Annotations", "i0.xml")):
+        (folder / part / "a").mkdir()
+        (folder / part / name).rename(folder / part / "a" / name)
+    voc = open_voc(str(folder), "train")
+    assert [voc.describe(i) for i in range(len(voc))] == [str(folder / "JPEGImages/a/i0.png")]
+    assert voc.skipped == (f"'../../i0': no annotation of this name in {folder}",)
+
+
+def test_coordinates_that_are_fractions_are_refused(tmp_path: Path):
+    xml = annotation(thing("cat", (0.25, 0.5, 0.75, 1)), thing("dog", (0, 0, 1, 1)))
+    folder = write(tmp_path, {"a": xml, "b": xml})
+    refused(folder, "no box that can be used", "coordinates in 0 … 1, which are fractions")
+
+
 def test_several_folders_are_joined_in_order(tmp_path: Path):
     one = write(tmp_path / "one", {"a": annotation(thing("dog"))})
     two = write(tmp_path / "two", {"b": annotation(thing("eel"))})
@@ -299,7 +319,9 @@ def test_what_is_no_folder_of_this_layout_is_refused(tmp_path: Path):
 
 def test_boxes_that_are_left_out_or_clipped(tmp_path: Path):
     boxes = {
-        "no area": [(5, 5, 5, 9), (5, 5, 9, 5), (9, 5, 3, 8), (5, 9, 8, 2)],
+        "no area": [(5, 5, 5, 9), (5, 5, 9, 5)],
+        "exchanged corners": [(9, 5, 3, 8), (5, 9, 8, 2), (9, 9, 2, 2)],
+        "coordinates in 0 … 1": [(0.1, 0.2, 0.9, 0.8), (0, 0, 1, 1), (-0.01, 0, 1.02, 0.5)],
         "outside": [(WIDTH + 1, 1, WIDTH + 9, 9), (-9, 1, 0, 9), (1, HEIGHT + 1, 9, HEIGHT + 5)],
         "clipped": [(0, 1, 9, 9), (9, 9, WIDTH + 1, 12), (-5, -5, 99, 99)],
         "lacks coordinates": [
@@ -314,7 +336,8 @@ def test_boxes_that_are_left_out_or_clipped(tmp_path: Path):
     for number, (word, line) in enumerate(zip(words, voc.skipped, strict=True), 1):
         assert line.startswith(f"a.xml: box {number} (cat) ")
         assert word in line
-    kept = [[0, 0, 9, 9], [8, 8, WIDTH, 12], [0, 0, WIDTH, HEIGHT]]
+    kept = [[2, 4, 9, 8], [4, 1, 8, 9], [1, 1, 9, 9]]
+    kept += [[0, 0, 9, 9], [8, 8, WIDTH, 12], [0, 0, WIDTH, HEIGHT]]
     assert voc.annotations[0].boxes.tolist() == kept
 
 

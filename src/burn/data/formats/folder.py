@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from burn.core.errors import UserError
-from burn.data.base import EXTENSIONS, UNREAD_EXTENSIONS, ImageFiles
+from burn.core.errors import UserError, listed
+from burn.data.base import ImageFiles
 from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.walk import walk
+from burn_engine.folders import SUFFIXES, Skipped
 
 
 class Folder(ImageFiles):
     """The images below a folder, at any depth.
 
     If every image lies directly in a subfolder, and there are at least two such subfolders, the
-    subfolders are the classes; otherwise there are no labels.
+    subfolders are the classes; otherwise there are no labels. A few images beside the class folders
+    are left out. Hidden files and folders, and those of other programs, are skipped.
 
     Args:
         path: The folder.
@@ -26,67 +26,86 @@ class Folder(ImageFiles):
     Attributes:
         root: The folder.
         skipped: Number of other files by lower-case extension ("" for none), without hidden files.
+        skipped_text: What is skipped, in words; "" for nothing.
+        stray: Names of the images that are left out because they lie beside class folders.
+        unlabelled: Why there are no labels, if there are folders that might be classes.
+        note: A line on the parts of the data that are read or left out.
 
     Raises:
         UserError: The folder holds no image, or a subfolder cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.root = path
+    def __init__(self, path: Path, note: str = "") -> None:
+        self.root, self.note = path, note
         found: list[tuple[str, int]] = []
-        self.skipped: Counter[str] = Counter()
-        for folder, _, files in walk(path):
-            for file in files:
-                if file.startswith("."):
-                    continue
-                if not file.lower().endswith(EXTENSIONS):
-                    self.skipped[Path(file).suffix.lower()] += 1
-                else:
-                    full = Path(folder, file)
-                    # A dangling link counts as an image that cannot be read.
-                    size = full.stat().st_size if full.exists() else 0
-                    if full.exists() and not full.is_file():
-                        continue  # a pipe or a device would block
-                    found.append((full.relative_to(path).as_posix(), size))
+        skipped = Skipped()
+        for listing in walk(path):
+            for file in skipped.add(listing):
+                full = Path(listing.path, file)
+                # A dangling link counts as an image that cannot be read.
+                size = full.stat().st_size if full.exists() else 0
+                if full.exists() and not full.is_file():
+                    continue  # a pipe or a device would block
+                found.append((full.relative_to(path).as_posix(), size))
+        self.skipped = skipped.files
         if not found:
-            unread = skipped_files(self.skipped, others=False)
+            unread = skipped.text(others=False)
             raise UserError(
-                f"{path} holds no image ({', '.join(e[1:] for e in EXTENSIONS)})"
+                f"{path} holds no image ({', '.join(e[1:] for e in SUFFIXES)})"
                 + (f", but {unread}" if unread else "")
             )
+        self.stray = stray_images([name for name, _ in found])
+        if self.stray:
+            found = [entry for entry in found if "/" in entry[0]]
         self.name = str(path)
         self._path = path
         self._names = [name for name, _ in found]
         content = file_contents([(path / name, size) for name, size in found])
         self.fingerprint = digest(*self._names, content)
-        parents = [name.split("/") for name in self._names]
-        folders = sorted({parts[0] for parts in parents})
-        self.classes: tuple[str, ...] = ()
         self.labels: np.ndarray | None = None
-        if all(len(parts) == 2 for parts in parents) and len(folders) > 1:
+        self.classes: tuple[str, ...] = ()
+        folders = sorted({name.split("/")[0] for name in self._names if "/" in name})
+        self.unlabelled = ""
+        if len(folders) > 1 and (misplaced := [n for n in self._names if n.count("/") != 1]):
+            count = f"{len(misplaced):,} image{'s' if len(misplaced) > 1 else ''}"
+            where = "does" if len(misplaced) == 1 else "do"
+            self.unlabelled = (
+                f"{count} {where} not lie directly in a class folder ({listed(misplaced, 3)})"
+            )
+        elif len(folders) > 1:
             position = {name: i for i, name in enumerate(folders)}
             self.classes = tuple(folders)
-            self.labels = np.array([position[parts[0]] for parts in parents], dtype=np.int64)
+            self.labels = np.array([position[n.split("/")[0]] for n in self._names], dtype=np.int64)
+        texts = [skipped.text()]
+        if self.stray:
+            are = "images" if len(self.stray) > 1 else "image"
+            texts.append(
+                f"{len(self.stray):,} {are} beside the class folders ({listed(self.stray, 3)})"
+            )
+        self.skipped_text = ", ".join(text for text in texts if text)
 
 
-def skipped_files(counts: Mapping[str, int], *, others: bool = True) -> str:
-    """Describe the files of a folder that are not read, in words.
+def stray_images(names: list[str]) -> list[str]:
+    """Return the few images that lie beside class folders, and are none of the data.
 
     Args:
-        counts: Number of files by extension.
-        others: Also count files that are not images.
+        names: Paths of all images below a folder, separated by /.
 
     Returns:
-        The description; "" if there is nothing to tell.
+        The paths; none unless every other image lies directly in one of several subfolders.
     """
-    unread = sorted((e for e in counts if e in UNREAD_EXTENSIONS), key=lambda e: (-counts[e], e))
-    parts = []
-    if unread:
-        named = ", ".join(f"{counts[e]:,} {e[1:].upper()}" for e in unread[:4])
-        more = sum(counts[e] for e in unread[4:])
-        named += f", {more:,} in other formats" if more else ""
-        parts.append(f"{named} (not read: convert them to JPEG or PNG)")
-    rest = sum(counts.values()) - sum(counts[e] for e in unread)
-    if rest and others:
-        parts.append(f"{rest:,} other file{'s' if rest > 1 else ''}")
-    return ", ".join(parts)
+    loose = [name for name in names if "/" not in name]
+    classes = {name.split("/")[0] for name in names if name.count("/") == 1}
+    if any(name.count("/") > 1 for name in names) or len(classes) < 2:
+        return []
+    return loose if are_few(len(loose), len(names) - len(loose)) else []
+
+
+def are_few(loose: int, images: int) -> bool:
+    """Return whether so few images lie beside folders that they are there by accident.
+
+    Args:
+        loose: Number of images beside the folders.
+        images: Number of images in the folders.
+    """
+    return loose <= max(1, images // 100)

@@ -17,8 +17,8 @@ from burn.core.errors import UserError
 from burn.core.inputs import open_regular, sha256_of, status_of
 from burn.data.base import ImageFiles, Split
 from burn.data.fingerprint import digest, file_contents, spread
+from burn.data.labels import MOST_CLASSES
 
-MOST_CLASSES = 100_000
 LISTS = (".txt", ".csv", ".lst")
 # The largest public list, of ImageNet-21k's 14 million images, has a billion bytes.
 _MOST_TEXT = 2**31  # bytes

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from burn.core.errors import UserError, listed
+from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import open_regular, require_regular
 from burn.data.decode import UnreadableImage, as_tensor, check_bytes, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.labeled import MOST_CLASSES
+from burn.data.labels import MOST_CLASSES, Labels, NoLabels, classes_of, joined, labels_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,12 +72,14 @@ class Columns:
         in_struct: Whether that column holds {bytes, path} instead of bytes.
         label: Name of the column of labels, or None.
         class_names: Names of the classes, or () if the file does not name them.
+        names: Names of all columns, for messages.
     """
 
     image: str
     in_struct: bool
     label: str | None
     class_names: tuple[str, ...]
+    names: tuple[str, ...]
 
     @property
     def image_leaf(self) -> str:
@@ -107,7 +109,7 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
             image, in_struct = image_column_of(schema, path)
             label = label_column_of(schema)
             names = class_names_of(schema, label) if label else ()
-            columns = Columns(image, in_struct, label, names)
+            columns = Columns(image, in_struct, label, names, tuple(schema.names))
             _require_plausible(path, size, file.metadata, columns)
             yield file, columns
     except UnicodeError as error:
@@ -138,21 +140,48 @@ def images_in(
     rows = max(1, min(_BATCH_ROWS, most_rows, _BATCH_BYTES // max(1, page)))
     for batch in file.iter_batches(rows, [group], [columns.image_leaf], use_threads=False):
         images = batch.column(0)
-        yield images.field("bytes") if columns.in_struct else images
+        images = images.field("bytes") if columns.in_struct else images
+        if pa.types.is_dictionary(images.type) or pa.types.is_binary_view(images.type):
+            images = images.cast(pa.large_binary())
+        yield images
 
 
-def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> pa.ChunkedArray | None:
-    """Return the labels as int64, or None if there is no column of labels.
+def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | str:
+    """Return the labels of a file, or why it has none."""
+    if columns.label is None:
+        return (
+            f"{path.name} has no column {' or '.join(_LABEL_COLUMNS[:2])}; its columns: "
+            f"{listed(columns.names, 5, each=20)}"
+        )
+    kind = file.schema_arrow.field(columns.label).type
+    if pa.types.is_nested(kind):
+        return f"{path.name}: column {columns.label} holds {shortened(str(kind), 80)}, not classes"
+    with contextlib.ExitStack() as stack:
+        if not pa.types.is_primitive(kind):  # a text may be large, and occur in every row
+            options = {"read_dictionary": [columns.label], "buffer_size": 1 << 18}
+            file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False, **options))
+        values = file.read([columns.label], use_threads=False)[columns.label]
+    try:
+        return labels_of(values, f"{path.name}: column {columns.label}")
+    except NoLabels as error:
+        return str(error)
+
+
+def joined_labels(name: str, labels: Sequence[Labels | str]) -> Labels | str:
+    """Join the labels of shards, or say why they have none.
+
+    Args:
+        name: Name of the data for messages.
+        labels: What each shard has, as `read_labels` returns it.
 
     Raises:
-        UserError: A label is missing.
+        UserError: Only some of the shards have labels.
     """
-    if columns.label is None:
-        return None
-    labels = file.read([columns.label], use_threads=False)[columns.label]
-    if labels.null_count:
-        raise UserError(f"{path}: column label has missing values")
-    return labels.cast(pa.int64())
+    there = [part for part in labels if isinstance(part, Labels)]
+    if there and len(there) < len(labels):
+        reason = next(part for part in labels if not isinstance(part, Labels))
+        raise UserError(f"{name}: only some of its shards have labels: {reason}")
+    return joined(there) if there else str(labels[0])
 
 
 def _require_plausible(path: Path, size: int, metadata: pq.FileMetaData, columns: Columns) -> None:
@@ -298,7 +327,7 @@ class _Thrift:
 
 
 _IMAGE_COLUMNS = ("image", "img")
-_LABEL_COLUMNS = ("label", "fine_label")
+_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")
 
 
 def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
@@ -328,15 +357,18 @@ def image_column_of(schema: pa.Schema, path: Path) -> tuple[str, bool]:
         if kind.get_field_index("bytes") < 0:
             raise UserError(f"{path}: column {column} has no field bytes")
         kind = kind.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not any(is_bytes(plain) for is_bytes in _BYTES):
         raise UserError(f"{path}: column {column} holds {kind}, not encoded bytes")
     return column, in_struct
 
 
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+
+
 def label_column_of(schema: pa.Schema) -> str | None:
-    """Return the name of a parquet file's column of integer labels, or None if there is none."""
-    column = next((c for c in _LABEL_COLUMNS if c in schema.names), None)
-    return column if column and pa.types.is_integer(schema.field(column).type) else None
+    """Return the name of a parquet file's column of labels, or None if there is none."""
+    return next((c for c in _LABEL_COLUMNS if c in schema.names), None)
 
 
 def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
@@ -360,46 +392,41 @@ def class_names_of(schema: pa.Schema, column: str) -> tuple[str, ...]:
 class Parquet:
     """A source of the images in parquet files, which are held in memory still encoded.
 
-    The classes are those that Hugging Face's metadata in the files name, otherwise numbers.
+    The classes are those that Hugging Face's metadata in the files name, or texts that are labels,
+    otherwise numbers.
 
     Args:
         paths: The files.
         name: Name of the data for messages and results.
+        note: A line on the parts of the data that are read or left out.
 
     Raises:
-        UserError: A file is damaged or expands to too many bytes, only some files have labels,
-            there are no images, or a label is missing or negative.
+        UserError: A file is damaged or expands to too many bytes, only some files have labels, or
+            there are no images.
     """
 
-    def __init__(self, paths: Sequence[Path], name: str) -> None:
+    def __init__(self, paths: Sequence[Path], name: str, note: str = "") -> None:
         sizes = [require_regular(path) for path in paths]
         budget = Budget(name, sum(sizes))
-        tables, names = zip(*(self._read(path, budget) for path in paths), strict=True)
-        if len({tuple(table.column_names) for table in tables}) > 1:
-            raise UserError(f"{name}: only some of its files have a column label")
-        table = pa.concat_tables(tables)
-        if not len(table):
+        images, labels, names = zip(*(self._read(path, budget) for path in paths), strict=True)
+        self._images = pa.chunked_array([c for one in images for c in one.chunks], images[0].type)
+        if not len(self._images):
             raise UserError(f"{name} holds no rows")
-        self.name = name
-        self._images = table["image"]
-        if self._images.null_count == len(table):
-            raise UserError(f"{name} holds no image: all {len(table):,} values are missing")
+        self.name, self.note = name, note
+        if self._images.null_count == len(self._images):
+            raise UserError(f"{name} holds no image: all {len(self._images):,} values are missing")
         self.fingerprint = digest(file_contents(list(zip(paths, sizes, strict=True))))
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
-        if "label" in table.column_names:
-            labels = table["label"].to_numpy().copy()  # Arrow's own memory is not writable
-            if labels.min() < 0:
-                raise UserError(f"{name}: column label holds negative values")
-            if labels.max() >= MOST_CLASSES:
-                return  # these are numbers of rows or hashes, not classes
-            self.labels = labels
-            numbers = tuple(str(i) for i in range(int(labels.max()) + 1))
-            self.classes = names[0] if len(names[0]) >= len(numbers) else numbers
+        there = joined_labels(name, labels)
+        if isinstance(there, str):
+            self.unlabelled = there
+        else:
+            self.labels, self.classes, self.unlabelled = classes_of(there, names[0], self.describe)
 
     @staticmethod
-    def _read(path: Path, budget: Budget) -> tuple[pa.Table, tuple[str, ...]]:
-        """Read a file's images and labels as columns `image` and `label`, and its class names."""
+    def _read(path: Path, budget: Budget) -> tuple[pa.ChunkedArray, Labels | str, tuple[str, ...]]:
+        """Read a file's images, its labels or why it has none, and its class names."""
         chunks: list[pa.Array] = []
         with opened(path) as (file, columns):
             for group in range(file.metadata.num_row_groups):
@@ -407,9 +434,7 @@ class Parquet:
                     budget.spend(images.nbytes)
                     chunks.append(images.cast(pa.large_binary()))
             labels = read_labels(path, file, columns)
-            image = pa.chunked_array(chunks, pa.large_binary())
-            table = {"image": image} if labels is None else {"image": image, "label": labels}
-            return pa.table(table), columns.class_names
+            return pa.chunked_array(chunks, pa.large_binary()), labels, columns.class_names
 
     def __len__(self) -> int:
         return len(self._images)

@@ -9,27 +9,48 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import posixpath
+import re
 import stat
+from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, shortened
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
 from burn.core.paths import expand
-from burn.data.base import EXTENSIONS, Split, named_part
+from burn.data.base import Split, named_part, part_word
 from burn.data.decode import MOST_BYTES, UnreadableImage, as_tensor, decode_pixels
 from burn.data.fingerprint import digest, file_contents
-from burn.data.formats.labeled import MOST_CLASSES
-from burn.data.formats.parquet import Budget, Columns, images_in, opened, read_labels
+from burn.data.formats.parquet import (
+    Budget,
+    Columns,
+    images_in,
+    joined_labels,
+    opened,
+    read_labels,
+)
+from burn.data.labels import (
+    MOST_CLASSES,
+    UNLABELLED,
+    Labels,
+    NoLabels,
+    can_name,
+    classes_of,
+    named,
+)
+from burn_engine.folders import is_image
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_LONGEST_CLASS = 1024  # bytes of a class that are read
 _MOST_NAME = 1 << 20  # bytes of the entry in a tar that holds a long name
 # Neighbouring images that are read at once: enough for a disk to read sequentially, and for row
 # groups, which are decoded again for each of their blocks, not to be decoded too often; few enough
@@ -46,13 +67,13 @@ class _Shard(Protocol):
         path: The file.
         groups: The first row of each group of rows, and the number of rows. A group can only be
             read from its beginning.
-        labels: int64 (rows,), or None.
+        labels: The labels of the rows, or why there are none.
         class_names: Names of the classes; empty if the file has none.
     """
 
     path: Path
     groups: list[int]
-    labels: np.ndarray | None
+    labels: Labels | str
     class_names: tuple[str, ...]
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]: ...
@@ -70,7 +91,8 @@ class ShardedImages:
     Attributes:
         name: Name of the data.
         classes: Names of the classes; numbers if the shards name none.
-        labels: int64 (images,), or None if there are none.
+        labels: int64 (images,), -1 for an image without a label; None if no image has one.
+        unlabelled: Why images have no label; "" if all have one.
         fingerprint: Hash of the shards' sizes and content.
         size: Size of all shards in bytes.
         bytes_per_image: Average size of an encoded image in bytes.
@@ -93,22 +115,14 @@ class ShardedImages:
         self.bytes_per_image = self.size / len(self)
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
-        self._read_labels([shard for shard in shards if shard.groups[-1]])
-
-    def _read_labels(self, shards: Sequence[_Shard]) -> None:
-        found = [shard.labels for shard in shards if shard.labels is not None]
-        if not found:
-            return
-        if len(found) < len(shards):
-            raise UserError(f"{self.name}: only some of its shards have labels")
-        labels = np.concatenate(found)
-        if labels.min() < 0:
-            raise UserError(f"{self.name}: column label holds negative values")
-        if labels.max() >= MOST_CLASSES:
-            return  # these are numbers of rows or hashes, not classes
-        numbers = tuple(str(i) for i in range(int(labels.max()) + 1))
-        names = shards[0].class_names
-        self.labels, self.classes = labels, names if len(names) >= len(numbers) else numbers
+        filled = [shard for shard in shards if shard.groups[-1]]
+        labels = joined_labels(name, [shard.labels for shard in filled])
+        if isinstance(labels, str):
+            self.unlabelled = labels
+        else:
+            self.labels, self.classes, self.unlabelled = classes_of(
+                labels, filled[0].class_names, self.describe
+            )
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -251,9 +265,9 @@ def open_shards(
     """Open the shards that a specification names.
 
     Parquet files have the columns that `open_source` describes. Tars are laid out as WebDataset
-    writes them: every regular member with the extension of an image is an image; a member `KEY.cls`
-    beside it holds its class as an ASCII number, where KEY is the member's path up to the first dot
-    of its file name.
+    writes them, in any order: every regular member with the extension of an image is an image, and
+    so is a link to such a member; a member `KEY.cls` holds its class, a number or a text, where KEY
+    is the image's path up to one of the dots of its file name (the last one that fits).
 
     Args:
         spec: A folder of .tar or .parquet files, one such file, or a pattern with * ? [ ] for them.
@@ -320,9 +334,8 @@ def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str]:
         raise UserError(f"{spec} holds no .tar and no .parquet file")
     if len({file.suffix for file in shards}) > 1:
         raise UserError(f"{spec} holds .tar and .parquet files: give a pattern for one kind")
-    words = {file: file.stem.partition("-")[0] for file in shards}
-    if path.is_dir() and (word := named_part(words.values(), split)):
-        shards, name = [file for file in shards if words[file] == word], f"{spec}:{word}"
+    if path.is_dir() and (words := named_part([part_word(file) for file in shards], split)):
+        shards, name = [file for file in shards if part_word(file) in words], f"{spec}:{words[0]}"
     return shards, name
 
 
@@ -338,40 +351,23 @@ class _Tar:
     def __init__(self, path: Path) -> None:
         self.path = path
         places: list[tuple[int, int]] = []
-        classes: list[int | None] = []
-        readable = True  # whether every class is a number so far
-        key, seen, unlabelled = b"", None, 0
+        classes = _TarClasses()
         try:
             with open_regular(path) as file:
                 for name, offset, size in _members(file, path.stat().st_size):
-                    member_key, extension = _split(name)
-                    if member_key != key:
-                        key, seen, unlabelled = member_key, None, len(places)
                     if _is_image(name):
+                        classes.add_image(name)
                         places.append((offset, size))
-                        classes.append(seen)
-                    elif extension == b"cls":
+                    elif name.lower().endswith(b".cls"):
                         file.seek(offset)
-                        text = file.read(min(size, 32)).strip()
-                        readable &= text.isdigit() and len(text) < 19
-                        number = int(text) if readable else 0
-                        if seen not in (None, number):
-                            raise _Damaged(f"gives {_shown(key)} two classes")
-                        seen = number
-                        classes[unlabelled:] = [number] * (len(places) - unlabelled)
+                        classes.add_class(name, file.read(min(size, _LONGEST_CLASS)))
         except _Damaged as error:
             raise UserError(f"{path} {error}") from None
         except OSError as error:
             raise UserError(f"{path}: {error.strerror or error}") from error
         self._places = np.array(places, dtype=np.int64).reshape(-1, 2)
         self.groups = [0, len(places)]
-        labels = [label for label in classes if label is not None]
-        self.labels: np.ndarray | None = None
-        if labels and readable:
-            if len(labels) < len(classes):
-                row = classes.index(None)
-                raise UserError(f"{self.describe(row)} has no .cls member, but other images do")
-            self.labels = np.array(labels, dtype=np.int64)
+        self.labels = classes.labels(path.name)
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:
         """Yield the encoded images of ascending rows, None for those that cannot be read."""
@@ -393,40 +389,148 @@ class _Tar:
 
         The name is looked up in the tar, since a million names would take most of the memory.
         """
-        offset = int(self._places[row, 0])
-        try:
-            with open_regular(self.path) as file:
-                for name, at, _ in _members(file, self.path.stat().st_size):
-                    if at == offset:
-                        return f"{self.path} member {_shown(name)}"
-        except (OSError, UserError, _Damaged):
-            pass
-        return f"{self.path} image {row}"
+        return next(islice(self._names(), row, None), f"{self.path} image {row}")
 
     def names(self) -> list[str]:
         """Return the names of all rows, as `describe` does."""
-        found: dict[int, bytes] = {}
+        names = list(islice(self._names(), len(self._places)))
+        return names + [f"{self.path} image {i}" for i in range(len(names), len(self._places))]
+
+    def _names(self) -> Iterator[str]:
         with contextlib.suppress(OSError, UserError, _Damaged), open_regular(self.path) as file:
-            members = _members(file, self.path.stat().st_size)
-            found.update((offset, name) for name, offset, _ in members)
-        return [
-            f"{self.path} member {_shown(found[at])}" if at in found else f"{self.path} image {row}"
-            for row, at in enumerate(self._places[:, 0].tolist())
-        ]
+            for name, _, _ in _members(file, self.path.stat().st_size):
+                if _is_image(name):
+                    yield f"{self.path} member {_shown(name)}"
 
 
-def _members(file: BinaryIO, length: int) -> Iterator[tuple[bytes, int, int]]:
+class _TarClasses:
+    """Matches the images of a tar with the members that hold their classes.
+
+    Usually an image and its class are neighbours, as WebDataset requires it, and only such a group
+    is held in memory. What has no match among its neighbours is matched at the end.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[bytes, int] = {}  # number of each different text
+        self._found: list[int] = []  # the number of each image's text, or UNLABELLED
+        self._group = b""
+        self._images: dict[int, bytes] = {}  # of the group: row and name
+        self._classes: dict[bytes, int] = {}  # of the group: key and text
+        # Rows without a class so far, and hashes of their keys, since names take too much memory.
+        self._waiting = array("q"), array("q")
+        self._unused: dict[int, int] = {}
+
+    def add_image(self, name: bytes) -> None:
+        self._begin(name)
+        self._images[len(self._found)] = name
+        self._found.append(UNLABELLED)
+
+    def add_class(self, name: bytes, text: bytes) -> None:
+        self._begin(name)
+        key = name.rpartition(b".")[0]
+        number = self._texts.setdefault(text.strip(), len(self._texts))
+        if self._classes.setdefault(key, number) != number:
+            raise _Damaged(f"gives {_shown(key)} two classes")
+
+    def _begin(self, name: bytes) -> None:
+        """Begin a new group unless a member belongs to the last one."""
+        folder, slash, file = name.rpartition(b"/")
+        group = folder + slash + file.partition(b".")[0]
+        if group != self._group:
+            self._end()
+            self._group = group
+
+    def _end(self) -> None:
+        used = set()
+        for row, name in self._images.items():
+            keys = _keys(name)
+            key = next((key for key in keys if key in self._classes), None)
+            if key is None:
+                self._waiting[0].extend(row for _ in keys)
+                self._waiting[1].extend(map(hash, keys))
+            else:
+                self._found[row] = self._classes[key]
+                used.add(key)
+        self._unused.update((hash(k), n) for k, n in self._classes.items() if k not in used)
+        self._images, self._classes = {}, {}
+
+    def labels(self, name: str) -> Labels | str:
+        """Return the labels of the images, or why there are none; `name` is that of the tar."""
+        self._end()
+        for row, key in zip(*self._waiting, strict=True):
+            if self._found[row] == UNLABELLED:
+                self._found[row] = self._unused.get(key, UNLABELLED)
+        found = np.array(self._found, dtype=np.int64)
+        if not self._texts or (found == UNLABELLED).all():
+            if not self._texts:
+                return f"{name} has no .cls members"
+            return f"{name}: none of its .cls members has the name of an image"
+        texts = [text.decode("utf-8", "replace") for text in self._texts]
+        numbers = [_class_number(text) for text in texts]
+        counts = np.bincount(found[found != UNLABELLED], minlength=len(texts))
+        are_numbers = np.array([number is not None for number in numbers])
+        # A text among numbers is a mistake, unless most are texts.
+        numeric = 2 * counts[are_numbers].sum() >= counts.sum()
+        if numeric:
+            usable = [n is not None and n < MOST_CLASSES for n in numbers]
+        else:
+            usable = [can_name(text) and "\ufffd" not in text for text in texts]
+        bad = next((i for i, use in enumerate(usable) if not use and counts[i]), None)
+        reason = ""
+        if bad is not None:
+            text = shortened(ascii(texts[bad]), 80)
+            reason = f"a .cls member of {name} holds {text}, which is no class"
+        if numeric:
+            own = [
+                n if n is not None and u else UNLABELLED
+                for n, u in zip(numbers, usable, strict=True)
+            ]
+            return Labels(np.array([*own, UNLABELLED])[found], None, reason)
+        try:
+            one = named([t if u else None for t, u in zip(texts, usable, strict=True)], name)
+        except NoLabels as error:
+            return str(error)
+        return Labels(np.append(one.numbers, UNLABELLED)[found], one.names, reason)
+
+
+def _class_number(text: str) -> int | None:
+    """Return the number that the text of a class is, -1 for unlabelled, or None."""
+    if text in ("", "-1"):
+        return UNLABELLED
+    match = re.fullmatch(r"([0-9]{1,18})(?:\.0*)?", text)
+    return int(match[1]) if match else None
+
+
+def _keys(name: bytes) -> list[bytes]:
+    """Return a member's path up to each dot of its file name, the longest first."""
+    folder, slash, file = name.rpartition(b"/")
+    words = file.split(b".")
+    return [folder + slash + b".".join(words[:i]) for i in range(len(words) - 1, 0, -1)]
+
+
+def _members(
+    file: BinaryIO, length: int, stop: int | None = None
+) -> Iterator[tuple[bytes, int, int]]:
     """Yield name, offset and size of every regular file of a tar of `length` bytes.
 
+    A hard or symbolic link has the offset and size of the member before it that it leads to; it is
+    left out if there is none.
+
     Python's tarfile takes a damaged header for the end of the tar, and is four times as slow.
+
+    Args:
+        file: The tar.
+        length: Its size in bytes.
+        stop: The byte of a header at which to end; None for the tar's end mark.
 
     Raises:
         _Damaged: The tar is damaged, compressed, or holds entries that are not supported.
     """
     at = 0
-    long_name: bytes | None = None
-    long_size: int | None = None
-    while True:
+    long_name = long_link = long_size = None
+    # Links are rare: only if there is one are the members before it looked up, in another pass.
+    targets: dict[bytes, tuple[int, int]] | None = None
+    while at != stop:
         file.seek(at)
         header = file.read(512)
         if header == bytes(512):
@@ -445,27 +549,42 @@ def _members(file: BinaryIO, length: int) -> Iterator[tuple[bytes, int, int]]:
             size = 0
         elif long_size is not None and kind not in b"xgLK":
             size = long_size
-        start = at + 512
+        begin, start = at, at + 512
         at = start + -(-size // 512) * 512
         if at > length:
-            raise _Damaged(f"is cut off: an entry at byte {start - 512} ends at {start + size}")
-        if kind in b"xL":
+            raise _Damaged(f"is cut off: an entry at byte {begin} ends at {start + size}")
+        if kind in b"xLK":
             if size > _MOST_NAME:
-                raise _Damaged(f"has a name of {size} bytes at byte {start - 512}")
+                raise _Damaged(f"has a name of {size} bytes at byte {begin}")
             content = file.read(size)
             if kind == b"L":
                 long_name = content.rstrip(b"\0")
+            elif kind == b"K":
+                long_link = content.rstrip(b"\0")
             else:
-                long_name, long_size = _extended(content, long_name, long_size)
+                long_name, long_link, long_size = _extended(
+                    content, long_name, long_link, long_size
+                )
             continue
-        if kind in b"gK":
+        if kind == b"g":
             continue
-        if kind in b"0\x007":
-            name = header[:100].partition(b"\0")[0]
-            if header[257:263] == b"ustar\0" and header[345]:
-                name = header[345:500].partition(b"\0")[0] + b"/" + name
-            yield long_name or name, start, size
-        long_name = long_size = None
+        name = header[:100].partition(b"\0")[0]
+        if header[257:263] == b"ustar\0" and header[345]:
+            name = header[345:500].partition(b"\0")[0] + b"/" + name
+        name = long_name or name
+        if kind in b"12":
+            link = long_link or header[157:257].partition(b"\0")[0]
+            if kind == b"2":
+                link = posixpath.join(posixpath.dirname(name), link)
+            if targets is None:
+                before = _members(file, length, begin)
+                targets = {posixpath.normpath(n): (at, size) for n, at, size in before}
+            start, size = targets.get(posixpath.normpath(link), (-1, 0))
+        if kind in b"0\x00712" and start >= 0:
+            if targets is not None:
+                targets[posixpath.normpath(name)] = start, size
+            yield name, start, size
+        long_name = long_link = long_size = None
 
 
 def _number(field: bytes) -> int | None:
@@ -477,9 +596,9 @@ def _number(field: bytes) -> int | None:
 
 
 def _extended(
-    content: bytes, name: bytes | None, size: int | None
-) -> tuple[bytes | None, int | None]:
-    """Update name and size from an extended header's records `LENGTH KEY=VALUE`."""
+    content: bytes, name: bytes | None, link: bytes | None, size: int | None
+) -> tuple[bytes | None, bytes | None, int | None]:
+    """Update name, link and size from an extended header's records `LENGTH KEY=VALUE`."""
     at = 0
     while at < len(content):
         length, space, _ = content[at : at + 10].partition(b" ")
@@ -494,26 +613,17 @@ def _extended(
             )
         if key == b"path":
             name = value
+        elif key == b"linkpath":
+            link = value
         elif key == b"size":
             if not value.isdigit() or len(value) > 18:
                 raise _Damaged("has a damaged extended header")
             size = int(value)
-    return name, size
-
-
-def _split(name: bytes) -> tuple[bytes, bytes]:
-    """Split the name of a member into WebDataset's key and extension."""
-    folder, slash, file = name.rpartition(b"/")
-    key, _, extension = file.partition(b".")
-    return folder + slash + key, extension.lower()
-
-
-_SUFFIXES = tuple(extension.encode() for extension in EXTENSIONS)
+    return name, link, size
 
 
 def _is_image(name: bytes) -> bool:
-    file = name.rpartition(b"/")[2]
-    return file.lower().endswith(_SUFFIXES) and not file.startswith(b".")
+    return is_image(name.rpartition(b"/")[2].decode("latin-1"))
 
 
 def _shown(name: bytes) -> str:
@@ -527,14 +637,11 @@ class _ParquetFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.labels: np.ndarray | None = None
         with opened(path) as (file, columns):
             data = file.metadata
             counts = [data.row_group(i).num_rows for i in range(data.num_row_groups)]
             self.groups = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
-            labels = read_labels(path, file, columns)
-            if labels is not None:
-                self.labels = labels.to_numpy()
+            self.labels = read_labels(path, file, columns)
             self.class_names = columns.class_names
 
     def read(self, rows: Sequence[int]) -> Iterator[bytes | None]:

@@ -1,14 +1,14 @@
 """Images with boxes, in the layout of Pascal VOC.
 
-A folder holds Annotations/ID.xml, JPEGImages/ID.jpg (or .jpeg, .png) and the lists of ids
-ImageSets/Main/SPLIT.txt. An id is only looked up in the listings of the first two folders, so that
-it cannot name a file outside of them.
+A folder holds Annotations/ID.xml, JPEGImages/ID.jpg (or another extension of images) and the lists
+of ids ImageSets/Main/SPLIT.txt. An id may have subfolders, and in a list also the image's
+extension. It is only looked up in the listings of the first two folders, so that it cannot name a
+file outside of them.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -33,6 +33,8 @@ from burn.data.decode import (
     read_image,
 )
 from burn.data.fingerprint import digest, file_contents
+from burn.data.formats.walk import walk
+from burn_engine.folders import SUFFIXES, suffix_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +52,6 @@ _DEFAULT_SPLITS: dict[Split, tuple[str, str]] = {
 _LARGEST_XML = 4 * 2**20  # bytes; an annotation of hundreds of objects has less than a tenth of it
 _LARGEST_LIST = 64 * 2**20  # bytes; VOC's and COCO's lists together have a hundredth of it
 _LARGEST_SIDE = 2**16
-_EXTENSIONS = (".jpg", ".jpeg", ".png")
 
 
 @dataclass(frozen=True)
@@ -286,12 +287,12 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
     file = folder / "ImageSets" / "Main" / f"{name}.txt"
     lines = read_bytes(file, _LARGEST_LIST).decode("utf-8-sig", "replace").splitlines()
     annotations = _listed(folder / "Annotations", (".xml",))
-    images = _listed(folder / "JPEGImages", _EXTENSIONS)
+    images = _listed(folder / "JPEGImages", SUFFIXES)
     for line in lines:
         if not (columns := line.split()):
             continue
         # An id may contain spaces, and in the file of one class a second column follows it.
-        ids = (line.strip(), line.rsplit(None, 1)[0].strip())
+        ids = (*_ids(line.strip()), *_ids(line.rsplit(None, 1)[0].strip()))
         key = next((id_ for id_ in ids if id_ in annotations or id_ in images), columns[0])
         xml, image = annotations.get(key), images.get(key)
         if xml is None or image is None:
@@ -299,8 +300,8 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
             skipped.append(f"{key[:100]!r}: no {missing} of this name in {folder}")
             continue
         try:
-            size, objects, faults = _parse(Path(xml), Path(image))
-            yield _Item(Path(image), image.stat().st_size, size, Path(xml), objects)
+            size, objects, faults = _parse(xml, image)
+            yield _Item(image, image.stat().st_size, size, xml, objects)
         except _Fault as fault:
             skipped.append(f"{xml.name}: {fault}")
         except OSError as error:
@@ -311,14 +312,27 @@ def _read_split(folder: Path, name: str, skipped: list[str]) -> Iterator[_Item]:
             skipped += [f"{xml.name}: {fault}" for fault in faults]
 
 
-def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, os.DirEntry[str]]:
-    """Return the files of a folder by their names without the extension."""
-    found: dict[str, os.DirEntry[str]] = {}
-    for entry in list_folder(folder):
-        name = Path(entry.name)
-        known = name.suffix.lower() in extensions and entry.name.isprintable()
-        if known and entry.is_file():
-            found.setdefault(name.stem, entry)
+def _ids(text: str) -> Iterator[str]:
+    """Yield what an entry of a list may mean as an id, e.g. VOC/JPEGImages/a/b.jpg: a/b."""
+    path = text.replace("\\", "/").removeprefix("./")
+    stem = path[: -len(suffix)] if (suffix := suffix_of(path)) in SUFFIXES else path
+    yield from (path, stem)
+    while "/" in stem:
+        stem = stem.partition("/")[2]
+        yield stem
+
+
+def _listed(folder: Path, extensions: tuple[str, ...]) -> dict[str, Path]:
+    """Return the files below a folder by their paths in it without the extension."""
+    found: dict[str, Path] = {}
+    for listing in walk(folder):
+        below = "" if Path(listing.path) == folder else f"{Path(listing.path).relative_to(folder)}/"
+        for name in listing.files:
+            key = Path(below + name)
+            if key.suffix.lower() in extensions and str(key).isprintable():
+                file = Path(listing.path, name)
+                if file.is_file():
+                    found.setdefault(key.with_suffix("").as_posix(), file)
     return found
 
 
@@ -349,7 +363,9 @@ def _parse(xml: Path, image: Path) -> tuple[tuple[int, int], list[_Object], list
         label = " ".join(element.findtext("name", "").split())
         what = f"box {number} ({_shown(label)})" if label else f"box {number}"
         try:
-            left, top, right, bottom = _box(element, label)
+            (left, top, right, bottom), exchanged = _box(element, label)
+            if exchanged:
+                faults.append(f"{what} has exchanged corners, which were put right")
             inside = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
             if inside[0] >= inside[2] or inside[1] >= inside[3]:
                 raise _Fault("lies outside its image")
@@ -386,21 +402,27 @@ def _size(root: ET.Element, image: Path) -> tuple[int, int]:
         raise _Fault(f"has no size, and {image.name} cannot be read") from error
 
 
-def _box(element: ET.Element, label: str) -> tuple[float, float, float, float]:
-    """Return left, top, right, bottom of an object, 0-based and half-open, not yet clipped."""
+def _box(element: ET.Element, label: str) -> tuple[tuple[float, float, float, float], bool]:
+    """Return left, top, right, bottom of an object, and whether its corners were exchanged.
+
+    They are 0-based and half-open, and not yet clipped.
+    """
     if not label or len(label) > 100 or not label.isprintable():
         raise _Fault("has no name")
     texts = [element.findtext(f"bndbox/{key}", "") for key in ("xmin", "ymin", "xmax", "ymax")]
     try:
-        xmin, ymin, xmax, ymax = map(float, texts)
+        numbers = tuple(map(float, texts))
     except ValueError as error:
         raise _Fault("lacks coordinates") from error
-    if not all(map(math.isfinite, (xmin, ymin, xmax, ymax))):
+    if not all(map(math.isfinite, numbers)):
         raise _Fault("lacks coordinates")
+    (xmin, xmax), (ymin, ymax) = sorted(numbers[::2]), sorted(numbers[1::2])
     # VOC's coordinates are inclusive, so xmin = xmax is one pixel, which is usually a stray click.
-    if xmax <= xmin or ymax <= ymin:
+    if xmin == xmax or ymin == ymax:
         raise _Fault("has no area")
-    return xmin - 1, ymin - 1, xmax, ymax
+    if min(xmin, ymin) > -1 and max(xmax, ymax) < 2:  # fractions may reach beyond 0 … 1
+        raise _Fault("has coordinates in 0 … 1, which are fractions: give pixels")
+    return (xmin - 1, ymin - 1, xmax, ymax), (xmin, ymin, xmax, ymax) != numbers
 
 
 def _shown(text: str) -> str:

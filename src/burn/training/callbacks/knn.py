@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lightning as L
+import numpy as np
 import torch
 
 from burn.data.base import Source
@@ -14,6 +15,7 @@ from burn.training.callbacks.monitor import Monitor
 from burn.training.module import PretrainModule
 from burn.training.records.writer import Record
 
+LEAST_IMAGES = 10
 _KNN_IMAGES = 1000
 
 
@@ -35,9 +37,11 @@ class OnlineKnn(L.Callback):
         # Random access to images of shards is slow: some neighbours are read once and kept.
         sharded = isinstance(source, ShardedImages)
         self._source = source.sample(_KNN_IMAGES) if sharded else source
+        assert self._source.labels is not None
+        labelled = np.flatnonzero(self._source.labels >= 0)
         random = torch.Generator().manual_seed(0)
-        chosen = torch.randperm(len(self._source), generator=random)[:_KNN_IMAGES]
-        self._indices = chosen.tolist()
+        chosen = torch.randperm(len(labelled), generator=random)[:_KNN_IMAGES]
+        self._indices = labelled[chosen.numpy()].tolist()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, PretrainModule)
@@ -47,7 +51,7 @@ class OnlineKnn(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, PretrainModule)
-        if self._stop.requested:
+        if self._stop.requested or len(self._indices) < LEAST_IMAGES:
             return
 
         def go_on(_: int) -> None:

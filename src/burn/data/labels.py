@@ -1,0 +1,186 @@
+"""Labels as files and data sets have them, as the numbers of classes.
+
+An image without a label, or with the label -1, is unlabelled: it can be trained on, and it cannot
+be evaluated on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from burn.core.errors import shortened
+
+MOST_CLASSES = 100_000
+UNLABELLED = -1
+_LONGEST_NAME = 200  # characters of a class
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of some images.
+
+    Attributes:
+        numbers: int64 (images,), `UNLABELLED` for an image without a label.
+        names: The class of each number, sorted; None if the numbers are the classes' own.
+        reason: Why the first unlabelled image has no label, where there is more to say than that it
+            has none.
+    """
+
+    numbers: np.ndarray
+    names: tuple[str, ...] | None = None
+    reason: str = ""
+
+
+class NoLabels(Exception):
+    """Raised for values that are no classes; the message says what they are."""
+
+
+def labels_of(values: pa.Array | pa.ChunkedArray, what: str) -> Labels:
+    """Convert a column of whole numbers, truth values, texts, or a dictionary of these.
+
+    Missing values, NaN, empty texts and -1 are unlabelled.
+
+    Args:
+        values: The column.
+        what: Names it in errors.
+
+    Raises:
+        NoLabels: The values are of another kind, or cannot be classes.
+    """
+    kind = values.type
+    if pa.types.is_dictionary(kind):  # not expanded: a text of megabytes may occur in every row
+        chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+        return joined([_looked_up(chunk, what) for chunk in chunks])
+    if pa.types.is_null(kind):
+        return Labels(np.full(len(values), UNLABELLED))
+    if pa.types.is_boolean(kind):
+        numbers = values.cast(pa.int8()).fill_null(UNLABELLED)
+        return Labels(numbers.to_numpy().astype(np.int64), ("false", "true"))
+    if pa.types.is_integer(kind):
+        try:
+            numbers = values.cast(pa.int64()).fill_null(UNLABELLED)
+        except pa.ArrowInvalid:
+            raise NoLabels(f"{what} holds a number above 2^63, which is no class") from None
+        return numbered(numbers.to_numpy(), what)
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        floats = values.cast(pa.float64()).to_numpy(zero_copy_only=False)  # NaN where missing
+        floats = np.where(np.isnan(floats), UNLABELLED, floats)
+        fractions = floats[(floats != np.floor(floats)) | (np.abs(floats) > 2**53)]
+        if len(fractions):
+            raise NoLabels(f"{what} holds {fractions[0]:g}, which is no class number")
+        return numbered(floats.astype(np.int64), what)
+    if any(is_text(kind) for is_text in _TEXTS):
+        return named(values.cast(pa.large_string()).to_pylist(), what)
+    raise NoLabels(f"{what} holds {shortened(str(kind), 80)}, and no class numbers or names")
+
+
+def _looked_up(values: pa.DictionaryArray, what: str) -> Labels:
+    entries = labels_of(values.dictionary, what)
+    numbers = np.append(entries.numbers, UNLABELLED)  # for a missing value, at -1
+    return Labels(numbers[values.indices.fill_null(-1).to_numpy()], entries.names)
+
+
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
+
+def numbered(numbers: np.ndarray, what: str) -> Labels:
+    """Check class numbers, int64 (images,).
+
+    Raises:
+        NoLabels: A number is below -1, or too large, as the numbers of rows or hashes are.
+    """
+    for number in (numbers.min(initial=0), numbers.max(initial=0)):
+        if not UNLABELLED <= number < MOST_CLASSES:
+            raise NoLabels(
+                f"{what} holds {number}, which is no class number: these are 0 … "
+                f"{MOST_CLASSES - 1}, and -1 means unlabelled"
+            )
+    return Labels(numbers.astype(np.int64))
+
+
+def can_name(text: str) -> bool:
+    """Return whether a text can be the name of a class: a line of limited length."""
+    return len(text) <= _LONGEST_NAME and text.isprintable()
+
+
+def named(texts: Sequence[str | None], what: str) -> Labels:
+    """Number texts by their order; None and empty texts are unlabelled.
+
+    Raises:
+        NoLabels: There are too many different texts, or one is too long or unprintable to name a
+            class.
+    """
+    names = sorted({text for text in texts if text})
+    odd = next((name for name in names if not can_name(name)), None)
+    if odd is not None:
+        raise NoLabels(f"{what} holds {shortened(ascii(odd), 80)}, which cannot name a class")
+    if len(names) > MOST_CLASSES:
+        raise NoLabels(f"{what} holds {len(names):,} different texts, too many for classes")
+    position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
+    numbers = (position.get(text, UNLABELLED) for text in texts)
+    return Labels(np.fromiter(numbers, np.int64, len(texts)), tuple(names))
+
+
+def joined(parts: Sequence[Labels]) -> Labels:
+    """Join the labels of several files; names that only some files have are classes of all.
+
+    Where names stand among numbers, they are mistakes, unless more images have them.
+    """
+    reason = next((part.reason for part in parts if part.reason), "")
+    named_images, numbered_images = (
+        sum(int((p.numbers != UNLABELLED).sum()) for p in parts if (p.names is None) == is_numbered)
+        for is_numbered in (False, True)
+    )
+    if named_images > numbered_images or not numbered_images:
+        names = [part.names or _digits(part.numbers) for part in parts]
+        every = tuple(sorted({name for part in names for name in part}))
+        position = {name: i for i, name in enumerate(every)}
+        maps = [[position[name] for name in own] for own in names]
+    else:
+        every, maps = None, [[_number(name) for name in part.names or ()] for part in parts]
+        odd = next((n for part in parts for n in part.names or () if _number(n) < 0), None)
+        if odd is not None and not reason:
+            reason = f"{shortened(ascii(odd), 80)} is no class number, as most labels are"
+    numbers = [
+        part.numbers if every is None and part.names is None
+        else np.array([*own, UNLABELLED], dtype=np.int64)[part.numbers]
+        for own, part in zip(maps, parts, strict=True)
+    ]  # fmt: skip
+    return Labels(np.concatenate([np.empty(0, np.int64), *numbers]), every, reason)
+
+
+def _digits(numbers: np.ndarray) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(int(numbers.max(initial=UNLABELLED)) + 1))
+
+
+def _number(name: str) -> int:
+    digits = name.isascii() and name.isdigit() and len(name) < 6
+    return int(name) if digits else UNLABELLED
+
+
+def classes_of(
+    labels: Labels, names: Sequence[str], describe: Callable[[int], str]
+) -> tuple[np.ndarray | None, tuple[str, ...], str]:
+    """Return a source's `labels`, `classes` and `unlabelled`.
+
+    Args:
+        labels: The labels of all images.
+        names: Names of the numbers, from elsewhere; not used if there are fewer than numbers.
+        describe: Names an image.
+    """
+    numbers = labels.numbers
+    missing = np.flatnonzero(numbers == UNLABELLED)
+    reason = ""
+    if len(missing):
+        reason = (
+            f"{len(missing):,} of {len(numbers):,} images have no label, or -1, such as "
+            f"{describe(int(missing[0]))}" + (f": {labels.reason}" if labels.reason else "")
+        )
+    if len(missing) == len(numbers):
+        return None, (), reason
+    own = labels.names or _digits(numbers)
+    return numbers, tuple(names) if len(names) >= len(own) else own, reason
