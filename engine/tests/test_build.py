@@ -84,7 +84,7 @@ def test_only_the_interface_is_exported(native):
 CONSUMER = """
 cmake_minimum_required(VERSION 3.18)
 project(consumer C)
-find_package(burn_engine 0.3 REQUIRED)
+find_package(burn_engine 0.4 REQUIRED)
 add_executable(shared classify.c)
 target_link_libraries(shared PRIVATE burn_engine::burn_engine)
 add_executable(static classify.c)
