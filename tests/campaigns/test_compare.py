@@ -220,6 +220,7 @@ def test_two_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.M
     assert "seed0" in (tmp_path / "beside" / "logs" / "simclr-seed0.txt").read_text()
 
 
+@pytest.mark.long  # beside each other; one after another is in `make test`
 def test_one_that_fails_does_not_stop_the_other(tmp_path: Path):
     out = tmp_path / "compared"
     (out / "logs").mkdir(parents=True)

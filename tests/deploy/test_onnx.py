@@ -46,7 +46,13 @@ def assert_same_features(file: Path, backbone: Backbone, size: int) -> None:
         assert agree(cosines(expected[:count], np.asarray(found)))
 
 
-@pytest.mark.parametrize("name", ["all strides 2, odd maps", "9 channels, fewer blocks"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("all strides 2, odd maps", marks=pytest.mark.long),
+        "9 channels, fewer blocks",
+    ],
+)
 def test_a_binary_network(name: str, tmp_path: Path):
     settings, size = NETWORKS[name]
     backbone = network(**settings)
@@ -72,7 +78,10 @@ def test_a_feature_layer_and_a_classifier(tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("precision", [Precision.FLOAT, Precision.BINARY_ACTIVATIONS])
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param(Precision.FLOAT, marks=pytest.mark.long), Precision.BINARY_ACTIVATIONS],
+)
 def test_the_stages_before(precision: Precision, tmp_path: Path):
     backbone = network(precision)
     file = save(tmp_path / "n.safetensors", backbone)

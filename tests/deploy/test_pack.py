@@ -430,6 +430,7 @@ pack.pack(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.long
 def test_a_killed_pack_leaves_no_file_of_the_name_and_can_be_repeated(tmp_path: Path):
     file = save(tmp_path / "n.safetensors", network())
     out = tmp_path / "n.bnn"

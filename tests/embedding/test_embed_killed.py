@@ -91,7 +91,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("model", "kills"),
     [
-        ("n.bnn", 4),
+        ("n.bnn", 2),
         pytest.param("n.bnn", 10, marks=pytest.mark.long),
         pytest.param("n.safetensors", 3, marks=pytest.mark.long),
     ],

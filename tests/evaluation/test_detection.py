@@ -450,6 +450,7 @@ def _troubled_rank(rank: int, port: int, scenes: str, out: Path, trouble: str) -
     (out / f"{rank}.json").write_text(json.dumps(told))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trouble", "kinds", "message"),
     [

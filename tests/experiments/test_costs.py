@@ -124,6 +124,7 @@ def test_cost_reads_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "fewer than two methods" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_negatives_trains_seven_networks_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
