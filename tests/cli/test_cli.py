@@ -176,7 +176,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe demo --burn.lam wavy", "--burn.lam wavy: give "),
         ("pretrain --recipe demo --device tpu", "--device tpu: give auto, cpu or cuda"),
         ("pretrain --recipe demo --data digits --out {tmp}/x --devices 0", "--devices 0 is not"),
-        ("pretrain --recipe demo --data digits --out {tmp}/x --num-nodes 2",
+        ("pretrain --recipe simclr_small --data digits --out {tmp}/x --num-nodes 2",
          "set NODE_RANK (0 … 1)"),
         ("pretrain --recipe demo --data digits --out {tmp}/x --max-bad some",
          "--max-bad some is not a share"),

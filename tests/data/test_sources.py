@@ -21,6 +21,7 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from burn.core.errors import UserError
 from burn.data.base import Source
@@ -888,6 +889,18 @@ def test_digits_splits_are_disjoint_and_together_all_of_them():
             assert torch.equal(image[0], image[2])
             parts.append((int(source.labels[i]), image[0].numpy().tobytes()))
     assert sorted(parts) == sorted(whole)
+
+
+def test_digits_splits_are_those_of_scikit_learn():
+    _, digits = load_digits(return_X_y=True)
+    for split, part in zip(
+        ("train", "test"),
+        train_test_split(range(1797), test_size=360, random_state=0, stratify=digits),
+        strict=True,
+    ):
+        labels = open_source("digits", split).labels
+        assert labels is not None
+        assert labels.tolist() == digits[sorted(part)].tolist()
 
 
 def test_digits_are_stratified():

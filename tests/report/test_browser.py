@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import report_samples as samples
 
-from burn.report.page import write_report
+from burn.report.write import write_report
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(

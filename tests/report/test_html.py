@@ -16,9 +16,10 @@ from burn.report import page as html
 from burn.report.load.datasets import DATASETS, difference
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
-from burn.report.page import MOST_BYTES, write_report
+from burn.report.page import MOST_BYTES
 from burn.report.render.charts import COLOURS, Line, Scale, curves
 from burn.report.sections.ladder import ladder
+from burn.report.write import write_report
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 

@@ -17,8 +17,8 @@ from PIL import Image
 import burn_engine
 from burn.cli.main import main
 from burn.core.errors import UserError
-from burn.report.page import write_report
 from burn.report.sections import try_it as panel
+from burn.report.write import write_report
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_photo
 

@@ -23,7 +23,7 @@ from typing import Any
 _MODULES = (
     "burn.campaigns.ablate", "burn.campaigns.compare", "burn.checkpoints.foreign.exchange",
     "burn.campaigns.demo", "burn.cli.main", "burn.deploy.onnx", "burn.deploy.pack",
-    "burn.evaluation.registry", "burn.experiments.run", "burn.report.page",
+    "burn.campaigns.jobs", "burn.evaluation.registry", "burn.experiments.run", "burn.report.page",
     "burn.report.render.tables", "burn.training.run",
 )  # fmt: skip
 _CAPABILITY_VERSION = 0x20080522

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -17,6 +16,7 @@ from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BACKBONES
 from burn.backbones.folded import fold
+from burn.backbones.names import unknown
 from burn.core.errors import UserError
 
 _RESNET_CHANNELS = (64, 128, 256, 512)
@@ -117,12 +117,10 @@ def published(name: str) -> PretrainedCfg:
     try:
         if timm.is_model(name) and (about := timm.get_pretrained_cfg(name)):
             return about
-        candidates, kind = [*BACKBONES, *timm.list_models()], "give reactnet_a or a timm name"
     except RuntimeError:
-        candidates, kind = timm.list_pretrained(f"{known}.*"), f"timm has no {tag} of {known}"
-    near = difflib.get_close_matches(name, candidates, n=3, cutoff=0.5)
-    hint = f"; similar names: {', '.join(near)}" if near else ""
-    raise UserError(f"unknown backbone {name!r}: {kind}{hint}")
+        tags = timm.list_pretrained(f"{known}.*")
+        raise unknown(name, f"timm has no {tag} of {known}", tags) from None
+    raise unknown(name, "give reactnet_a or a timm name", (*BACKBONES, *timm.list_models()))
 
 
 def _create(name: str, **options: Any) -> nn.Module:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BACKBONES, BackboneEntry, is_binary
+from burn.backbones.names import require_known
 from burn.backbones.plan import MOST_BLOCKS, REACTNETS
 from burn.core.errors import UserError
 from burn.core.types import Precision
@@ -41,9 +42,9 @@ def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
         UserError: Name, width, strides and precision do not go together, or the network is too
             large for this machine's memory.
     """
+    _check_memory(describe_backbone(config, precision))
     import torch
 
-    _check_memory(describe_backbone(config, precision))
     backbone = _build(config, precision)
     # Not by `Module.to`, which fails where a layer has weights of five dimensions.
     for tensor in (*backbone.parameters(), *backbone.buffers()):
@@ -60,9 +61,9 @@ def describe_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
     Raises:
         UserError: Name, width, strides and precision do not go together.
     """
-    import torch
-
     check_backbone(config)
+    import torch  # only for a backbone that there is
+
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         return _build(config, precision)
 
@@ -136,6 +137,7 @@ def check_backbone(config: BackboneConfig) -> None:
         raise UserError(f"resnet_strides belong to float ResNets; {config.name} has stage_strides")
     entry = BACKBONES.get(config.name)
     if entry is None:
+        require_known(config.name)
         if config.stage_strides != BackboneConfig().stage_strides:
             raise UserError(f"stage_strides belong to binary networks, not to {config.name}")
         if config.feature_layer:

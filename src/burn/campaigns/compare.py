@@ -212,7 +212,6 @@ def compare(
     """
     from burn.campaigns.folder import read_campaign
     from burn.campaigns.run import run_campaign
-    from burn.report.render.plots import comparison_picture
 
     require_alone("compare")
     comparison.check(methods)
@@ -234,6 +233,8 @@ def compare(
     if results:
         show(results)
         write_text(execution.out / "comparison.md", comparison_markdown(results))
+        from burn.report.render.plots import comparison_picture  # matplotlib is slow to import
+
         comparison_picture(results, execution.out / "comparison.svg")
         console.print(f"-> {execution.out / 'comparison.md'} and comparison.svg")
     refuse_failed(failed, execution.out)

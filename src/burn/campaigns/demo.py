@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
 from burn.checkpoints.classifier import load_classifier
-from burn.checkpoints.native import find_checkpoint
+from burn.checkpoints.native import CLASSIFIER_NAME, find_checkpoint
 from burn.core.errors import typed
 from burn.core.files import locked, remove_unfinished, write_text
 from burn.core.results import Result, append_results

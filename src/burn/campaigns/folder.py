@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 from burn.campaigns.settings import LABELLED_TEACHER, RANDOM, TEACHER, MoreProtocol
 from burn.core.errors import UserError
-from burn.core.files import remove_unfinished, write_text
+from burn.core.files import is_unfinished, remove_unfinished, write_text
 from burn.core.inputs import read_text
 from burn.core.paths import same_path
 from burn.core.results import Result, read_results, result_lines
@@ -41,6 +42,24 @@ def read_campaign(out: Path) -> list[Result]:
         for protocol in get_args(MoreProtocol):
             results += read_more(file.parent, protocol, model, trained=trained) or ()
     return results
+
+
+def require_usable(out: Path, name: str) -> None:
+    """Check that a campaign can be in a folder, which need not exist; nothing is changed.
+
+    Args:
+        out: The folder.
+        name: Name of the campaign.
+
+    Raises:
+        UserError: It is a file, or holds files of something else.
+    """
+    if os.path.lexists(out) and not out.is_dir():
+        raise UserError(f"--out {out} is a file: give a folder")
+    if (out / f"{name}.json").is_file() or not out.is_dir():
+        return
+    if any(not _is_ours(path) for path in out.iterdir()):
+        raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")
 
 
 def open_folder(
@@ -107,15 +126,15 @@ def open_folder(
                     f"{name}{what} has changed since {out} was begun: give another --out"
                 )
         fingerprints = {**before, **fingerprints}
-    elif out.is_dir() and any(not _is_ours(path) for path in out.iterdir()):
-        raise UserError(f"--out {out} is not empty and holds no {name}: give another folder")
-    elif out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file: give a folder")
+    else:
+        require_usable(out, name)
     write_text(file, json.dumps({**shared, "files": fingerprints, **told}, indent=2) + "\n")
 
 
 def _is_ours(path: Path) -> bool:
     """Return whether a campaign may have left the path; runs check their own settings."""
+    if is_unfinished(path):
+        return True
     if path.is_dir():
         return "-seed" in path.name or path.name in ("logs", FEATURES) or KEPT in path.name
     return path.suffix in (".jsonl", ".md", ".svg")

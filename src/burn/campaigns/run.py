@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import torch
 from rich.console import Console
 
 from burn.backbones.registry import build_backbone
-from burn.campaigns.cluster import run_on_cluster
 from burn.campaigns.folder import (
     KEPT,
     more_file,
@@ -19,12 +17,11 @@ from burn.campaigns.folder import (
     read_more,
     read_results_of,
     reference_file,
+    require_usable,
     write_results,
 )
-from burn.campaigns.jobs import EvaluationPlan, Job
 from burn.campaigns.settings import RANDOM, Execution
-from burn.campaigns.workers import run_jobs
-from burn.checkpoints.foreign.weights import load_teacher
+from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError
 from burn.core.files import locked
 from burn.data.checks import require_outside
@@ -35,6 +32,9 @@ from burn.methods.registry import build_method
 from burn.runtime.cluster import joined
 from burn.runtime.compute import torch_device
 from burn.training.plan import Machine, RunPlan
+
+if TYPE_CHECKING:
+    from burn.campaigns.jobs import EvaluationPlan, Job
 
 
 class Shared(Protocol):
@@ -94,26 +94,36 @@ def run_campaign(
         UserError: The campaign cannot be started.
         Interrupted: After a signal. The same call resumes.
     """
-    out, machine = execution.out, execution.machine
+    out, machine, more = execution.out, execution.machine, execution.more
     execution.check()
+    require_usable(out, name)
+    train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
+    check_sources(train, test)
+    require_outside(out, train, test)
+    if more.transfer_train is not None and more.transfer_test is not None:
+        check_sources(
+            open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
+        )
+    plans = [
+        (model, shared.plan(model, seed, len(train)))
+        for seed in execution.seeds
+        for model in models
+    ]
+    for _, plan in plans[: len(models)]:
+        plan.check()
+    for spec in filter(None, references.values()):
+        require_network(spec)
+    # From here on torch is imported, which takes seconds.
+    from burn.campaigns.cluster import run_on_cluster
+    from burn.campaigns.jobs import EvaluationPlan, Job
+    from burn.campaigns.workers import run_jobs
+
     with joined(execution.cluster):
         processes = (
             1 if execution.cluster is not None else _check_processes(execution.processes, machine)
         )
-        train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
-        check_sources(train, test)
-        require_outside(out, train, test)
-        more = execution.more
-        if more.transfer_train is not None and more.transfer_test is not None:
-            check_sources(
-                open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
-            )
         evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, more)
-        jobs = [
-            Job(model, shared.plan(model, seed, len(train)), out, evaluation)
-            for seed in execution.seeds
-            for model in models
-        ]
+        jobs = [Job(model, plan, out, evaluation) for model, plan in plans]
         teachers = _check_jobs(jobs[: len(models)], references.values())
         data = {"--data": train.fingerprint, "--test": test.fingerprint}
         if not out.exists():
@@ -156,6 +166,8 @@ def _evaluate_references(
 
 def _check_processes(processes: int | None, machine: Machine) -> int:
     """Return how many runs are executed at once, or raise UserError if there are fewer GPUs."""
+    import torch
+
     if torch_device(machine.device).type != "cuda":
         return processes or 1
     count = torch.cuda.device_count()
@@ -174,10 +186,11 @@ def _check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[s
     Returns:
         The SHA-256 of every teacher's file.
     """
+    from burn.checkpoints.foreign.weights import load_teacher
+
     loaded = {spec: load_teacher(spec) for spec in teachers if spec is not None}
     for job in jobs:
         recipe = job.plan.recipe
-        recipe.check()
         if job.plan.teacher is not None:
             backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
             build_method(

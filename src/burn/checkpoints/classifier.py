@@ -26,7 +26,6 @@ from burn.core.files import write_beside
 from burn.core.inputs import parse_json
 
 FORMAT = 1
-NAME = "classifier.safetensors"
 
 
 @dataclass(frozen=True)

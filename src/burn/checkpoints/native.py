@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
 FORMAT = 1
+CLASSIFIER_NAME = "classifier.safetensors"  # of `burn.checkpoints.classifier`
 
 
 def save_checkpoint(

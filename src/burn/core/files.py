@@ -170,6 +170,11 @@ def remove_unfinished(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
+def is_unfinished(path: Path) -> bool:
+    """Return whether a path is what `write_beside` leaves when its process is killed."""
+    return path.name.startswith(_BESIDE)
+
+
 def append_lines(path: Path, lines: str) -> None:
     """Append whole lines to a text file, safely with several processes.
 

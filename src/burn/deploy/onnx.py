@@ -20,7 +20,7 @@ from burn.backbones.base import Backbone
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import UserError
-from burn.core.files import require_free, write_beside
+from burn.core.files import write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
 from burn.deploy.fold_gated import fold_gated, is_gated, precision_of
@@ -33,6 +33,7 @@ from burn.deploy.layers import (
     Layer,
     Linear,
 )
+from burn.deploy.named import check_onnx_export
 from burn.deploy.onnx_gated import Branched, Gated, constant, map_constant
 from burn.deploy.shared import (
     LEAST_COSINE,
@@ -44,7 +45,6 @@ from burn.deploy.shared import (
 )
 
 _MANY_PIXELS = 512**2  # in one image; of larger images fewer are compared
-_MISSING = "exporting to ONNX needs packages: pip install onnx onnxruntime onnxscript"
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,7 @@ def export_onnx(checkpoint: Path, out: Path, image_size: int | None = None) -> E
         UserError: The network cannot be exported, or file and network disagree. Nothing is written
             then.
     """
-    if out.suffix != ".onnx":
-        raise UserError(f"{out}: an ONNX file's name must end in .onnx")
-    require_free(out)
-    if image_size is not None and not 8 <= image_size <= 2048:
-        raise UserError(f"--image-size {image_size} is not in 8 … 2048 pixels")
-    try:
-        import onnx  # noqa: F401 - the exporter needs it, and says so late
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise UserError(_MISSING) from error
+    check_onnx_export(checkpoint, out, image_size)
     held = load_checkpoint(checkpoint)
     backbone = backbone_from(held)
     size = image_size or backbone.fixed_size or views_of(held).size

@@ -16,12 +16,11 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from burn.backbones.base import Backbone
-from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
 from burn.checkpoints.classifier import Classifier, fingerprint, load_classifier
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.core.errors import UserError
-from burn.core.files import require_free, write_beside
+from burn.core.files import write_beside
 from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
@@ -35,6 +34,7 @@ from burn.deploy.layout import (
     parts,
     program_of,
 )
+from burn.deploy.named import check_packing, head_file, require_packed_name
 from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
@@ -88,7 +88,7 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
         UserError: The checkpoint or the classifier cannot be read, or the network cannot be packed.
             Nothing is written then.
     """
-    _check_out(out)
+    check_packing(checkpoint, out, head)
     file = find_checkpoint(checkpoint)
     held = load_checkpoint(file)
     backbone = backbone_from(held)
@@ -96,12 +96,6 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
         raise UserError(f"{held.origin} cannot be packed: {problem}")
     classifier = read_head(head, backbone) if head else None
     return pack_network(backbone, held, out, classifier, {"sha256": sha256_of(file)})
-
-
-def _check_out(out: Path) -> None:
-    if out.suffix != ".bnn":
-        raise UserError(f"{out}: a packed file's name must end in .bnn")
-    require_free(out)
 
 
 def pack_network(
@@ -126,7 +120,7 @@ def pack_network(
         UserError: The network's weights are not binary, the format has no place for something, or
             file and network disagree. Nothing is written then.
     """
-    _check_out(out)
+    require_packed_name(out)
     if problem := unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
     views = views_of(held)
@@ -274,13 +268,8 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
     Raises:
         UserError: There is no linear classifier, or it does not belong to the backbone.
     """
-    kept = head / CLASSIFIER_NAME if head.is_dir() else head
-    if head.is_dir() and not kept.is_file() and not any(head.glob("stage*.safetensors")):
-        raise UserError(
-            f"{head} holds neither a {CLASSIFIER_NAME}, which burn evaluate linear --out keeps, "
-            "nor a finished stage"
-        )
-    classifier = load_classifier(kept) if kept.is_file() and kept.suffix == ".safetensors" else None
+    kept = head_file(head)
+    classifier = load_classifier(kept) if kept.suffix == ".safetensors" else None
     origin = str(kept)
     if classifier is None:
         held = load_checkpoint(find_checkpoint(head))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import cv2
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from burn.checkpoints.foreign.heads import classifier_from
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
 from burn.data.builtin.digits import Digits
 from burn.data.view_config import ViewConfig
 from burn.deploy.layers import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 LEAST_COSINE = 0.999
 _NUM_EACH = 4  # sample images of each kind
@@ -36,6 +38,8 @@ def views_of(checkpoint: Checkpoint) -> ViewConfig:
 
 def sample_images(size: int) -> Tensor:
     """Return built-in images to compare two networks on, uint8 (8, 3, size, size)."""
+    import torch  # here, because the names of a command are checked without it
+
     digits = Digits("test")
     images = [digits.read(index).permute(1, 2, 0).numpy() for index in range(_NUM_EACH)]
     random = np.random.default_rng(0)
@@ -74,5 +78,7 @@ def agree(found: Array) -> bool:
 
 def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | None:
     """Return the linear classifier that a checkpoint holds beside its backbone, or None."""
+    from burn.checkpoints.foreign.heads import classifier_from
+
     weights = {n: t for n, t in checkpoint.weights.items() if n.startswith("classifier.")}
     return classifier_from(weights, ["classifier"], num_features)

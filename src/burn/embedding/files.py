@@ -62,6 +62,12 @@ class LostPart(UserError):
     """Error for a part that cannot be computed, because of its own images."""
 
 
+def require_folder(path: Path) -> None:
+    """Raise UserError if an output folder is something else; it need not exist."""
+    if status_of(path) is not None and not path.is_dir():
+        raise UserError(f"--out {path} is a file: give a folder")
+
+
 class OutputFolder:
     """The folder of the outputs of one network for one collection.
 
@@ -82,8 +88,7 @@ class OutputFolder:
         self.path = path
         self._manifest, self._max_bad = manifest, max_bad
         self._dtype: Any = np.dtype(dtype)
-        if status_of(path) is not None and not path.is_dir():
-            raise UserError(f"--out {path} is a file: give a folder")
+        require_folder(path)
         if (run := run_around(path)) is not None:
             raise UserError(f"--out {path} lies in {run}, the folder of a run: give another --out")
         path.mkdir(parents=True, exist_ok=True)

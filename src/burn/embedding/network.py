@@ -9,7 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from rich.console import Console
 
+from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError
+from burn.core.paths import expand
+from burn.deploy.named import head_file
 from burn.embedding.settings import EmbedConfig
 
 
@@ -75,6 +78,9 @@ def open_network(config: EmbedConfig, console: Console) -> Network:
         UserError: The network or its classifier cannot be read or used.
     """
     if not config.packed:
+        require_network(config.model)
+        if config.head is not None:
+            head_file(expand(config.head))
         from burn.embedding.trained import TrainedNetwork
 
         return TrainedNetwork(config)

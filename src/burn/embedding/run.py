@@ -18,7 +18,7 @@ from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
 from burn.data.decode import UnreadableImage
 from burn.data.readable import image_readers
-from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written
+from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written, require_folder
 from burn.embedding.network import Network, Unfit, open_network
 from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
@@ -80,6 +80,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
         complete = total = 0
         try:
             collection = open_collection(config.data, config.part_size)
+            require_folder(out)
             require_apart(out, collection)
             network = open_network(config, console)
             for note in network.notes:

@@ -9,7 +9,6 @@ import numpy as np
 from burn.core.errors import UserError, listed
 from burn.data.base import Source
 from burn.data.checks import missing_labels
-from burn.evaluation.context import are_numbers
 
 
 def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
@@ -46,6 +45,11 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
             f"0 … {len(train.classes) - 1}"
         )
     return train, test
+
+
+def are_numbers(classes: tuple[str, ...]) -> bool:
+    """Return whether the names of classes are just 0, 1, 2 …"""
+    return classes == tuple(str(i) for i in range(len(classes)))
 
 
 def _is_numbered(source: Source) -> bool:

@@ -26,6 +26,7 @@ from burn.data.base import Source
 from burn.data.decode import UnreadableImage
 from burn.data.view_config import ViewConfig
 from burn.deploy.running import PackedForward
+from burn.evaluation.checks import are_numbers
 from burn.evaluation.forward import Forward
 
 _LOST = 5  # least size of a class whose loss is an error; a rare class may lose all its images
@@ -233,11 +234,6 @@ def _why_unreadable(source: Source, index: int) -> str:
     except UnreadableImage as error:
         return str(error)
     return source.describe(index)
-
-
-def are_numbers(classes: tuple[str, ...]) -> bool:
-    """Return whether the names of classes are just 0, 1, 2 …"""
-    return classes == tuple(str(i) for i in range(len(classes)))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from burn.checkpoints.classifier import NAME as CLASSIFIER_NAME
 from burn.checkpoints.classifier import Classifier, save_classifier
+from burn.checkpoints.native import CLASSIFIER_NAME
 from burn.core.errors import UserError
 from burn.core.results import Result
 from burn.core.types import Features

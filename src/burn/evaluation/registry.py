@@ -1,4 +1,7 @@
-"""The work of `burn evaluate`: open checkpoint and images, run a protocol, write its results."""
+"""The work of `burn evaluate`: open images and checkpoint, run a protocol, write its results.
+
+What needs no torch is checked before torch is imported, which takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from burn.checkpoints.classifier import Classifier
+from burn.checkpoints.foreign.named import require_network
 from burn.core.errors import UserError, printable
 from burn.core.files import locked, remove_unfinished
 from burn.core.paths import expand
@@ -23,13 +26,14 @@ from burn.data.formats.voc import Voc, is_voc, open_voc
 from burn.data.open import open_source
 from burn.evaluation.checks import check_sources
 from burn.evaluation.configs import Request
-from burn.evaluation.context import EvaluationContext, Model, open_model
 from burn.evaluation.entries import PROTOCOLS
-from burn.evaluation.forward import packed_forward
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
-from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import interrupted, signals_raise
+
+if TYPE_CHECKING:
+    from burn.checkpoints.classifier import Classifier
+    from burn.evaluation.context import Model
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,19 @@ def evaluate_checkpoint(
         held.enter_context(signals_raise())
         announced: list[Result] = []
         try:
-            given = (model, train, test)
+            if model is None:
+                require_network(request.checkpoint)
+            sources = _OPEN[entry.images](
+                request.train if train is None else train, request.test if test is None else test
+            )
+            if out:
+                require_outside(out, *sources)
+            from burn.runtime.gpu import gpu_failures_named
+
             with gpu_failures_named(_smaller(config)):
-                return _evaluate(protocol, request, config, console, out, announced, show, given)
+                return _evaluate(
+                    protocol, request, config, console, out, announced, show, model, sources
+                )
         except KeyboardInterrupt as stopped:
             kept = f"what is finished is kept in {out}; the same command resumes"
             if announced:
@@ -177,9 +191,14 @@ def _evaluate(
     out: Path | None,
     announced: list[Result],
     show: Callable[[Sequence[Result], Sequence[str]], None],
-    given: tuple[Model | None, Source | None, Source | None],
+    model: Model | None,
+    sources: tuple[Source, Source],
 ) -> Evaluated:
     """Do the work of `evaluate_checkpoint`; results that were shown are added to `announced`."""
+    from burn.evaluation.context import EvaluationContext, open_model
+    from burn.evaluation.forward import packed_forward
+    from burn.runtime.gpu import gpu_arithmetic
+
     told = 0
     file = out / "results.jsonl" if out else None
 
@@ -192,14 +211,9 @@ def _evaluate(
             context.keep(partial(append_results, file, results))
 
     device = torch_device(request.device)
-    model, train, test = given
+    train, test = sources
     if model is None:
         model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
-    train, test = _OPEN[PROTOCOLS[protocol].images](
-        request.train if train is None else train, request.test if test is None else test
-    )
-    if out:
-        require_outside(out, train, test)
     backbone = model.backbone.to(device)
     packed = None
     if PROTOCOLS[protocol].frozen:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from burn.core.errors import UserError, printable
-from burn.core.files import write_text
-from burn.core.inputs import open_regular
 from burn.report.load.found import Gathered, Group, Neighbours, Run
-from burn.report.load.gather import gather
 from burn.report.load.values import short_path, words
 from burn.report.model import Network, Verdict, networks, verdict
 from burn.report.sections.analyses import analysis_part
@@ -37,7 +33,7 @@ from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables
 from burn.report.sections.trained import facts, runs_table, settings_list, stage_table
 from burn.report.sections.training_curves import curve_charts
-from burn.report.sections.try_it import TryIt, try_it
+from burn.report.sections.try_it import TryIt
 from burn.report.sections.view_samples import views_part
 
 MOST_BYTES = 5_000_000
@@ -45,56 +41,6 @@ MOST_BYTES = 5_000_000
 
 # From most to least; the first with which the page is small enough is taken.
 _DETAILS = (Detail(8, 6, 12, 1400, 85), Detail(4, 3, 8, 1000, 75), Detail(1, 1, 4, 640, 60))
-
-
-def write_report(
-    folders: Sequence[Path],
-    out: Path,
-    model: Path | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-) -> int:
-    """Write the page about the contents of `folders`.
-
-    Args:
-        folders: Folders of runs, results and campaigns.
-        out: File of the page.
-        model: Packed file that the page runs on photographs which its reader gives it.
-        tell: Is told how far the work is.
-
-    Returns:
-        Size of the page in bytes.
-
-    Raises:
-        UserError: A folder contains nothing known or a damaged file, `out` cannot be written, the
-            page would be larger than 5 MB without the model, or the model cannot be used.
-    """
-    _check_out(out)
-    panel = try_it(model) if model else None
-    gathered = gather(folders, tell)
-    tell(f"making the page of {len(gathered.found_results):,} results")
-    page = build_page(gathered, panel)
-    try:
-        write_text(out, page)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be written: {error.strerror}") from error
-    return len(page.encode(errors="surrogateescape"))
-
-
-def _check_out(out: Path) -> None:
-    if out.is_dir():
-        raise UserError(f"--out {out} is a folder: give a file, such as {out / 'report.html'}")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}")
-    # Only an earlier page is replaced, not a file of results or a device.
-    if out.is_symlink() or (out.exists() and not _is_page(out)):
-        raise UserError(f"--out {out} exists and is not a page: give another name")
-
-
-def _is_page(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with open_regular(path) as file:
-        return file.read(15).lower() == b"<!doctype html>"
 
 
 def build_page(gathered: Gathered, panel: TryIt | None = None) -> str:

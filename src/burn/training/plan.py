@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from burn.backbones.registry import check_backbone
 from burn.core.errors import UserError, shortened
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_share, require_within
@@ -38,6 +39,7 @@ class RunPlan:
             UserError: A value is out of range, or settings contradict each other.
         """
         self.recipe.check()
+        check_backbone(self.recipe.backbone)
         if self.max_steps is not None and self.max_steps < 1:
             raise UserError(f"max_steps {self.max_steps} is not at least 1")
         if not 0 <= self.seed < 2**32:

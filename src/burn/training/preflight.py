@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import nn
 
@@ -11,31 +9,12 @@ from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
-from burn.core.paths import resolved
 from burn.layers import BinaryConv2d
 from burn.layers.fused.choice import require_triton
 from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.training.plan import Machine, RunPlan
-
-
-def check_teacher(plan: RunPlan) -> None:
-    """Check that a plan has a teacher if its method needs one.
-
-    Raises:
-        UserError: The teacher is missing, or given to a method that learns without one.
-    """
-    method = plan.recipe.method
-    needs_teacher = find_method(method).needs_teacher
-    if needs_teacher and not plan.teacher:
-        recipe = "teacher_supervised_small" if method == "supervised_kl" else "teacher_small"
-        raise UserError(
-            f"method {method} needs a teacher: --teacher lite0, ARCHITECTURE:FILE, or a run of a "
-            f"teacher recipe such as {recipe}"
-        )
-    if not needs_teacher and plan.teacher is not None:
-        raise UserError(f"method {method} learns without a teacher: leave --teacher out")
 
 
 def check_shares(recipe: Recipe, processes: Processes) -> None:
@@ -165,8 +144,3 @@ def check_teacher_size(recipe: Recipe, teacher: Teacher, spec: str) -> None:
         raise UserError(f"teacher {spec} cannot take views of {size} pixels: {hint}") from error
     if width != teacher.backbone.num_features:
         raise UserError(f"teacher {spec} has no plain pooled features: use another")
-
-
-def lies_in(path: Path, folder: Path) -> bool:
-    """Return whether a path exists and is a folder or lies in it."""
-    return path.exists() and resolved(path).is_relative_to(resolved(folder))

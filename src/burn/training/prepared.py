@@ -12,12 +12,12 @@ from burn.checkpoints.foreign.weights import Teacher, load_teacher
 from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.base import Source
-from burn.data.checks import missing_labels, require_readable
 from burn.methods.base import Method
 from burn.methods.registry import build_method, find_method
 from burn.runtime.compute import default_workers
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import seeded
+from burn.training.named import check_images
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_teacher_size, check_view_size
 from burn.training.run_dir import describe_machine, describe_run
@@ -65,9 +65,7 @@ class PreparedRun:
         self.named = plan.recipe
         self.extendable = True
         self.source = source
-        require_readable(self.source, at_least=2 * processes.count)
-        if find_method(plan.recipe.method).needs_labels and (why := missing_labels(self.source)):
-            raise UserError(f"method {plan.recipe.method} needs labels, but {why}")
+        check_images(plan, self.source, processes.count)
         if teacher is None and plan.teacher is not None:
             teacher = load_teacher(plan.teacher)
         self.teacher = teacher
@@ -89,8 +87,7 @@ class PreparedRun:
         folder, recipe = self.machine.teacher_cache, self.plan.recipe
         if folder is None:
             return None
-        if self.teacher is None:
-            raise UserError(f"--teacher-cache: method {recipe.method} has no teacher; leave it out")
+        assert self.teacher is not None  # `check_settings` has refused it
         return TeacherCache(Path(folder), recipe, self.teacher, self.source, self.compute)
 
     def make_method(self, precision: Precision) -> Method:

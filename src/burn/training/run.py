@@ -12,13 +12,12 @@ from rich.console import Console
 
 from burn.checkpoints.foreign.weights import Teacher
 from burn.checkpoints.native import complete_checkpoint, load_checkpoint
-from burn.core.errors import UserError, typed
+from burn.core.errors import typed
 from burn.core.files import locked
-from burn.core.paths import RUN_FILE, resolved
+from burn.core.paths import RUN_FILE
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.checks import require_outside
-from burn.data.open import open_source
 from burn.layers.fused.choice import block_kernels
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
@@ -28,14 +27,9 @@ from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
 from burn.training.callbacks.resume import ResumeFiles
+from burn.training.named import check_settings, open_images
 from burn.training.plan import Machine, RunPlan
-from burn.training.preflight import (
-    check_gpu_options,
-    check_shares,
-    check_teacher,
-    lies_in,
-    smaller_batch,
-)
+from burn.training.preflight import check_gpu_options, check_shares, smaller_batch
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
@@ -103,17 +97,7 @@ def train_plan(
         GradientFlowError: The loss does not train what it should.
         Interrupted: A signal stopped the run.
     """
-    plan.check()
-    check_teacher(plan)
-    machine.check()
-    if overwrite and plan.teacher and lies_in(Path(plan.teacher), out):
-        raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
-    cache = machine.teacher_cache
-    if cache is not None and resolved(Path(cache)).is_relative_to(resolved(out)):
-        raise UserError(
-            f"--teacher-cache {cache} lies in the folder of this run: give a folder elsewhere, or "
-            "move it there if it exists"
-        )
+    check_settings(plan, out, machine, overwrite=overwrite)
     processes = Processes.start(torch_device(machine.device))
     try:
         with (
@@ -136,7 +120,7 @@ def train_plan(
                     compute,
                     processes,
                     console,
-                    _images(plan, out, resume) if source is None else source,
+                    open_images(plan, out, resume=resume) if source is None else source,
                     teacher,
                 )
             )
@@ -182,17 +166,6 @@ def _number_format(
         highlight=False,
     )
     return str(compute)
-
-
-def _images(plan: RunPlan, out: Path, resume: bool) -> Source:
-    try:
-        return open_source(plan.data)
-    except UserError as error:
-        if not resume or not (out / RUN_FILE).exists():
-            raise
-        raise UserError(
-            f"{error}; to resume the run in {out}, give --data with the place of its images now"
-        ) from error
 
 
 def _train(

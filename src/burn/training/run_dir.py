@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import secrets
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from burn.backbones.entries import BACKBONES
-from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
-from burn.core.files import remove_unfinished, write_text
+from burn.core.files import is_unfinished, remove_unfinished, write_text
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE
 from burn.core.plugins import changed_plugins, describe_plugin, require_plugins
@@ -25,13 +24,13 @@ from burn.data.base import Source
 from burn.data.fingerprint import is_earlier
 from burn.methods.registry import METHODS, find_method
 from burn.recipes.schema import Recipe
-from burn.runtime.distributed import Processes
-from burn.runtime.gpu import describe_arithmetic
 from burn.runtime.hardware import cores, processor, source_commit
-from burn.training.callbacks.resume import difference_of_runs
 from burn.training.plan import RunPlan
-from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.steps import stage_steps
+
+if TYPE_CHECKING:
+    from burn.checkpoints.foreign.weights import Teacher
+    from burn.runtime.distributed import Processes
 
 _FORMAT = 1
 
@@ -71,6 +70,8 @@ def describe_run(
         teacher: The teacher, or None.
         resolved: What `auto` means on this machine: compute and device.
     """
+    import torch  # here, because `read_plan` and `require_usable` do not need it
+
     origin = None if teacher is None else teacher.origin
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
@@ -98,6 +99,10 @@ def describe_machine(processes: Processes) -> dict[str, Any]:
         use; `threads`, the number that torch computes with; `commit`, that of burn's source
         when the run was started or resumed; and how a GPU computes (see `burn.runtime.gpu`).
     """
+    import torch
+
+    from burn.runtime.gpu import describe_arithmetic
+
     device = processes.device
     cuda = device.type == "cuda"
     return {
@@ -153,6 +158,35 @@ def appears(file: Path) -> bool:
     return file.is_file()
 
 
+def require_usable(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Check that a run can be written to a folder, which need not exist; nothing is changed.
+
+    Args:
+        out: The folder.
+        resume: Whether a run in the folder will be continued.
+        overwrite: Whether a run in the folder will be deleted.
+
+    Raises:
+        UserError: It is a file, or holds other files, or a run that is neither to be resumed nor
+            overwritten, or it cannot be written.
+    """
+    existing = next(path for path in (out, *out.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        what = f"--out {out}" if existing == out else f"--out {out}: {existing}"
+        raise UserError(f"{what} is a file: give a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--out {out} cannot be written: {os.strerror(errno.EACCES)}")
+    if existing != out or all(map(is_unfinished, out.iterdir())):
+        return
+    if not (out / RUN_FILE).is_file():
+        raise UserError(f"--out {out} is not empty and holds no run: give another folder")
+    if not resume and not overwrite:
+        raise UserError(
+            f"--out {out} already holds a run: give --resume or --overwrite (in Python "
+            "resume=True or overwrite=True)"
+        )
+
+
 def open_folder(
     out: Path, described: dict[str, Any], *, resume: bool, overwrite: bool
 ) -> list[str]:
@@ -173,8 +207,9 @@ def open_folder(
     """
     for folder in (out, *out.glob("stage?")):
         remove_unfinished(folder)
-    if resume and ((out / RUN_FILE).exists() or not any(out.iterdir())):
-        if (out / RUN_FILE).exists():
+    require_usable(out, resume=resume, overwrite=overwrite)
+    if (out / RUN_FILE).exists():
+        if resume:
             stored = read_run_file(out)
             remarks = _check_same(stored, described, out)
             now = {"resolved": described["resolved"], **stored}
@@ -182,14 +217,6 @@ def open_folder(
             if json.loads(json.dumps(now)) != stored:  # places, length, or an earlier burn's
                 _write_run_file(out, now)
             return remarks + changed_plugins(stored.get("plugins"), described.get("plugins", []))
-    elif any(out.iterdir()):
-        if not (out / RUN_FILE).is_file():
-            raise UserError(f"--out {out} is not empty and holds no run: give another folder")
-        if not overwrite:
-            raise UserError(
-                f"--out {out} already holds a run: give --resume or --overwrite (in Python "
-                "resume=True or overwrite=True)"
-            )
         _remove_run(out)
     _write_run_file(out, {**described, "run": secrets.token_hex(8)})
     return []
@@ -204,6 +231,8 @@ def _write_run_file(out: Path, described: Mapping[str, Any]) -> None:
 
 def _remove_run(out: Path) -> None:
     """Delete the files that a run writes, and no others."""
+    from burn.training.records.view_samples import NAME as VIEWS
+
     (out / VIEWS).unlink(missing_ok=True)
     for number in (1, 2):
         for suffix in (".safetensors", ".json"):
@@ -222,6 +251,8 @@ def _remove_run(out: Path) -> None:
 
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> list[str]:
     """Return remarks on a resumed run, or raise UserError with its first difference."""
+    from burn.training.callbacks.resume import difference_of_runs
+
     parts = ("plan", "data", "teacher")
     plan = _plan_of(stored, out)
     stored = {**stored, "plan": _plain(plan)}
@@ -268,6 +299,8 @@ def check_stage(
     Raises:
         UserError: It does not; the message names the first difference.
     """
+    from burn.training.callbacks.resume import difference_of_runs
+
     expected = {
         "stage": number,
         "precision": precision.value,

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,16 +26,14 @@ from burn.backbones.reactnet import ReActNet
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.entries import Shapes, check_entries, misfit, sort_entries
 from burn.checkpoints.foreign.families import FAMILIES, Family, read_family
+from burn.checkpoints.foreign.named import FORMATS, check_export, check_import
 from burn.checkpoints.foreign.weights import backbone_from, read_weights
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError
-from burn.core.files import require_free, write_beside
+from burn.core.files import write_beside
 from burn.core.inputs import sha256_of
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
-
-Format = Literal["reactnet", "burn-release", "s2bnn", "bnext", "expert"]
-FORMATS: tuple[str, ...] = get_args(Format)
 
 _PRECISIONS = {1: Precision.BINARY_ACTIVATIONS, 2: Precision.BINARY}  # by stage
 
@@ -172,13 +170,7 @@ def import_checkpoint(file: Path, format: str, out: Path, stage: int | None = No
         UserError: An entry of the file has neither a place nor a reason to be dropped, one is
             lacking, or the stage is unknown or contradicts the file. Nothing is written then.
     """
-    if format not in FORMATS:
-        raise UserError(f"unknown format {format!r}: give one of {', '.join(FORMATS)}")
-    if stage not in (None, *_PRECISIONS):
-        raise UserError(f"stage {stage}: give 1 (binary activations) or 2 (binary weights too)")
-    if out.suffix != ".safetensors":
-        raise UserError(f"{out}: a checkpoint's name must end in .safetensors")
-    require_free(out, out.with_suffix(".json"))
+    check_import(file, format, out, stage)
     content = read_weights(file)
     if not isinstance(content, Mapping):
         raise UserError(f"{file} holds a {type(content).__name__}, not a dict of weights")
@@ -227,11 +219,7 @@ def export_checkpoint(checkpoint: Path, out: Path, format: str) -> Exported:
         UserError: ReActNet's code cannot build the network, or the file cannot be written. Nothing
             is written then.
     """
-    if format != "reactnet":
-        raise UserError(f"cannot export to {format!r}: reactnet is the only format")
-    if out.suffix == ".safetensors":
-        raise UserError(f"{out}: the format is a torch file: name it .pth or .pth.tar")
-    require_free(out)
+    check_export(checkpoint, out, format)
     held = load_checkpoint(checkpoint)
     backbone = backbone_from(held)
     if problem := _unpublished(backbone):

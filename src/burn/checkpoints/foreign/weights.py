@@ -10,7 +10,6 @@ import inspect
 import logging
 import pickle
 import re
-import stat
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -41,11 +40,12 @@ from burn.checkpoints.foreign.layouts import (
     rank,
     sort,
 )
+from burn.checkpoints.foreign.named import own_file, split_name
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
-from burn.checkpoints.native import find_checkpoint, load_checkpoint, take
+from burn.checkpoints.native import load_checkpoint, take
 from burn.core.errors import UserError, listed, printable, shortened
-from burn.core.inputs import require_safetensors, sha256_of, status_of
-from burn.core.paths import expand, nearest_path
+from burn.core.inputs import require_safetensors, sha256_of
+from burn.core.paths import expand
 from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
@@ -183,34 +183,18 @@ class _Source:
 def _read(spec: str) -> _Source:
     if expand(spec).exists():
         return _read_ours(str(expand(spec)))
-    name, separator, file_name = spec.partition(":")
     if spec == lite0.NAME:
         source = _read_theirs(spec, lite0.CONFIG, lite0.lite0_file())
         return replace(source, origin={**source.origin, "labels": lite0.LABELS})
-    if not separator:
-        near = nearest_path(expand(spec))
-        hint = "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME or lite0"
-        raise UserError(f"no checkpoint at {spec}: {f'did you mean {near}?' if near else hint}")
+    name, rest = split_name(spec)
     if name == "hub":
-        return _read_theirs(spec, *_download(file_name))
+        return _read_theirs(spec, *_download(rest))
     config = BackboneConfig(name) if name in BACKBONES or "." not in name else _tagged(name)
-    if not file_name:
-        raise UserError(f"--teacher {spec}: give a file of weights after the colon")
-    file = expand(file_name)
-    found = status_of(file)
-    if found is None or stat.S_ISDIR(found.st_mode):
-        describe_backbone(config, Precision.FLOAT)  # a wrong name is reported before a wrong file
-        raise UserError(f"no weights file at {file_name}")
-    return _read_theirs(spec, config, file)
+    return _read_theirs(spec, config, expand(rest))
 
 
 def _read_ours(spec: str) -> _Source:
-    file = find_checkpoint(Path(spec))
-    if file.suffix in (".pth", ".pt", ".tar", ".bin"):
-        raise UserError(
-            f"{file} is not a checkpoint of burn's: for weights from elsewhere name their "
-            f"architecture, ARCHITECTURE:{spec}"
-        )
+    file = own_file(spec)
     checkpoint = load_checkpoint(file)
     network = _late_backbone_from(checkpoint)
     head = take(checkpoint.weights, "head.")

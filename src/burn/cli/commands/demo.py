@@ -26,11 +26,17 @@ def run(arguments: list[str], console: Console) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON lines")
     options = parser.read(arguments)
-    from burn.campaigns.demo import run_demo
     from burn.core.paths import expand
-    from burn.report.render.tables import results_table
+    from burn.runtime.bounds import require_within
+    from burn.training.run_dir import make_folder
 
     device = machine_of(options).device
     out = expand(options.out)
+    require_within(0, 2**32 - 1, seed=options.seed)
+    make_folder(out)
+    # From here on torch is imported, which takes seconds.
+    from burn.campaigns.demo import run_demo
+    from burn.report.render.tables import results_table
+
     results = run_demo(out, options.seed, device, console, overwrite=options.overwrite)
     print_results(results, options.json, results_table)

@@ -93,9 +93,13 @@ def run(arguments: list[str], console: Console) -> None:
 
 def _export_onnx(options: Any) -> None:
     from burn.core.paths import expand
+    from burn.deploy.named import check_onnx_export
+
+    checkpoint, out = expand(options.checkpoint), expand(options.out)
+    check_onnx_export(checkpoint, out, options.image_size)  # before torch is imported
     from burn.deploy.onnx import export_onnx
 
-    done = export_onnx(expand(options.checkpoint), expand(options.out), options.image_size)
+    done = export_onnx(checkpoint, out, options.image_size)
     print(f"{done.bytes:,} bytes, images of {done.image_size} × {done.image_size} pixels")
     print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
     print(f"outputs: {', '.join(done.outputs)}")
@@ -164,10 +168,14 @@ def _bytes(name: str, text: str | None) -> int | None:
 
 
 def _export_reactnet(options: Any) -> None:
-    from burn.checkpoints.foreign.exchange import export_checkpoint
+    from burn.checkpoints.foreign.named import check_export
     from burn.core.paths import expand
 
-    done = export_checkpoint(expand(options.checkpoint), expand(options.out), "reactnet")
+    checkpoint, out = expand(options.checkpoint), expand(options.out)
+    check_export(checkpoint, out, "reactnet")  # before torch is imported
+    from burn.checkpoints.foreign.exchange import export_checkpoint
+
+    done = export_checkpoint(checkpoint, out, "reactnet")
     for name in done.left_out:
         print(f"left out: {name}, for which the format has no place")
     for note in done.notes:

@@ -35,12 +35,14 @@ def run(arguments: list[str], console: Console) -> None:
         "s2bnn, whose files do not say it (default: as the file says)",
     )
     options = parser.read(arguments)
-    from burn.checkpoints.foreign.exchange import import_checkpoint
+    from burn.checkpoints.foreign.named import check_import
     from burn.core.paths import expand
 
-    done = import_checkpoint(
-        expand(options.file), options.format, expand(options.out), options.stage
-    )
+    file, out = expand(options.file), expand(options.out)
+    check_import(file, options.format, out, options.stage)  # before torch is imported
+    from burn.checkpoints.foreign.exchange import import_checkpoint
+
+    done = import_checkpoint(file, options.format, out, options.stage)
     kept = "".join(f", {name} ({count:,} parameters)" for name, count in done.heads.items())
     print(f"{done.backbone}, {done.precision.value} ({done.parameters:,} parameters){kept}")
     for note in done.notes:

@@ -47,19 +47,23 @@ def run(arguments: list[str], console: Console) -> None:
     options = parser.read(arguments)
     from burn.core.paths import expand
     from burn.core.results import append_results
-    from burn.deploy.pack import pack
+    from burn.deploy.named import check_packing
 
+    checkpoint, out = expand(options.checkpoint), expand(options.out)
     head = None if options.head is None else expand(options.head)
+    check_packing(checkpoint, out, head)  # before torch is imported
     kept = None if options.results is None else expand(options.results) / "results.jsonl"
     if kept:
         append_results(kept, [])  # find out before packing whether it can be written
-    done = pack(expand(options.checkpoint), expand(options.out), head)
+    from burn.deploy.pack import pack
+
+    done = pack(checkpoint, out, head)
     speed: dict[str, float] = {}
     unkept: UserError | None = None
     if kept:
         from burn.deploy.measured import pack_results
 
-        results = pack_results(done, expand(options.out), options.checkpoint)
+        results = pack_results(done, out, options.checkpoint)
         try:
             append_results(kept, results)
         except UserError as error:

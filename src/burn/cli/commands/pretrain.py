@@ -123,6 +123,12 @@ def run(arguments: list[str], console: Console) -> None:
     if options.resume and options.overwrite:
         raise UserError("--resume and --overwrite contradict each other: give one")
     plan, machine = checked(options)
+    out, source = expand(options.out), None
+    if ranks().count == 1:  # several processes check together, so that one of them reports it
+        from burn.training.named import open_named
+
+        how = {"resume": options.resume, "overwrite": options.overwrite}
+        source = open_named(plan, out, machine, **how)
     _launch(arguments, options.devices, options.num_nodes)
     from burn.training.run import train_plan
 
@@ -134,13 +140,14 @@ def run(arguments: list[str], console: Console) -> None:
         )
     summaries = train_plan(
         plan,
-        expand(options.out),
+        out,
         machine,
         console,
         resume=options.resume,
         overwrite=options.overwrite,
         resume_command=_resume_command(options, machine),
         named=recipe,
+        source=source,
     )
     for s in summaries if ranks().rank == 0 else ():
         if options.json:

@@ -31,7 +31,7 @@ def run(arguments: list[str], console: Console) -> None:
     )
     options = parser.read(arguments)
     from burn.core.paths import expand
-    from burn.report.page import write_report
+    from burn.report.write import write_report
 
     out = expand(options.out)
     model = expand(options.with_model) if options.with_model is not None else None

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import base64
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
+from burn.core.errors import UserError
 from burn.data.base import Split
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _SIDE = 32
+# Scikit-learn's stratified split, train_test_split(test_size=360, random_state=0), one bit for each
+# image: importing scikit-learn takes nearly as long as importing torch.
+_TEST = np.unpackbits(
+    np.frombuffer(
+        base64.b64decode(
+            "AAAEiDUkEEAABkEAk0IFABoACAEAJAAoBiwSABAAlAoAkBkSBCD4oAKBEKAACAqIIEQVJElCQKAKAAAAQATYAACB"
+            "gCAASAXEABBACKAQAAVASAAwEAACDsQJAAIkhACDqAE8IKaYCgAAAAsIQAgEoBhIAgJAQcEAgARARoQ3aoECFgBE"
+            "gABAQqCkGApQAIQLhWHGCBCACABMgMAgBAaOAAEIggCBADgIA8AIGQAAEA4BAIQQoCEAMygpBMBEwIBoDgECgwCC"
+            "AIgipkAsJAQhCKhggJCBoAwCggJCEgE4pBUA"
+        ),
+        np.uint8,
+    ),
+    count=1797,
+).astype(bool)
 
 
 class Digits:
@@ -26,14 +43,11 @@ class Digits:
     classes = tuple("0123456789")
 
     def __init__(self, split: Split) -> None:
-        data = cast(Any, load_digits())
-        train, test = train_test_split(
-            np.arange(len(data.target)), test_size=360, random_state=0, stratify=data.target
-        )
-        chosen = np.sort(train if split == "train" else test)
-        grey = (data.images[chosen] * (255 / 16)).round().astype(np.uint8)
+        images, labels = _read()
+        chosen = np.flatnonzero(_TEST if split == "test" else ~_TEST)
+        grey = (images[chosen] * (255 / 16)).round().astype(np.uint8)
         self._images = _enlarge(grey)
-        self.labels: np.ndarray | None = data.target[chosen].astype(np.int64)
+        self.labels: np.ndarray | None = labels[chosen]
         self.name = f"digits:{split}"
         self.fingerprint = f"digits:{split}:{len(chosen)}"
 
@@ -50,6 +64,25 @@ class Digits:
 
     def describe(self, index: int) -> str:
         return f"{self.name}[{index}]"
+
+
+@lru_cache(maxsize=1)
+def _read() -> tuple[np.ndarray, np.ndarray]:
+    """Read scikit-learn's file of the digits without importing scikit-learn.
+
+    Returns:
+        Images, float64 (images, 8, 8) from 0 to 16, and labels, int64 (images,).
+
+    Raises:
+        UserError: The file is missing.
+    """
+    package = find_spec("sklearn")
+    folder = Path(package.origin).parent if package is not None and package.origin else Path()
+    file = folder / "datasets" / "data" / "digits.csv.gz"
+    if not file.is_file():
+        raise UserError("the digits are part of scikit-learn: pip install scikit-learn")
+    table = np.loadtxt(file, delimiter=",")
+    return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
 
 
 def _enlarge(grey: np.ndarray) -> np.ndarray:

@@ -47,15 +47,20 @@ def measure_gradients(
         UserError: Data, teacher or recipe cannot be used, or the folder has runs of other settings.
         Interrupted: After a signal, between two steps. Finished runs are kept.
     """
-    from burn.checkpoints.foreign.weights import load_teacher
+    from burn.checkpoints.foreign.named import require_network
     from burn.data.checks import require_readable
     from burn.data.open import open_source
+
+    recipe.check()
+    require_network(options.teacher)
+    source = open_source(options.data)
+    require_readable(source, at_least=2)
+    # From here on torch is imported, which takes seconds.
+    from burn.checkpoints.foreign.weights import load_teacher
     from burn.experiments.gradients.compute import SETTINGS, steps_of_stage
 
     for setting in SETTINGS:
         setting.of(recipe).check()
-    source = open_source(options.data)
-    require_readable(source, at_least=2)
     teacher = load_teacher(options.teacher)
     about = {
         "recipe": {"name": recipe_name, **recipe.to_json()},
