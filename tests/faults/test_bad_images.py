@@ -349,7 +349,6 @@ def test_a_folder_that_goes_away(tmp_path: Path):
         pa.array([None, None]),
         pa.array([1.5, 2.5]),
         pa.array([True, False]),
-        pa.array([b"a", b"b"]).dictionary_encode(),
         pa.array([{"bytes": "text"}, {"bytes": "text"}]),
         pa.array([{"bytes": [1]}, {"bytes": [2]}]),
         pa.array([[b"a"], [b"b"]]),

