@@ -4,6 +4,10 @@ BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
 	$(wildcard engine/cmake/* engine/js/*) engine/CMakeLists.txt engine/pyproject.toml
 
+# Images of containers often forbid bytecode, and nothing below compiles the packages beforehand:
+# then every process would compile all of torch again, which doubles its start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-avx2 test-bfloat16 test-long check docs site wheels gpu-check clean
 
 demo: .venv/ready

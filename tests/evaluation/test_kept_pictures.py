@@ -19,6 +19,7 @@ from torch import Tensor
 
 import tiny  # noqa: F401 - one thread
 from burn.cli.main import main
+from burn.core.paths import stored_path
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.builtin.digits import Digits
@@ -152,7 +153,10 @@ def test_protocols_keep_the_newest(teacher: Path, tmp_path: Path):
     def check(protocol: str, top1: Any) -> None:
         found = json.loads((tmp_path / "confusion.json").read_text())
         assert (found["protocol"], found["metric"]) == (protocol, top1.metric)
-        assert {key: found[key] for key in evaluated.about()} == evaluated.about()
+        about = evaluated.about()
+        checkpoint = stored_path(about.pop("checkpoint"), tmp_path)
+        assert {key: found[key] for key in about} == about
+        assert found["checkpoint"] == checkpoint
         assert found["classes"] == list("0123456789")
         counts = np.array(found["counts"])
         assert data.labels is not None
