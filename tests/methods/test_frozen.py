@@ -17,7 +17,7 @@ from burn.core.types import Batch, Precision
 from burn.methods.base import mlp
 from burn.methods.burn import Burn
 from burn.methods.configs import BurnConfig
-from burn.methods.shared.frozen import FrozenTarget
+from burn.methods.shared.frozen import FrozenTarget, _rounded
 from burn.recipes.optim import OptimConfig
 from burn.training.optim import build_optimizer
 from networks import randomize, tiny_reactnet
@@ -211,3 +211,11 @@ def test_its_features_can_be_saved_for_a_backward_pass():
     weight = torch.ones(features.shape[1], requires_grad=True)
     (features * weight).sum().backward()
     assert weight.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_features_too_large_for_float16_become_its_largest_number(dtype: torch.dtype):
+    """In bfloat16 too, where that number itself is rounded to 65,536."""
+    features = torch.tensor([[1e30, -1e30, 65504.0, 1.5]], dtype=dtype)
+    expected = torch.tensor([[65504.0, -65504.0, 65504.0, 1.5]], dtype=torch.float16)
+    assert torch.equal(_rounded(features), expected)

@@ -1,7 +1,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import burn.training.stage as stage_module
-import burn.training.trainer as trainer_module
 import tiny
-from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import GradientFlowError, Interrupted, UserError
@@ -411,27 +409,6 @@ def test_an_epoch_shorter_than_a_batch_is_watched_and_saved(
     assert summary.steps == len(saved) == 3
     rows = rows_of(tmp_path / "run" / "stage1" / "metrics.csv")
     assert [row["step"] for row in rows if row["loss"]] == ["1", "2", "3"]
-
-
-def test_only_passes_that_train_are_compiled(monkeypatch: pytest.MonkeyPatch):
-    compiled = []
-
-    def record(function: Callable[[torch.Tensor], torch.Tensor]):
-        def run(images: torch.Tensor) -> torch.Tensor:
-            compiled.append(len(images))
-            return function(images)
-
-        return run
-
-    backbone = build_backbone(tiny.STUDENT, Precision.BINARY).train()
-    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    expected = backbone(images)
-    monkeypatch.setattr(torch, "compile", record)
-    trainer_module._compile_training(backbone)
-    assert torch.equal(backbone(images), expected)
-    assert compiled == [2]
-    backbone.eval()(images)
-    assert compiled == [2]
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ import warnings
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.plugins.layer_sync import LayerSync
 from torch import nn
@@ -16,6 +15,7 @@ from burn.backbones.base import Backbone
 from burn.layers.sync_norm import synchronize_norms
 from burn.methods.base import Method
 from burn.training.callbacks.resume import ResumeWriter
+from burn.training.compiled import compile_training
 from burn.training.prepared import PreparedRun
 
 
@@ -37,7 +37,7 @@ def build_trainer(
     """
     recipe, processes = run.plan.recipe, run.processes
     if run.machine.compile:
-        _compile_training(method.backbone)
+        _compile(method.backbone, run)
     several: dict[str, Any] = {}
     if processes.count > 1:
         several = {
@@ -73,18 +73,14 @@ def build_trainer(
     return trainer
 
 
-def _compile_training(backbone: Backbone) -> None:
-    """Run a backbone's training passes through torch.compile; evaluation would compile it again.
+def _compile(backbone: Backbone, run: PreparedRun) -> None:
+    def report(line: str) -> None:
+        run.console.print(line, style="yellow", markup=False, highlight=False)
 
-    Frozen networks are not compiled: they run as a folded copy, whose exact bits a cache stores.
-    """
-    plain = backbone.forward
-    compiled = torch.compile(plain)
-
-    def forward(images: torch.Tensor) -> torch.Tensor:
-        return compiled(images) if backbone.training else plain(images)
-
-    backbone.forward = forward
+    if run.synchronizes:
+        report("--compile: BN over several processes cannot be compiled; training goes on without")
+    else:
+        compile_training(backbone, report)
 
 
 class quiet_lightning:

@@ -145,4 +145,5 @@ class FrozenTarget(nn.Module):
 
 def _rounded(features: Tensor) -> Tensor:
     """Round to float16; numbers too large for it become its largest number."""
-    return features.clamp(-_LARGEST, _LARGEST).half()
+    # Wider first: in bfloat16 the largest number of float16 becomes 65,536, which is too large.
+    return features.float().clamp(-_LARGEST, _LARGEST).half()
