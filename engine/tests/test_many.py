@@ -116,7 +116,7 @@ def test_images_that_cannot_be_read_are_named_and_the_others_are_done(
     captured = capsys.readouterr()
     found = lines_of(captured.out)
     assert [one.get("row") for one in found] == [0, 1, None, 2, 3, None]
-    assert "cut off" in found[2]["error"]
+    assert "truncated" in found[2]["error"]
     errors = captured.err.splitlines()
     assert len(errors) == 3
     assert "a/10.ppm: cut off" in errors[0]

@@ -37,7 +37,6 @@ ALLOWED = {
     ("core/files.py", "os.open"): "a folder",
     ("core/files.py", "path.open"): WRITTEN,
     ("core/files.py", "temporary.open"): WRITTEN,
-    ("data/decode.py", "Image.open"): STREAM,
     ("data/feature_cache.py", "os.open"): WRITTEN,
     ("data/formats/parquet.py", "pq.ParquetFile"): FIRST,
     ("data/formats/voc.py", "Image.open"): STREAM,

@@ -13,7 +13,7 @@ from burn.core.paths import located_path, stored_path
 from burn.core.results import Result, append_results, read_results
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
-from burn.report.page import write_report
+from burn.report.write import write_report
 
 
 def test_a_file_names_paths_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

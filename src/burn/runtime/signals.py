@@ -155,11 +155,13 @@ def raise_requested() -> None:
     """Raise what a signal has asked for, in work that may never reach the end of its step.
 
     Raises:
-        KeyboardInterrupt: A request to stop was made; `Terminated` after SIGTERM.
+        KeyboardInterrupt: A request to stop was made; `Terminated` by another signal than Ctrl-C's.
     """
     for request in _installed:
         if request.requested:
-            raise Terminated if request.number == signal.SIGTERM else KeyboardInterrupt
+            if request.number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise Terminated(request.number)
 
 
 _END = b"\0"

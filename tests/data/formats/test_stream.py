@@ -19,6 +19,7 @@ from burn.core.types import Batch
 from burn.data.augment import generator, random_view
 from burn.data.formats.shards import ShardedImages, open_shards
 from burn.data.formats.stream import StreamLoader, _Order
+from burn.data.labels import Labels
 from burn.data.loader import random_views
 from burn.data.view_config import ViewConfig
 
@@ -59,7 +60,7 @@ def indices(batches: Sequence[Batch]) -> list[int]:
 class NoImages:
     """A shard of images that are not there: their order is what counts."""
 
-    labels = ""
+    labels: Labels | str = ""
     class_names: tuple[str, ...] = ()
 
     def __init__(self, rows: int, group: int | None = None) -> None:
