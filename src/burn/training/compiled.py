@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 from burn.backbones.base import Backbone
 from burn.core.errors import shortened
 
-_NORMS = (F.batch_norm, F.layer_norm, F.group_norm)
 _LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.utils.cpp_extension")
 
 
@@ -41,11 +40,9 @@ def compile_training(backbone: Backbone, report: Callable[[str], None]) -> None:
     plain = backbone.forward
 
     def whole(images: Tensor) -> Tensor:
-        with WideNorms():
+        with WideBatchNorm():
             return plain(images)
 
-    # What earlier networks of this process compiled counts towards a limit of 8 for all of them.
-    torch.compiler.reset()
     compiled: Callable[[Tensor], Tensor] | None = torch.compile(
         whole, fullgraph=True, dynamic=False
     )
@@ -76,19 +73,20 @@ def compile_training(backbone: Backbone, report: Callable[[str], None]) -> None:
     backbone.forward = forward
 
 
-class WideNorms(TorchFunctionMode):
-    """Within it, norms take maps of less than four bytes a number as float32, and round the result.
+class WideBatchNorm(TorchFunctionMode):
+    """Within it, BN takes maps of less than four bytes a number as float32, and rounds the result.
 
-    So do PyTorch's own on a CPU, whose statistics are float32. The compiled ones round them to the
-    map's type: where a mean is several standard deviations, gradients of a norm's weight were
-    wrong by a multiple of their size. The conversions become part of the compiled norm.
+    So does PyTorch's uncompiled BN on a CPU, whose statistics are float32. The compiled one hands
+    them to its backward pass in the map's type: a mean of 32 standard deviations is then wrong by
+    up to an eighth of one, and the gradient of BN's weight by a third. The conversions become part
+    of the compiled BN.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _NORMS and args and args[0].itemsize < 4:
+        if func is F.batch_norm and args and args[0].itemsize < 4:
             return func(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
         return func(*args, **kwargs)
 
