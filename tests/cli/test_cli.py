@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -9,7 +10,11 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import tiny
+from burn.cli.main import _COMMANDS as COMMANDS
 from burn.cli.main import main
+from burn.cli.parser import Parser
+from burn.evaluation.entries import PROTOCOLS
+from burn.experiments.run import ANALYSES
 
 SMALL = [
     "--recipe", "demo", "--data", "digits", "--max-steps", "2", "--workers", "0",
@@ -42,10 +47,99 @@ def test_no_arguments_show_the_commands(capsys):
 def test_help_leads_with_examples_and_fits_a_screen_or_two(command: str, capsys):
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
-    assert text.index("examples:") < text.index("options:")
+    assert text.index("examples:") < text.index("options:\n")
     assert f"burn {command} " in text
     assert len(text.splitlines()) <= (88 if command == "pretrain" else 75)
     assert "_" not in "".join(re.findall(r"--[\w.-]+", text))
+
+
+_PAGES = [  # every page of help
+    *(f"{command} --help" for command in COMMANDS),
+    *(f"evaluate {protocol} --help" for protocol in PROTOCOLS),
+    *(f"analyze {analysis} --help" for analysis in ANALYSES),
+    "pretrain --help-fields",
+]
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_help_says_of_every_value_what_it_is(page: str, capsys):
+    assert main(page.split()) == 0
+    text = capsys.readouterr().out
+    shown = re.findall(r"^  (?:-h, )?--([\w.-]+)(?: (\S+))?", text, re.MULTILINE)
+    assert shown
+    for name, value in shown:
+        words = "PATH TEACHER PLUGIN NAME N NUMBER MINUTES BYTES SHARE ACTION K/N HOST:PORT TYPE"
+        parts = re.split(r"[,|]", value.removesuffix(",..."))
+        spelled = value.startswith("{") or {*parts} <= {*words.split(), "auto", "1", "2", ""}
+        assert spelled, f"--{name} {value}"
+    assert len(re.findall(r"^  --out PATH", text, re.MULTILINE)) <= 1
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert not re.search(r"default: (\[|True|False|\S*\.\d{5})", text)
+
+
+def test_help_of_pretrain_begins_with_what_nearly_every_run_needs(capsys):
+    assert main(["pretrain", "--help"]) == 0
+    text = capsys.readouterr().out
+    options = re.findall(r"^  (?:-h, )?--([\w-]+)", text, re.MULTILINE)
+    assert options[:5] == ["data", "teacher", "recipe", "out", "resume"]
+    assert options[-2:] == ["import", "help"]
+    assert len(set(options)) == len(options)
+    last_option = text.index("show this help message")
+    for recipe in ("burn_device", "paper_imagenet", "demo_teacher"):
+        assert text.index(recipe, text.index("usual options:")) > last_option
+    assert "resnet50:moco" in text[last_option:]
+
+
+def test_an_option_that_no_group_names_is_shown_once(capsys):
+    groups = {"first": ("b",), "empty": ("absent",)}
+    parser = Parser("x FILE", "Do x.", "  burn x", groups, "Notes.")
+    for name in "abc":
+        parser.add_argument(f"--{name}", type=int, default=1, help=f"about {name}")
+    text = parser.format_help()
+    assert parser.prog == "burn x"
+    assert re.findall(r"^(?:  (?:-h, )?--\w+|[\w ]+:$|Notes.)", text, re.MULTILINE) == [
+        "examples:", "first:", "  --b", "other options:", "  --a", "  --c", "  --import",
+        "  -h, --help", "Notes.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (int, "N"),
+        (int | None, "N"),
+        (float, "NUMBER"),
+        (float | Literal["auto"], "NUMBER|auto"),
+        (tuple[int, int], "N,N"),
+        (tuple[float, ...] | None, "NUMBER,..."),
+        (Literal["a", "b"], "{a,b}"),
+        (bool, "{true,false}"),
+    ],
+)
+def test_what_stands_for_a_value_follows_from_its_type(kind: Any, shown: str):
+    parser = Parser("x", "Do x.", "  burn x")
+    parser.add_argument("--some", type=kind, default=None, help="about it")
+    assert f"  --some {shown} " in parser.format_help().replace("\n", " ")
+
+
+def test_help_of_pack_has_readmes_commands(capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    deploy = readme.partition("## Deploy")[2]
+    commands = re.findall(r"^burn (?:evaluate|pack)(?:.*\\\n)*.*", deploy, re.MULTILINE)
+    assert len(commands) == 2
+    assert main(["pack", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.replace("\\\n", " ").split())
+    for command in commands:
+        assert " ".join(command.replace("\\\n", " ").split()) in text
+
+
+def test_help_of_a_protocol_is_about_this_protocol(capsys):
+    assert main(["evaluate", "semi", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: burn evaluate semi CHECKPOINT [options]")
+    assert "settings of semi:\n  --labels NUMBER" in text
+    assert "evaluate knn" not in text
+    assert "see burn evaluate semi --help" in fails(capsys, "evaluate", "semi", "--x", "1")
 
 
 def test_every_field_of_a_recipe_is_an_option(capsys):

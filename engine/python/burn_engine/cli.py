@@ -158,16 +158,19 @@ def _parser() -> argparse.ArgumentParser:
         help="image file, folder of images at any depth, or - for a list on standard input with "
         "one path a line",
     )
-    run.add_argument("--top", type=_at_least_1, default=5, help="classes to print (default: 5)")
-    run.add_argument("--threads", type=int, default=1, help="1 to 256 (default: 1)")
+    run.add_argument(
+        "--top", metavar="N", type=_at_least_1, default=5, help="classes to print (default: 5)"
+    )
+    run.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     run.add_argument(
         "--readers",
+        metavar="N",
         type=_readers,
         default=1,
         help="1 to 256 threads that read images while the network runs (default: 1)",
     )
     run.add_argument(
-        "--features", metavar="FILE", help="write the features, images × features, to this .npy"
+        "--features", metavar="PATH", help="write the features, images × features, to this .npy"
     )
     run.add_argument("--json", action="store_true", help="print a line of JSON for each image")
     run.set_defaults(run=_run)
@@ -190,18 +193,25 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
     bench.add_argument(
         "--size",
+        metavar="N",
         type=_at_least_1,
         help="side of the images in pixels (default: the size the model expects, or 224)",
     )
     bench.add_argument(
-        "--batch", type=_at_least_1, default=1, help="images in one call (default: 1)"
+        "--batch", metavar="N", type=_at_least_1, default=1, help="images in one call (default: 1)"
     )
-    bench.add_argument("--threads", type=int, default=1, help="1 to 256 (default: 1)")
+    bench.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     bench.add_argument(
-        "--isa", help="instruction set, one that `burn-engine info` prints (default: the best)"
+        "--isa",
+        metavar="NAME",
+        help="instruction set, one that `burn-engine info` prints (default: the best)",
     )
     bench.add_argument(
-        "--seconds", type=_seconds, default=3.0, help="time to measure for (default: 3)"
+        "--seconds",
+        metavar="NUMBER",
+        type=_seconds,
+        default=3.0,
+        help="time to measure for (default: 3)",
     )
     bench.add_argument("--json", action="store_true", help="print JSON")
     bench.add_argument(

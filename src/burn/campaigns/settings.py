@@ -74,8 +74,7 @@ class More:
     """Protocols beside kNN and linear evaluation by which a campaign's networks are evaluated.
 
     Attributes:
-        more: further protocols, separated by commas, also for trained runs: semi1, semi10 (share of
-            the labels in percent), svm (few shots), transfer.
+        more: further protocols: semi1, semi10 (percent of the labels), svm, transfer.
         transfer_train: images with labels that transfer learns from.
         transfer_test: images with labels that transfer is evaluated on.
         semi: settings of semi1 and semi10, whose share of the labels their names give.
@@ -129,8 +128,7 @@ class Execution:
         out: folder of the runs; finished runs in it are kept.
         seeds: random seeds; each model is trained with each of them.
         machine: the machine on which all are trained and evaluated.
-        processes: runs at the same time, each with a GPU or its share of the cores (default: one
-            for each GPU, or one). The output of each is in logs/.
+        processes: runs at the same time (default: one for each GPU, or one); output is in logs/.
         more: protocols beside kNN and linear evaluation.
         cluster: Ray cluster that executes the runs, HOST:PORT or auto.
         cores: cores of each run on the cluster (default: an equal share).

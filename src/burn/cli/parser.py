@@ -16,6 +16,7 @@ import jsonargparse
 import yaml
 
 from burn.cli.configuration import dump_configuration, load_value, read_configuration, reason
+from burn.cli.help import Formatter, arranged, metavar, type_of
 from burn.core.errors import UserError, shortened
 
 # The command line and configurations read their values by the same bounded reader.
@@ -27,22 +28,36 @@ class Parser(jsonargparse.ArgumentParser):
     """jsonargparse's parser, with options written with - or _, and with errors as UserErrors.
 
     Args:
-        command: The command's name and, in usage, its positional arguments.
+        command: The command's name, in lower case, and in usage its positional arguments, in upper
+            case.
         description: Text at the top of the help.
         examples: Command lines shown below the description.
+        groups: Names of options, with _ for -, by the title under which help shows them. It shows
+            these groups first and in this order, and then the other options.
+        notes: Text at the end of the help.
     """
 
-    def __init__(self, command: str, description: str, examples: str) -> None:
+    def __init__(
+        self,
+        command: str,
+        description: str,
+        examples: str,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        notes: str = "",
+    ) -> None:
+        name = " ".join(word for word in command.split() if not word[0].isupper())
         super().__init__(
-            prog=f"burn {command}",
+            prog=f"burn {name}",
             usage=f"burn {command} [options]",
             description=f"{description}\n\nexamples:\n{examples}",
-            formatter_class=_Formatter,
+            epilog=notes,
+            formatter_class=Formatter,
             allow_abbrev=False,
             exit_on_error=False,
             parser_mode="burn",
         )
         self._positionals.title = "arguments"
+        self._groups = dict(groups or {})
         self._fields: tuple[str, ...] = ()
         self._num_shown_groups: int | None = None
         # Only for help: `main` handles --import before a command is parsed, because plugins add
@@ -87,7 +102,7 @@ class Parser(jsonargparse.ArgumentParser):
         Raises:
             UserError: A registered part has the name of another option.
         """
-        self.description = f"{self.description}\n\n{self.prog} --help-fields shows more options."
+        self.epilog = f"{self.prog} --help-fields shows more options.\n\n{self.epilog}"
         names = (field.name for field in dataclasses.fields(config) if field.name != "registered")
         self._fields = (*names, *registered)
         self._num_shown_groups = len(self._action_groups)
@@ -168,9 +183,9 @@ class Parser(jsonargparse.ArgumentParser):
                 )
             else:
                 value = "~/" if value == "~" else value  # YAML would read ~ as null
-                if _is_list(_type_of(action)):
+                if _is_list(type_of(action)):
                     value = _bracketed(value)
-                if _type_of(action) not in (str, str | None):
+                if type_of(action) not in (str, str | None):
                     _check_syntax(_hyphenated(name), value)
                 expanded.append(f"{name}={value}")
         return expanded
@@ -184,7 +199,7 @@ class Parser(jsonargparse.ArgumentParser):
             action = self._find(name, f"--config {path}: unknown option {shortened(entry.name)}")
             if action is None or action.nargs == 0 or name in ("--config", "--import"):
                 switches.append(entry.name)
-            elif _type_of(action) in (bool, bool | None) and entry.kind != "bool":
+            elif type_of(action) in (bool, bool | None) and entry.kind != "bool":
                 raise UserError(
                     f"--config {path}: {entry.name} is true or false, got {shortened(entry.text)}"
                 )
@@ -193,8 +208,8 @@ class Parser(jsonargparse.ArgumentParser):
                     f"--config {path}: {entry.name} {entry.text} is not a number: write it without "
                     "colons"
                 )
-            elif entry.kind != "null" or _type_of(action) is not str:
-                text = _bracketed(entry.text) if _is_list(_type_of(action)) else entry.text
+            elif entry.kind != "null" or type_of(action) is not str:
+                text = _bracketed(entry.text) if _is_list(type_of(action)) else entry.text
                 given.append(f"{name}={text}")
         if switches:
             them = "it is" if len(switches) == 1 else "they are"
@@ -224,7 +239,8 @@ class Parser(jsonargparse.ArgumentParser):
         """
         plain = self.expand(arguments)
         if "--help_fields" in plain:
-            print(self._help(self._action_groups[self._num_shown_groups :]), end="")
+            fields = self._action_groups[self._num_shown_groups :]
+            print(self._help(fields, None, f"{self.prog} --help shows the other options."), end="")
             raise SystemExit(0)
         prints = "--print_config" in plain  # removed below, as jsonargparse has its own
         try:
@@ -287,46 +303,36 @@ class Parser(jsonargparse.ArgumentParser):
         return f"give {', '.join(names)}: see {self.prog} --help"
 
     def format_help(self) -> str:
-        return self._help(self._action_groups[: self._num_shown_groups])
+        shown = self._action_groups[: self._num_shown_groups]
+        return self._help(shown, self.description, self.epilog)
 
-    def _help(self, groups: Sequence[Any]) -> str:
+    def _help(self, groups: Sequence[Any], description: str | None, notes: str | None) -> str:
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
-        formatter.add_text(self.description)
+        formatter.add_text(description)
         for group in groups:
-            formatter.start_section(group.title)
-            formatter.add_text(group.description)
-            nested = group.title not in ("options", "arguments")
-            formatter.add_arguments(
-                [a for a in group._group_actions if not nested or "." in a.dest]  # no whole groups
-            )
-            formatter.end_section()
-        return re.sub(
-            r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), formatter.format_help()
-        )
+            actions = group._group_actions
+            parts = [(group.title, [a for a in actions if "." in a.dest])]  # no whole groups
+            if group is self._positionals:
+                parts = [(group.title, actions)]
+            elif group is self._optionals:
+                rest = "other options" if self._groups else group.title
+                parts = arranged(actions, self._groups, rest)
+            for title, some in parts:
+                for action in some:
+                    action.metavar = metavar(action)
+                formatter.start_section(title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(some)
+                formatter.end_section()
+        formatter.add_text(notes)
+        text = re.sub(r"`([a-z_]+)`", self._option_named, formatter.format_help())
+        return re.sub(r"--[a-z_.0-9]+", lambda match: _hyphenated(match[0]), text)
 
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Formats help as wide as the description above it, with defaults at the end."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28, width=100)
-
-    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        return "VALUE"  # argparse would repeat the option's name
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = action.help or "", action.default
-        untold = default is None or default is False or default in ("", argparse.SUPPRESS)
-        if not action.option_strings or untold:
-            return text.removesuffix(".")
-        # What a field is without a value, where a recipe gives it one.
-        text = re.sub(r"\. Default: [^.]*", "", text)
-        if "efault" in text:
-            return text.removesuffix(".")
-        plain = list(default) if isinstance(default, tuple) else default
-        shown = str(plain).replace("'", "").replace("%", "%%")
-        return f"{text.removesuffix('.')} (default: {shown})"
+    def _option_named(self, found: re.Match[str]) -> str:
+        """Return a field's name in a docstring as the option that it is here, which is as long."""
+        option = f"--{found[1]}"
+        return option if option in self._option_string_actions else found[0]
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -337,11 +343,6 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
-
-
-def _type_of(action: argparse.Action) -> Any:
-    """Return the type of an option's value, which jsonargparse keeps apart unless it is a class."""
-    return getattr(action, "_typehint", action.type)
 
 
 def _is_list(kind: Any) -> bool:

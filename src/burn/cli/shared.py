@@ -16,6 +16,9 @@ from burn.core.errors import UserError, printable, shortened
 T = TypeVar("T")
 
 
+USUAL = ("data", "test", "budget", "teacher", "out", "seeds")  # options that a campaign begins with
+
+
 def settings_of(options: Any, kind: type[T]) -> T:
     """Build the dataclass `kind` from the options that are its fields; others keep their defaults.
 

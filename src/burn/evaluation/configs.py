@@ -39,9 +39,8 @@ class LinearConfig:
         drops: shares of the epochs after each of which the learning rate falls to a tenth.
         weight_decay: L2 penalty of the layer.
         batch_size: number of images for each step.
-        augment: crop trains on random resized crops and flips, as in the paper; none trains on
-            features of plain views, which are extracted once. This is much faster, and the result
-            says so.
+        augment: crop trains on random resized crops and flips, as in the paper; none on plain
+            views, extracted once, which the result says.
     """
 
     probe: Literal["strict", "mlp"] = "strict"

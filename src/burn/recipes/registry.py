@@ -120,7 +120,7 @@ def recipe_list() -> str:
     paragraphs.append(("others", rest))
     return "\n".join(
         textwrap.fill(
-            f"{about}: {', '.join(names)}", 98, initial_indent="  ", subsequent_indent="      "
+            f"{about}: {', '.join(names)}", 100, initial_indent="  ", subsequent_indent="      "
         )
         for about, names in paragraphs
     )

@@ -39,11 +39,10 @@ class Recipe:
         accumulate: number of parts into which a batch is cut to save memory.
         stages: 2 trains a binary network with float weights first, then with binary weights; 1
             trains with binary weights from the start.
-        teacher_size: side in pixels of the teacher's views, which have the same crops, flips and
-            colours as the student's. Default: the student's.
-        view_epochs: epochs after which an image's views repeat. Default: never.
-        compute: number format of the arithmetic; auto is bfloat16 where the hardware is
-            faster in it, else float32.
+        teacher_size: side in pixels of the teacher's views, the student's crops and colours.
+            Default: the student's.
+        view_epochs: epochs after which an image's views repeat (default: never).
+        compute: number format; auto: bfloat16 where faster, else float32.
         backbone: the network to train.
         burn: BURN's loss and classifiers.
         byol: BYOL's momentum and heads.

@@ -52,16 +52,15 @@ class Machine:
 
     Attributes:
         device: where the networks run; auto is the GPU, if there is one.
-        workers: data-loader workers per rank (default: by the device).
+        workers: processes that load images, for each --devices (default: by the device).
         monitor_every: optimizer steps per row of metrics (default: 1/50 of a stage, up to 20).
         save_every: minutes between two resume files.
-        on_nonfinite: if loss or gradient is not finite: stop, or skip:N to skip up to N steps of a
-            stage.
+        on_nonfinite: if loss or gradient is not finite: stop, or skip:N steps.
         max_bad: largest share of unreadable images, which are left out.
         profile: time the parts of a step, and print it after stages.
         compile: run the networks through torch.compile.
-        deterministic: give the same bits again, on a GPU and on a busy CPU too, at a cost in speed.
-        kernels: PyTorch's or burn's own, in ReActNets on a GPU; not measured yet.
+        deterministic: give the same bits again, on a GPU and a busy CPU too, but slower.
+        kernels: PyTorch's or burn's own, on a GPU; not measured yet.
         cuda_graphs: record a step's kernels and replay them, on one GPU; not measured yet.
         teacher_cache: folder that keeps the teacher's features of the views for later runs.
     """

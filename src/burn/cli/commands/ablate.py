@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import print_results, read_campaign
+from burn.cli.shared import USUAL, print_results, read_campaign
 
 
 def run(arguments: list[str], console: Console) -> None:
@@ -21,6 +21,7 @@ def run(arguments: list[str], console: Console) -> None:
         f"\n\ngroups:\n{named}",
         "  burn ablate --groups components,stages --data photos/train --test photos/val \\\n"
         "      --budget 400000 --teacher runs/teacher --seeds 0,1 --out runs/ablated",
+        {"usual options": ("groups", *USUAL, "recipe")},
     )
     parser.add_argument(
         "--groups", type=str, default="all", help="all, or group names separated by commas"

@@ -11,6 +11,15 @@ from burn.cli.parser import Parser
 from burn.cli.shared import settings_of
 from burn.core.errors import UserError
 
+_EXAMPLES = {
+    "gradients": "--data cifar10/train.parquet --teacher runs/teacher \\\n      ",
+    "ema-toy": "",
+    "schedules": "",
+    "cost": "--compared runs/compared ",
+    "negatives": "--data cifar10/train.parquet --test cifar10/val.parquet \\\n"
+    "      --budget 100000 ",
+}
+
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn analyze` with the arguments after its name."""
@@ -20,18 +29,16 @@ def run(arguments: list[str], console: Console) -> None:
     what = arguments[0] if arguments else "--help"
     if what not in (*ANALYSES, "-h", "--help"):
         raise UserError(f"unknown analysis {what!r}: give {', '.join(ANALYSES)} first")
-    width = max(map(len, ANALYSES))
+    known = what in ANALYSES
+    named, own = (what, [what]) if known else ("WHAT", list(ANALYSES))
+    how = "" if known else " --help after its name shows its settings."
+    width = max(map(len, own))
     parser = Parser(
-        "analyze WHAT",
-        "Run one of the paper's small experiments. It writes a picture to WHAT.svg, its numbers to "
-        "WHAT.csv\nand a text to WHAT.md. --help after its name shows its settings.\n\n"
-        + "\n".join(f"  {name:<{width}}  {about.title}" for name, about in ANALYSES.items()),
-        "  burn analyze gradients --data cifar10/train.parquet --teacher runs/teacher \\\n"
-        "      --out runs/gradients\n"
-        "  burn analyze ema-toy --out runs/ema-toy\n"
-        "  burn analyze cost --compared runs/compared --out runs/cost\n"
-        "  burn analyze negatives --data cifar10/train.parquet --test cifar10/val.parquet \\\n"
-        "      --budget 100000 --out runs/negatives",
+        f"analyze {named}",
+        f"Run one of the paper's small experiments. It writes a picture to {named}.svg, its "
+        f"numbers\nto {named}.csv and a text to {named}.md.{how}\n\n"
+        + "\n".join(f"  {name:<{width}}  {ANALYSES[name].title}" for name in own),
+        "\n".join(f"  burn analyze {name} {_EXAMPLES[name]}--out runs/{name}" for name in own),
     )
     parser.add_argument("what", type=str, help=", ".join(ANALYSES))
     parser.add_argument("--out", type=str, required=True, help="folder for these three files")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import print_results, read_campaign
+from burn.cli.shared import USUAL, print_results, read_campaign
 
 
 def run(arguments: list[str], console: Console) -> None:
@@ -25,6 +25,7 @@ def run(arguments: list[str], console: Console) -> None:
         "  burn compare --methods all --seeds 0,1 --data photos/train --test photos/val \\\n"
         "      --budget 400000 --teacher runs/teacher \\\n"
         "      --labelled-teacher runs/teacher-supervised --out runs/compared",
+        {"usual options": ("methods", *USUAL)},
     )
     parser.add_argument(
         "--methods", type=str, default="all", help=f"all, or some of {', '.join(compared())}"

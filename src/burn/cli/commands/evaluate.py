@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
@@ -12,22 +13,25 @@ from burn.cli.parser import Parser
 from burn.cli.shared import one_line, print_results, settings_of
 from burn.core.errors import UserError
 
-_EVALUATE = """\
-Evaluate a backbone by a protocol of the paper (appendix A). --help after a protocol's name shows
-its settings, whose defaults are the paper's:
-
-  knn        weighted k nearest neighbours, no training
-  linear     a linear layer on the frozen backbone
-  semi       fine-tuning on 1 % or 10 % of the labels, the best of nine pairs of learning rates
-  svm        one linear SVM for each class on frozen features, full and few-shot
-  transfer   linear evaluation with the settings of one of the paper's five data sets
-  detection  Faster R-CNN fine-tuned on images with boxes, VOC layout"""
-_EVALUATE_EXAMPLES = """\
+_EVALUATE = "Evaluate a backbone by a protocol of the paper (appendix A)"
+_PROTOCOLS = {
+    "knn": "weighted k nearest neighbours, no training",
+    "linear": "a linear layer on the frozen backbone",
+    "semi": "fine-tuning on 1 % or 10 % of the labels, the best of nine pairs of learning rates",
+    "svm": "one linear SVM for each class on frozen features, full and few-shot",
+    "transfer": "linear evaluation with the settings of one of the paper's five data sets",
+    "detection": "Faster R-CNN fine-tuned on images with boxes, VOC layout",
+}
+_EXAMPLES = """\
   burn evaluate knn runs/student --train digits --test digits
   burn evaluate linear runs/student --train cifar.parquet --test val.parquet
   burn evaluate linear runs/student --augment none --train digits --test digits
   burn evaluate semi runs/student --labels 10 --train digits --test digits --out runs/semi
+  burn evaluate svm runs/student --train VOC2007:trainval --test VOC2007:test
+  burn evaluate transfer runs/student --settings cifar10 --train cifar10 --test cifar10
+  burn evaluate detection runs/student --train VOC2007:trainval --test VOC2007:test --out runs/voc
   burn evaluate knn resnet50:moco_v2_800ep.pth --train photos/train --test photos/val"""
+_USUAL = ("train", "test", "out", "random_init", "device", "compute")
 
 
 def run(arguments: list[str], console: Console) -> None:
@@ -42,14 +46,18 @@ def run(arguments: list[str], console: Console) -> None:
             f"unknown protocol {protocol!r}: give {', '.join(PROTOCOLS)} first "
             "(--import FILE adds your own)"
         )
-    parser = Parser("evaluate PROTOCOL CHECKPOINT", _EVALUATE, _EVALUATE_EXAMPLES)
+    kind = PROTOCOLS[protocol].config if protocol in PROTOCOLS else None
+    named = protocol if kind else "PROTOCOL"
+    groups: dict[str, tuple[str, ...]] = {"usual options": _USUAL}
+    if kind:
+        groups[f"settings of {protocol}"] = tuple(field.name for field in fields(kind))
+    parser = Parser(f"evaluate {named} CHECKPOINT", *_texts(protocol, known=bool(kind)), groups)
     parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
     parser.add_argument(
         "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
     )
     parser.add_options(Request, skip=["checkpoint"])
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    kind = PROTOCOLS[protocol].config if protocol in PROTOCOLS else None
     if kind:
         parser.add_class_arguments(kind, as_group=False)
     options = parser.read(arguments or ["--help"])
@@ -63,3 +71,16 @@ def run(arguments: list[str], console: Console) -> None:
         print_results(results, options.json, results_table)
 
     evaluate_checkpoint(protocol, settings_of(options, Request), config, console, show)
+
+
+def _texts(protocol: str, known: bool) -> tuple[str, str]:
+    """Return the description and the examples in the help of a protocol, or of all of them."""
+    if not known:
+        width = max(map(len, _PROTOCOLS))
+        rows = "\n".join(f"  {name:<{width}}  {about}" for name, about in _PROTOCOLS.items())
+        how = f"{_EVALUATE}. --help after a protocol's name\nshows its settings, whose defaults are"
+        return f"{how} the paper's:\n\n{rows}", _EXAMPLES
+    about = _PROTOCOLS.get(protocol, "one that a plugin added")
+    own = [line for line in _EXAMPLES.splitlines() if f"evaluate {protocol} " in line]
+    other = f"  burn evaluate {protocol} runs/student --train photos/train --test photos/val"
+    return f"{_EVALUATE}.\n\n  {protocol}  {about}", "\n".join(own or [other])

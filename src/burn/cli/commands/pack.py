@@ -20,10 +20,10 @@ def run(arguments: list[str], console: Console) -> None:
         "torch. The file is run and compared with the network before it is renamed to OUT. With\n"
         "--head it predicts classes; burn evaluate linear --out DIR keeps the classifier that it\n"
         "trains in DIR.",
+        "  burn evaluate linear runs/student --augment none --train labelled/train \\\n"
+        "      --test labelled/test --out runs/linear\n"
+        "  burn pack runs/student runs/student.bnn --head runs/linear\n"
         "  burn pack runs/student student.bnn\n"
-        "  burn evaluate linear runs/student --lr 0.003 --train photos/train --test photos/val \\\n"
-        "      --out runs/student-linear\n"
-        "  burn pack runs/student student.bnn --head runs/student-linear\n"
         "  burn pack runs/supervised classes.bnn --head runs/supervised\n"
         "  burn pack runs/student student.bnn --results runs/student-evaluated",
     )

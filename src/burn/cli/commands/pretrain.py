@@ -19,6 +19,21 @@ from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.launch import launch, started_by_launcher
 from burn.runtime.ranks import ranks
 
+_GROUPS = {  # the first holds what nearly every run needs
+    "usual options": ("data", "teacher", "recipe", "out", "resume"),
+    "what is trained, and for how long (a recipe gives the defaults)": (
+        "max_steps", "epochs", "batch_size", "stages", "method", "teacher_size", "view_epochs",
+        "accumulate", "seed",
+    ),
+    "speed and hardware": (
+        "device", "workers", "compute", "compile", "teacher_cache", "deterministic", "devices",
+        "num_nodes", "kernels", "cuda_graphs", "profile",
+    ),
+    "interruptions, faults and monitoring": (
+        "overwrite", "save_every", "on_nonfinite", "max_bad", "monitor_every", "json",
+    ),
+}  # fmt: skip
+
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn pretrain` with the arguments after its name."""
@@ -33,33 +48,34 @@ def run(arguments: list[str], console: Console) -> None:
     parser = Parser(
         "pretrain",
         "Train a binary backbone on unlabelled images. Labels, if there are any, are only used\n"
-        "for monitoring, except by method supervised.\n\n"
-        f"recipes:\n{recipe_list()}\n\n{TEACHER_SYNTAX}",
+        "for monitoring, except by method supervised.",
         "  burn pretrain --data photos/ --teacher lite0 --out runs/student\n"
+        "  burn pretrain --resume --out runs/student\n"
         "  burn pretrain --recipe teacher_small --data photos/ --out runs/teacher\n"
         "  burn pretrain --recipe burn_small --data photos/ --teacher runs/teacher --out runs/s\n"
-        "  burn pretrain --resume --out runs/student\n"
         "  burn pretrain --recipe paper_small --epochs 20 --burn.lam constant --print-config",
+        _GROUPS,
+        f"A recipe is one of\n{recipe_list()}\n\n{TEACHER_SYNTAX}",
     )
     parser.add_argument(
         "--recipe",
         type=str,
         default=DEFAULT,
-        help=f"name of a recipe, whose settings --recipe NAME --help shows (default: {DEFAULT})",
+        help=f"name of all settings, see below; has its own --help (default: {DEFAULT})",
     )
     parser.add_argument(
         "--data",
         type=str,
         default=None,
-        help="folder of images, parquet file, CIFAR folder, digits, or stream:PATH of shards",
+        help="images: a folder, parquet file, CIFAR folder, digits, or stream:SHARDS",
     )
     parser.add_argument(
         "--teacher",
         type=str | None,
         default=None,
-        help="PATH, ARCHITECTURE:FILE, hub:NAME or lite0, see above",
+        help="float network to learn from: lite0, a run folder, or others, see below",
     )
-    parser.add_argument("--out", type=str, default=None, help="folder of the run")
+    parser.add_argument("--out", type=str, default=None, help="folder for the run, a new one")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument(
         "--max_steps",
@@ -70,13 +86,12 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue the run in --out, to more steps if --max-steps or --epochs say so, or start "
-        "it",
+        help="continue the run in --out, further with larger --max-steps or --epochs",
     )
     parser.add_argument("--overwrite", action="store_true", help="restart the run in --out")
     parser.add_argument(
         "--devices", type=int | None, default=None,
-        help="processes here that share each batch, one for each GPU (default: 1)",
+        help="processes that share each batch, one for each GPU here (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--num_nodes", type=int | None, default=None,

@@ -11,9 +11,9 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn report` with the arguments after its name."""
     parser = Parser(
         "report RUN…",
-        "Write runs, results and comparisons as one HTML page that works offline: whether the "
-        "training worked,\nits settings, the paper's numbers for comparison, curves and pictures. "
-        "Each RUN is a folder of\npretrain, evaluate, compare, ablate, analyze or demo.",
+        "Write runs, results and comparisons as one HTML page that works offline: whether the\n"
+        "training worked, its settings, the paper's numbers for comparison, curves and pictures.\n"
+        "Each RUN is a folder of pretrain, evaluate, compare, ablate, analyze or demo.",
         "  burn report runs/demo\n"
         "  burn report runs/student runs/evaluated --out student.html\n"
         "  burn report runs/compared runs/ablated runs/analysis --out all.html\n"
