@@ -12,9 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
+from burn.backbones.config import BackboneConfig
+from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
+from burn.core.types import Precision
+from burn.layers.sign import ActivationGradient
 from burn.methods.base import Method
 from burn.methods.supervised import Supervised
 from burn.recipes.schema import Recipe
@@ -151,6 +156,34 @@ def test_a_run_with_graphs_is_the_run_without(tmp_path: Path, monkeypatch: pytes
         (tmp_path / name / "stage1" / "gradients.csv").read_text() for name in ("usual", "graphs")
     )
     assert usual == graphs
+
+
+class Constants(TorchDispatchMode):
+    """Records the operations that copy a number of Python's into a tensor on the CPU.
+
+    On a GPU each such tensor is copied over, for which a recording cannot wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None):
+        self.count += operation is torch.ops.aten.lift_fresh.default
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("gradient", ["poly", "clip"])
+@pytest.mark.parametrize("name", ["reactnet_a", "bnext_t", "expert_bnn"])
+def test_no_network_copies_a_number_to_the_gpu_in_a_step(
+    name: str, gradient: ActivationGradient, precision: Precision
+):
+    config = BackboneConfig(name=name, width=0.25, activation_gradient=gradient)
+    network = build_backbone(config, precision).train()
+    with Constants() as constants:
+        network(torch.randn(2, 3, 64, 64)).sum().backward()
+    assert not constants.count
 
 
 def failing(error: Exception) -> StepGraph:

@@ -57,7 +57,7 @@ def sign_backward(
     if torch.is_grad_enabled():  # with create_graph
         derivative = 2 - 2 * derivative
     else:
-        torch.sub(derivative.new_tensor(2), derivative, alpha=2, out=derivative)
+        derivative.mul_(-2).add_(2)
     return derivative.clamp_(min=0).mul_(grad)
 
 
