@@ -77,7 +77,7 @@ class Run:
                 f"{s.steps:,}",
                 f"{s.images_seen:,}",
                 f"{s.seconds:.0f} s",
-                "" if s.knn is None else f"{100 * s.knn:.1f} %",
+                "" if s.watched is None else str(s.watched),
             )
             for s in self.stages
         ]

@@ -21,7 +21,7 @@ from burn.core.results import answers_of, read_results
 from burn.data.open import open_source
 from burn.data.splits import Subset
 from burn.evaluation.cache import plain_features
-from burn.evaluation.checks import check_sources
+from burn.evaluation.checks import check_sources, doubt_of_choice
 from burn.evaluation.configs import KnnConfig, LinearConfig, Request, TransferConfig
 from burn.evaluation.context import EvaluationContext, load_model
 from burn.evaluation.knn import run_knn
@@ -90,6 +90,27 @@ def test_the_rate_is_chosen_and_told(context: EvaluationContext):
     assert f"{top1.settings['chosen_lr']:g}" in rates
     assert rates[f"{top1.settings['chosen_lr']:g}"] == max(rates.values())
     assert any("was the best of 15 on 3 held-out" in note for note in context.notes)
+    assert context.notes[-1] == (
+        "linear: learning rate and calibration are uncertain: only 3 held-out images chose them "
+        "(standard error up to 29 points); 1,000 training images would hold out 100, or give --lr"
+    )
+    told = len(context.notes)
+    run_linear(context, LinearConfig(epochs=1, augment="none", lr=0.1), CONSOLE)
+    assert len(context.notes) == told, "nothing was chosen"
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "said"),
+    [
+        (100, 0.1, []),
+        (99, 0.1, ["x are uncertain: only 99 held-out images chose them (standard error up to 5 "
+                   "points); 1,000 training images would hold out 100"]),
+        (1, 0.2, ["x are uncertain: a single held-out image chose them (standard error up to 50 "
+                  "points); 500 training images would hold out 100"]),
+    ],
+)  # fmt: skip
+def test_a_choice_on_few_images_is_said_to_be_uncertain(count: int, share: float, said: list[str]):
+    assert doubt_of_choice(count, share, "x") == said
 
 
 def test_of_one_image_a_class_no_rate_can_be_chosen(context: EvaluationContext):

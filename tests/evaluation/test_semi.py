@@ -21,6 +21,7 @@ from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.data.view_config import ViewConfig
 from burn.evaluation import semi
+from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.semi import fine_tune, run_semi
@@ -124,6 +125,48 @@ def test_the_best_on_held_out_images_is_trained_on_all_labels_and_tested_once(
     assert all(line.startswith("digits:train[") for line in listed)
 
 
+def test_few_held_out_images_are_said_to_decide_little(context: EvaluationContext):
+    run_semi(context, replace(TINY, lrs=(0.01, 0.001), head_factors=(1.0,)), CONSOLE)
+    assert context.notes[-1] == (
+        "semi: the learning rates are uncertain: only 10 held-out images chose them (standard "
+        "error up to 16 points); 500 labelled images would hold out 100"
+    )
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_of_equal_pairs_the_least_cross_entropy_decides_and_it_is_said(
+    old: bool, context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
+):
+    losses = iter([2.0, 0.5, 1.0, 0.7, 3.0])
+    monkeypatch.setattr(semi, "_evaluate", lambda *_: (50.0, 90.0, next(losses), "AA=="))
+    if old:  # as sweeps of burn 0.2.0 are
+        add = KeptParts.add
+        monkeypatch.setattr(
+            KeptParts, "add", lambda self, part: add(self, part) if part.pop("loss") else None
+        )
+    results = run_semi(context, TINY, CONSOLE)
+    first = (0.01, 1.0) if old else (0.01, 10.0)
+    assert (results[0].settings["lr"], results[0].settings["head_factor"]) == first
+    how = "the first place" if old else "the least cross-entropy"
+    assert any(
+        "semi: all 4 pairs of learning rates have the same accuracies on the 10 held-out images: "
+        f"lr 0.01 × {first[1]:g} was taken for {how}" == note
+        for note in context.notes
+    )
+
+
+def test_a_tie_of_the_best_is_said_and_a_clear_winner_is_not(
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
+):
+    tops = iter([50.0, 60.0, 60.0, 40.0, 55.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    monkeypatch.setattr(semi, "_evaluate", lambda *_: (next(tops), 90.0, 1.0, "AA=="))
+    run_semi(context, TINY, CONSOLE)
+    assert any("semi: the best 2 of 4 pairs" in note for note in context.notes)
+    clear = replace(context, seed=1, notes=[])
+    run_semi(clear, TINY, CONSOLE)
+    assert not any("pairs of learning rates" in note for note in clear.notes)
+
+
 def test_selection_on_the_test_images_is_labelled_so(context: EvaluationContext):
     results = run_semi(context, replace(TINY, select="test"), CONSOLE)
     assert results[0].settings["select"] == "test"
@@ -179,7 +222,7 @@ def test_a_run_that_diverges_is_kept_as_such_and_not_chosen(context: EvaluationC
     answers = answers_of(results[0])
     assert answers is not None
     assert 100 * answers.mean() == pytest.approx(results[0].value, abs=1e-3)
-    assert "1e+06 × 1: diverged" in context.notes[-1]
+    assert any("1e+06 × 1: diverged" in note for note in context.notes)
     with pytest.raises(UserError, match="every run diverged"):
         run_semi(context, replace(TINY, lrs=(1e6,), head_factors=(1.0,)), CONSOLE)
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from burn.training.callbacks.pace import Pace, rate, rough_time, time_left
+from burn.training.callbacks.pace import Pace, rate, rough_time, time_left, time_range
 
 
 def paced(*seconds: float, images: int = 8) -> Pace:
@@ -52,6 +52,46 @@ def test_batches_of_unlike_sizes():
     for now, images in enumerate((100, 8, 4, 8, 4)):
         pace.batch(images, now)
     assert pace.images_per_second == pytest.approx(6)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ([1.0] * 2, None),
+        ([1.0] * 3, "10 to 30 min"),  # 1000 s in truth
+        ([1.0] * 20, "13 to 25 min"),
+        ([1.0] * 72, "17 min"),
+        (([1.0] * 46 + [10.0]) * 3, "15 to 25 min"),  # a measurement ends each epoch: 20 min
+        (([1.0] * 46 + [10.0]) * 10, "20 min"),
+        ([4.0] * 20 + [1.0] * 60, "14 to 75 min"),  # it becomes faster
+        ([1.0] * 300 + [3.0] * 100, "15 to 55 min"),  # something else began
+    ],
+)
+def test_the_time_left_is_a_range_until_the_speed_is_stable(times: list[float], words: str | None):
+    assert paced(*times).left(1000) == words
+
+
+def test_a_settled_time_becomes_a_range_only_after_a_large_change():
+    pace, now = paced(*[1.0] * 400), 400.0
+    assert pace.left(1000) == "17 min"
+    said = []
+    for _ in range(100):
+        now += 1.5  # half as slow again
+        pace.batch(8, now)
+        said.append(pace.left(1000) or "")
+    assert not any(" to " in words for words in said[:60])
+    assert " to " in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "words"),
+    [(3, 8, "up to 10 s"), (25, 38, "20 to 40 s"), (50, 110, "50 s to 2 min"),
+     (1200, 1750, "20 to 30 min"), (1200, 1200, "20 min"), (5000, 7300, "80 min to 2 h 30 min"),
+     (7300, 9100, "2 to 3 h"), (3 * 3600, 5 * 3600, "3 to 5 h"), (30_000, 40_000, "8 to 12 h"),
+     (1e5, 2e5, "27 h to 3 days"), (2e5, 9e5, "2 to 11 days"), (-5, 0, "up to 0 s")],
+)  # fmt: skip
+def test_ranges_of_time(least: float, most: float, words: str):
+    assert time_range(least, most) == words
 
 
 @pytest.mark.parametrize(

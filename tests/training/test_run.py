@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,11 @@ def test_two_stages_leave_checkpoints_that_describe_themselves(teacher: Path, tm
     assert [row["step"] for row in rows if row["loss"]] == ["1", "2", "4"]
     assert all(float(row["images_per_second"]) > 0 for row in rows if row["loss"])
     assert [row["step"] for row in rows if row["knn"]] == ["4"]
+    # A fifth of the 100 digits is classified.
+    assert (first.knn_images, meta["monitor"]["knn_images"]) == (20, 20)
+    assert first.knn_chance is not None
+    assert first.knn_chance * 20 in range(10), "so many of 20 are of one of ten classes"
+    assert re.fullmatch(r"\d+\.\d % of 20 \(chance \d+ %\)", str(first.watched))
     assert list((out / "stage1").glob("events.out.tfevents*"))
     kept = sorted(file.name for file in (out / "stage1").glob("resume*"))
     assert kept == ["resume.ckpt"], "from which a longer run goes on"

@@ -183,6 +183,10 @@ def test_the_time_left_is_that_of_all_stages():
         assert each._speed(1) == []
         for now in range(0, 300, 30):  # of 30 s: two make a step
             each._pace.batch(8, float(now))
+    assert alone._speed(5) == ["3.8 s/image", "70 min to 2 h 30 min left"]
+    for each in (alone, first):
+        for now in range(300, 3000, 30):
+            each._pace.batch(8, float(now))
     assert alone._speed(5) == ["3.8 s/image", "1 h 35 min left"]
     assert first._speed(5) == ["3.8 s/image", "3 h 15 min left in all stages"]
     assert alone._speed(100) == ["3.8 s/image"]

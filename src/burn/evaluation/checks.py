@@ -84,3 +84,27 @@ def _matched(train: Source, test: Source) -> Source:
     matched.classes = train.classes
     matched.labels = np.array([of_train.index(name) for name in of_test])[test.labels]
     return matched
+
+
+def doubt_of_choice(count: int, share: float, what: str, kind: str = "training") -> list[str]:
+    """Return a line if few held-out images choose a setting, or nothing if they are enough.
+
+    An accuracy of n images has a standard error of up to 50 / √n percentage points, 5 for 100.
+
+    Args:
+        count: Number of held-out images.
+        share: The share of the images that is held out, in (0, 1).
+        what: Protocol and setting, such as "linear: rate and calibration".
+        kind: Which images are held out of, such as "training".
+    """
+    if count >= _ENOUGH:
+        return []
+    error, needed = 50 / max(1, count) ** 0.5, round(_ENOUGH / share)
+    only = f"only {count} held-out images" if count > 1 else "a single held-out image"
+    return [
+        f"{what} are uncertain: {only} chose them (standard error up to {error:.0f} points); "
+        f"{needed:,} {kind} images would hold out {_ENOUGH}"
+    ]
+
+
+_ENOUGH = 100

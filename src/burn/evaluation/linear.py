@@ -18,6 +18,7 @@ from burn.core.types import Features
 from burn.data.splits import Subset, hold_out
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.cache import plain_features
+from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import LinearConfig, TransferConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.linear_layer import (
@@ -164,6 +165,9 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
             probe, temperature = chosen.layer, chosen.temperature
             settings |= {"chosen_lr": chosen.lr, "rates": _shown_rates(chosen)}
             s.notes.append(_about_rate(chosen, len(held_out.values)))
+            what = "linear: learning rate and calibration"
+            doubt = doubt_of_choice(len(held_out.values), _HELD_OUT, what)
+            s.notes.extend(f"{text}, or give --lr" for text in doubt)
     s.note_unreadable(s.train, unreadable)
     test = plain_features(s, "test", console)
     assert test.labels is not None

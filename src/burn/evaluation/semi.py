@@ -24,6 +24,7 @@ from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, light_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.evaluation.artifacts.kept import KeptParts
+from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.features import extract_features
@@ -38,7 +39,7 @@ _RUN = {
 }  # fmt: skip
 
 
-_DIVERGED = (None, None, None)
+_DIVERGED = (None, None, None, None)
 
 
 def fine_tune(
@@ -167,16 +168,16 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             head = fine_tune(
                 backbone, learn, context, config, lr, factor, lambda: progress.advance(bar)
             )
-            top1, top5, right = _DIVERGED
+            top1, top5, loss, right = _DIVERGED
             if head is not None:
-                top1, top5, right = _evaluate(backbone, head, test_on, context)
+                top1, top5, loss, right = _evaluate(backbone, head, test_on, context)
             seconds = round(time.perf_counter() - started, 3)
             if not console.is_terminal:  # there is no bar
                 shown = "diverged" if top1 is None else f"top-1 {top1:.1f} %"
                 console.print(f"{on}: lr {lr:g}, head × {factor:g}: {shown}, {seconds:.0f} s")
             done = {
                 "lr": lr, "head_factor": factor, "on": on, "top1": top1, "top5": top5,
-                "seconds": seconds, "notes": context.notes[told:],
+                "loss": loss, "seconds": seconds, "notes": context.notes[told:],
             }  # fmt: skip
             if test_on is context.test:
                 done["right"] = right
@@ -188,7 +189,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             valid = [r for r in runs if r["top1"] is not None]
             if not valid:
                 raise UserError("semi: the loss of every run diverged: give lower --lrs")
-            best = max(valid, key=lambda r: (r["top1"], r["top5"]))  # the first of equal ones
+            # Sweeps that an earlier version wrote have no loss; of equal ones the first is taken.
+            best = max(valid, key=lambda r: (r["top1"], r["top5"], -r.get("loss", 0.0)))
             if config.select == "held_out":
                 final = run(best["lr"], best["head_factor"], labelled, context.test, "final")
             else:
@@ -208,6 +210,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     )
     evaluated_by = "the test images" if config.select == "test" else "held-out labelled images"
     context.notes.append(f"sweep, lr × factor of the linear layer: top-1 on {evaluated_by}: {told}")
+    context.notes.extend(_doubts(valid, best, test_on, config))
     sweep_of = [{name: value for name, value in r.items() if name != "right"} for r in runs]
     chosen = {"lr": final["lr"], "head_factor": final["head_factor"], "sweep": sweep_of}
     return context.results(
@@ -221,8 +224,11 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
 
 def _evaluate(
     backbone: Backbone, head: nn.Linear, source: Source, context: EvaluationContext
-) -> tuple[float, float, str] | tuple[None, None, None]:
-    """Return top-1 and top-5 in percent and the right answers; None if a score is not finite."""
+) -> tuple[float, float, float, str] | tuple[None, None, None, None]:
+    """Return top-1 and top-5 in percent, the cross-entropy and the right answers.
+
+    All are None if a score is not finite.
+    """
     features = extract_features(
         backbone, source, context.views, workers=context.workers, bfloat16=context.bfloat16
     )
@@ -234,7 +240,28 @@ def _evaluate(
         return _DIVERGED
     top1, top5 = (100 * top_k(scores, features.labels, k) for k in (1, 5))
     right = right_answers(scores, features.labels, features.positions, len(source))
-    return round(top1, 4), round(top5, 4), right
+    loss = min(1e9, float(F.cross_entropy(scores, features.labels)))
+    return round(top1, 4), round(top5, 4), round(loss, 6), right
+
+
+def _doubts(
+    valid: list[dict[str, Any]], best: dict[str, Any], test_on: Source, config: SemiConfig
+) -> list[str]:
+    """Return a line for each reason why another choice of the sweep might be as good."""
+    on = "test" if config.select == "test" else "held-out"
+    equal = [r for r in valid if (r["top1"], r["top5"]) == (best["top1"], best["top5"])]
+    notes = []
+    if len(equal) > 1:
+        how = "the least cross-entropy" if "loss" in best else "the first place"
+        which = "all" if len(equal) == len(valid) else f"the best {len(equal)} of"
+        notes.append(
+            f"semi: {which} {len(valid)} pairs of learning rates have the same accuracies on the "
+            f"{len(test_on)} {on} images: lr {best['lr']:g} × {best['head_factor']:g} was taken "
+            f"for {how}"
+        )
+    if config.select == "held_out" and len(valid) > 1:
+        notes += doubt_of_choice(len(test_on), _HELD_OUT, "semi: the learning rates", "labelled")
+    return notes
 
 
 def _key(context: EvaluationContext, labelled: Subset, config: SemiConfig) -> str:

@@ -36,6 +36,7 @@ from burn.training.module import PretrainModule
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.view_samples import NAME as VIEWS
+from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
 from burn.training.run_dir import read_run_file
 from burn.training.steps import monitor_interval
@@ -60,6 +61,8 @@ class StageSummary:
         teacher_cached: Share of the teacher's features that came from a cache, in [0, 1]; None
             without a teacher.
         numbers: The last numbers that the monitor wrote.
+        knn_images: Number of images that the kNN accuracy is of, or None.
+        knn_chance: The accuracy, in [0, 1], of always answering the most frequent class, or None.
     """
 
     stage: int
@@ -74,6 +77,13 @@ class StageSummary:
     features_collapsed_at: int | None
     teacher_cached: float | None
     numbers: Mapping[str, float]
+    knn_images: int | None = None
+    knn_chance: float | None = None
+
+    @property
+    def watched(self) -> WatchedKnn | None:
+        """The last kNN accuracy with the images it is of, or None."""
+        return WatchedKnn.of(vars(self))
 
 
 def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
@@ -98,6 +108,8 @@ def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary
         features_collapsed_at=monitor.get("features_collapsed_at"),  # earlier versions lack it
         teacher_cached=monitor.get("teacher_cached"),
         numbers=monitor["last"],
+        knn_images=monitor.get("knn_images"),
+        knn_chance=monitor.get("knn_chance"),
     )
 
 
@@ -280,7 +292,7 @@ class Stage:
             **({"plugins": run.described["plugins"]} if "plugins" in run.described else {}),
             "machine": run.machine_described,
             "monitor": {
-                "knn": monitor.knn,
+                **(monitor.knn.numbers() if monitor.knn else {"knn": None}),
                 "collapsed_at": monitor.collapsed_at,
                 "features_collapsed_at": monitor.features_collapsed_at,
                 "seconds": seconds,

@@ -168,7 +168,7 @@ def run(arguments: list[str], console: Console) -> None:
         if options.json:
             print(json.dumps({**asdict(s), "checkpoint": str(s.checkpoint)}))
             continue
-        knn = "" if s.knn is None else f", kNN {100 * s.knn:.1f} %"
+        knn = "" if s.watched is None else f", kNN {s.watched}"
         collapsed = "" if s.collapsed_at is None else f", target collapsed at step {s.collapsed_at}"
         if s.features_collapsed_at is not None:
             collapsed += f", features collapsed at step {s.features_collapsed_at}"

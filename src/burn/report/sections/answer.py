@@ -229,8 +229,9 @@ def _trained(run: Run) -> Opening:
         said += f" on {data}"
     said += "." if run.finished else f": {done} of {run.num_stages} stages are done."
     if (knn := watched(run)) is not None:
-        said += " While it trained, kNN on a few of its training images came to "
-        said += f"{percent(100 * knn)} %."
+        images, chance = watched_of(run)
+        said += f" While it trained, kNN on {images} of its training images came to "
+        said += f"{percent(100 * knn)} %{chance}."
     command = ""
     if run.finished:
         said += " No accuracy was measured yet; this does, with images that have labels:"
@@ -247,6 +248,19 @@ def watched(run: Run) -> float | None:
         if points := stage.metrics.points("knn"):
             return points[-1][1]
     return None
+
+
+def watched_of(run: Run) -> tuple[str, str]:
+    """Return of how many images the number of `watched` is, and what chance would give."""
+    for stage in reversed(run.stages):
+        if number(stage.meta, "monitor", "knn") is not None:
+            images = number(stage.meta, "monitor", "knn_images")
+            chance = number(stage.meta, "monitor", "knn_chance")
+            return (
+                "a few" if images is None else f"{images:,.0f}",
+                "" if chance is None else f", where chance is {percent(100 * chance)} %",
+            )
+    return "a few", ""
 
 
 # Numbers
@@ -283,7 +297,9 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
                 name = whose + n.label
                 found.append(Tile(percent(n.mean), "%", name, small_print))
     elif run is not None and (knn := watched(run)) is not None:
-        found.append(Tile(percent(100 * knn), "%", "kNN while training", "few images"))
+        found.append(
+            Tile(percent(100 * knn), "%", "kNN while training", f"of {watched_of(run)[0]} images")
+        )
     share = way(answer)
     if share is not None:
         found.append(Tile(f"{share:.0f}", "%", "of the way from random weights to the teacher"))

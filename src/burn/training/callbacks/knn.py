@@ -13,6 +13,7 @@ from burn.evaluation.knn import knn_accuracy
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.monitor import Monitor
 from burn.training.module import PretrainModule
+from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
 
 LEAST_IMAGES = 10
@@ -74,7 +75,8 @@ class OnlineKnn(L.Callback):
         accuracy = knn_accuracy(
             features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
         )
-        self._monitor.knn = accuracy
+        chance = float((labels[:cut] == labels[cut:].bincount().argmax()).float().mean())
+        self._monitor.knn = WatchedKnn(accuracy, cut, chance)
         # Not Lightning's number of the epoch, which after a resume is that of the next epoch.
         step = trainer.global_step
         self._record.metrics(step, (step - 1) // pl_module.steps_per_epoch, {"knn": accuracy})

@@ -27,6 +27,7 @@ from burn.training.collapse import (
 from burn.training.module import PretrainModule
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
+from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
 
 
@@ -48,7 +49,7 @@ class Monitor(L.Callback):
     Attributes:
         unreadable: Positions of the images that this process could not read.
         last: The last numbers that were written.
-        knn: The last kNN accuracy, in [0, 1], or None; set by `OnlineKnn`.
+        knn: The last kNN accuracy, or None; set by `OnlineKnn`.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Monitor(L.Callback):
         self._seconds_before = 0.0
         self.unreadable: set[int] = set()
         self.last: dict[str, float] = {}
-        self.knn: float | None = None
+        self.knn: WatchedKnn | None = None
 
     @property
     def collapsed_at(self) -> int | None:
@@ -95,7 +96,7 @@ class Monitor(L.Callback):
             "features": self._features.state_dict(),
             "unreadable": sorted(self.all_unreadable()),
             "last": self.last,
-            "knn": self.knn,
+            **(self.knn.numbers() if self.knn else {"knn": None}),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -104,7 +105,7 @@ class Monitor(L.Callback):
         # Resume files of earlier versions of burn lack this monitor.
         self._features.load_state_dict(state_dict.get("features", {}))
         self.unreadable = set(state_dict["unreadable"])
-        self.last, self.knn = state_dict["last"], state_dict["knn"]
+        self.last, self.knn = state_dict["last"], WatchedKnn.of(state_dict)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._processes.is_main:

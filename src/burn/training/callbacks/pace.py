@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
 
 _FEWEST = 3  # batches after the first one that an estimate needs
 _KEPT = 400  # batches whose times are kept one by one
+_PARTS = 4  # parts of a run so far whose mean times are compared
+_SETTLED, _UNSETTLED = 1.25, 1.6  # ratios of the ends of a range, below and above which it changes
 
 
 class Pace:
@@ -24,6 +27,7 @@ class Pace:
         self._newest: deque[float] = deque(maxlen=_KEPT)
         self._count = self._images = 0
         self._total = 0.0  # seconds of all batches, once there are more than are kept
+        self._settled = False
 
     def batch(self, images: int, now: float | None = None) -> None:
         """Record the end of a batch.
@@ -59,6 +63,38 @@ class Pace:
         return (self._total if self._count > _KEPT else self._sum()) / self._count
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Least and greatest seconds per batch to expect, or None before there are enough batches.
+
+        The newest batches are cut into four parts, whose means show how much the speed changes; n
+        batches that are alike may still differ from the later ones by a share of 1/√n.
+        """
+        seconds = self.seconds
+        if seconds is None:
+            return None
+        most, times = self._most(), list(self._newest)
+        size = math.ceil(len(times) / _PARTS)
+        parts = (times[start : start + size] for start in range(0, len(times), size))
+        means = [seconds, *(sum(min(t, most) for t in part) / len(part) for part in parts)]
+        doubt = 1 + len(times) ** -0.5
+        return min(means) / doubt, max(means) * doubt
+
+    def left(self, batches: float) -> str | None:
+        """Return in words how long so many batches take, or None before there are enough batches.
+
+        It is a range until the speed was the same for so long that one number says what to expect,
+        and again when the speed changes.
+        """
+        seconds, bounds = self.seconds, self.bounds
+        if seconds is None or bounds is None:
+            return None
+        least, most = bounds
+        self._settled = most <= least * (_UNSETTLED if self._settled else _SETTLED)
+        if self._settled:
+            return time_left(seconds * batches)
+        return time_range(least * batches, most * batches)
+
+    @property
     def images_per_second(self) -> float | None:
         """Images per second, or None before there are enough batches."""
         seconds = self.seconds
@@ -91,6 +127,26 @@ def time_left(seconds: float) -> str:
         return f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days:,} days {hours} h" if days < 10 and hours else f"{days:,} days"
+
+
+def time_range(least: float, most: float) -> str:
+    """Format a duration that is not certain: "20 to 30 min", "50 s to 2 min", "up to 10 s".
+
+    Both ends are rounded outwards, to 10 s, 1 min, 5 min, half an hour, an hour or a day.
+    """
+    first, last = (
+        time_left(towards(seconds / step) * step)
+        for seconds, towards in ((max(0.0, least), math.floor), (max(0.0, most), math.ceil))
+        for step in [next(step for step, below in _STEPS if seconds < below)]
+    )
+    if first == "0 s":
+        return f"up to {last}"
+    one, unit = first.rsplit(" ", 1)
+    same = " " not in one and last.count(" ") == 1 and last.endswith(f" {unit}")
+    return first if first == last else f"{one if same else first} to {last}"
+
+
+_STEPS = ((10, 85), (60, 900), (300, 5100), (1800, 36_000), (3600, 172_800), (86_400, math.inf))
 
 
 def rough_time(seconds: float) -> str:

@@ -12,7 +12,7 @@ from rich.table import Column
 
 from burn.core.types import Batch
 from burn.training.callbacks.monitor import Monitor
-from burn.training.callbacks.pace import Pace, rate, time_left
+from burn.training.callbacks.pace import Pace, rate
 from burn.training.callbacks.threads import Threads
 from burn.training.module import PretrainModule
 from burn.training.steps import StageSteps
@@ -100,13 +100,13 @@ class ProgressBar(L.Callback):
 
     def _speed(self, step: int) -> list[str]:
         """Return images per second, and the time left of this stage and those after it."""
-        seconds, images_per_second = self._pace.seconds, self._pace.images_per_second
-        if seconds is None or images_per_second is None:
+        images_per_second = self._pace.images_per_second
+        if images_per_second is None:
             return []
         steps = self._steps.total - step + self._later
         if not steps:
             return [rate(images_per_second)]
-        left = f"{time_left(seconds * self._steps.passes_per_step * steps)} left"
+        left = f"{self._pace.left(self._steps.passes_per_step * steps)} left"
         if self._later:
             left += " in all stages"
         return [rate(images_per_second), left]
@@ -117,7 +117,7 @@ class ProgressBar(L.Callback):
         shown = {k: v for k, v in module.output.terms.items() if k != "lambda"}
         names = {"feature_similarity": "FS", "kl": "KL"}
         text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
-        return text if self._monitor.knn is None else f"{text} kNN {100 * self._monitor.knn:.1f} %"
+        return text if self._monitor.knn is None else f"{text} kNN {self._monitor.knn}"
 
     def _close(self) -> None:
         if self._bar is not None:
