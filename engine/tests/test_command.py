@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -387,6 +388,54 @@ def test_ctrl_c(write):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20)[1] == "burn-engine: interrupted\n"
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (signal.SIGTERM, 143, "burn-engine: ended by SIGTERM\n"),
+        (signal.SIGHUP, 129, "burn-engine: ended by SIGHUP\n"),
+        (signal.SIGINT, 130, "burn-engine: interrupted\n"),
+    ],
+)
+def test_a_signal_leaves_no_unfinished_file(number: int, status: int, words: str, write, photo):
+    out = photo.with_name("out.npy")
+    process = subprocess.Popen(
+        command("run", write(), "-", "--features", out),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(f"{photo}\n" * 3)
+    process.stdin.flush()  # and more may come: the command waits
+    deadline = time.monotonic() + 60
+    while not list(photo.parent.glob(".writing.*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    try:
+        assert process.wait(timeout=60) == status
+        assert process.stderr is not None
+        assert process.stderr.read() == words
+    finally:
+        process.kill()
+        process.communicate()
+    assert sorted(path.name for path in photo.parent.iterdir()) == ["model.bnn", "photo.ppm"]
+
+
+def test_signals_that_the_caller_handles_are_left_alone(run, write, monkeypatch):
+    handler, seen = lambda *_: None, []
+    before = signal.signal(signal.SIGTERM, handler)
+    monkeypatch.setattr(cli, "_print_json", lambda _: seen.append(signal.getsignal(signal.SIGTERM)))
+    try:
+        run("info", write(), "--json")
+        assert seen == [handler]
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_neither_torch_nor_burn_is_imported(write):

@@ -50,6 +50,76 @@ def test_a_model_without_classes(write, isa):
     np.testing.assert_array_equal(model(images), model.features(images))
 
 
+class Unspeakable:
+    """A value of a stranger's class, whose every method fails."""
+
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("no numbers")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (3, TypeError, "3 is not a path: give a str or a Path"),
+        (None, TypeError, "None is not a path"),
+        (["a.bnn"], TypeError, "is not a path"),
+        (b"a.bnn", TypeError, "is not a path"),
+        (np.zeros((99, 99)), TypeError, " … "),
+        (Unspeakable(), TypeError, "a value of type Unspeakable is not a path"),
+        ("", ValueError, "the path is empty"),
+        ("a\0b", ValueError, "'a\\x00b' cannot be the name of a file"),
+        ("\ud800", ValueError, "cannot be the name of a file"),
+        (".", ModelError, ".: not a regular file"),
+        ("none.bnn", FileNotFoundError, "none.bnn"),
+    ],
+)
+def test_what_is_no_file_is_said_in_one_line(value, error, words: str):
+    with pytest.raises(error) as told:
+        load(value)
+    assert words in str(told.value)
+    assert len(str(told.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "threads",
+    [
+        0,
+        257,
+        True,
+        1.0,
+        "2",
+        None,
+        pytest.param(10**5000, id="5,000 digits"),
+        [1],
+        np.array([1, 2]),
+        Unspeakable(),
+    ],
+)
+def test_threads_are_a_whole_number(threads, write):
+    with pytest.raises(ValueError, match=r"^threads .{1,80} is not an integer from 1 to 256$"):
+        load(write(), threads=threads)
+
+
+def test_threads_may_be_an_integer_of_numpy(write, isa):
+    load(write(), threads=np.int64(2), isa=isa)(packed.random_images())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [3, "sse9", "x" * 999, np.array(["a", "b"]), Unspeakable()])
+def test_names_that_there_are_not(given, write):
+    with pytest.raises(ValueError, match=r"^isa .{1,80} is not available; choose from "):
+        load(write(), isa=given)
+    with pytest.raises(ValueError, match=r"^there is no layer .{1,80}; choose from stem"):
+        load(write(), isa="reference").layer(packed.random_images(), given)
+
+
+def test_what_cannot_be_an_array_is_named(write):
+    with pytest.raises(ValueError, match="type Unspeakable cannot be made into an array"):
+        load(write(), isa="reference")(Unspeakable())
+
+
 def test_outputs(write, isa):
     model = load(write("odd"), isa=isa)
     images = packed.random_images(shape=(3, 11, 14, 3))

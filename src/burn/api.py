@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import hashlib
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from rich.console import Console
@@ -24,7 +26,7 @@ from burn.backbones.module import ModuleBackbone
 from burn.checkpoints.classifier import Classifier
 from burn.checkpoints.foreign.weights import Teacher, backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
-from burn.core.errors import UserError
+from burn.core.errors import UserError, foreseen, shown
 from burn.core.inputs import read_bytes
 from burn.core.paths import expand
 from burn.core.settings import from_plain
@@ -47,6 +49,22 @@ from burn.training.plan import Machine, RunPlan
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.run import train_plan
 from burn.training.stage import StageSummary
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+
+
+def _foreseen(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Make errors of the system, such as a full disk, UserErrors, as the commands do."""
+
+    @functools.wraps(function)
+    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        try:
+            return function(*arguments, **named)
+        except (OSError, UnicodeEncodeError) as error:
+            raise UserError(foreseen(error) or "") from error
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,7 @@ def recipe(name: str) -> Recipe:
     return find_recipe(name)
 
 
+@_foreseen
 def open_data(data: str | Path | Source | Any, split: str = "train") -> Source:
     """Open images that `--data` accepts, or a PyTorch data set; return a source unchanged.
 
@@ -142,13 +161,14 @@ def open_data(data: str | Path | Source | Any, split: str = "train") -> Source:
         UserError: The data cannot be used, or `split` is neither of the two.
     """
     if not isinstance(split, str) or split not in ("train", "test"):
-        raise UserError(f"split {split!r}: give train or test")
+        raise UserError(f"split {shown(split)}: give train or test")
     if isinstance(data, (str, Path)):
         return open_source(str(data), split)
     is_source = all(hasattr(data, name) for name in ("read", "fingerprint", "describe", "labels"))
     return data if is_source else DatasetSource(data)
 
 
+@_foreseen
 def pretrain(
     recipe: str | Recipe = DEFAULT,
     *,
@@ -208,9 +228,7 @@ def pretrain(
         Interrupted: After Ctrl-C. The run is saved, and the same call with `resume=True` continues
             it.
     """
-    for flag, value in (("resume", resume), ("overwrite", overwrite), ("progress", progress)):
-        if not isinstance(value, bool):
-            raise UserError(f"{flag} is a {type(value).__name__}: give True or False")
+    _check_flags(resume=resume, overwrite=overwrite, progress=progress)
     if resume and overwrite:
         raise UserError("resume and overwrite contradict each other: give one")
     named = find_recipe(recipe) if isinstance(recipe, str) else recipe
@@ -222,6 +240,10 @@ def pretrain(
     taught: Teacher | None = None
     if isinstance(teacher, nn.Module):
         taught = _teacher_of(teacher, named)
+    elif not isinstance(teacher, (str, Path, NoneType)):
+        raise UserError(
+            f"teacher is a {type(teacher).__name__}: give lite0, a run's folder or a module"
+        )
     if taught is not None:
         spec = str(taught.origin["spec"])
     else:
@@ -258,6 +280,7 @@ def pretrain(
     return Run(folder, tuple(summaries))
 
 
+@_foreseen
 def load(checkpoint: str | Path) -> Backbone:
     """Load a trained network: a module from images to features, in eval mode.
 
@@ -280,6 +303,7 @@ def load(checkpoint: str | Path) -> Backbone:
     return load_backbone(str(checkpoint))[0]
 
 
+@_foreseen
 def evaluate(
     protocol: str,
     model: str | Path | Backbone,
@@ -311,8 +335,9 @@ def evaluate(
     Raises:
         UserError: An argument or the data cannot be used.
     """
+    _check_flags(progress=progress)
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
-        raise UserError(f"unknown protocol {protocol!r}: give one of {', '.join(PROTOCOLS)}")
+        raise UserError(f"unknown protocol {shown(protocol)}: give one of {', '.join(PROTOCOLS)}")
     config = from_plain(PROTOCOLS[protocol].config, settings)
     given = None
     if not isinstance(model, nn.Module):
@@ -357,6 +382,7 @@ def evaluate(
     return Evaluation(done.results, done.notes, done.classifier)
 
 
+@_foreseen
 def pack(
     model: str | Path | Backbone, out: str | Path, head: str | Path | Classifier | None = None
 ) -> Packed:
@@ -383,6 +409,13 @@ def pack(
     else:
         classifier = read_head(_path(head, "head"), backbone)
     return pack_network(network, held, _path(out, "out"), classifier, {})
+
+
+def _check_flags(**values: Any) -> None:
+    """Raise UserError for an argument that is neither True nor False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise UserError(f"{name} is a {type(value).__name__}: give True or False")
 
 
 def _path(value: Any, name: str) -> Path:

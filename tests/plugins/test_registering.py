@@ -36,7 +36,7 @@ def method(folder: Path, name: str = "mine", **text: str) -> str:
         ("my-method.py", "x = 1", "only letters, digits and _"),
         ("plugin.txt", "x = 1", "is not a Python file"),
         ("plugin_e.py", method_text("burn"), "burn is one of burn's own"),
-        ("plugin_f.py", method_text("My Method"), "use lower-case letters"),
+        ("plugin_f.py", method_text("My Method"), "lower-case letters"),
     ],
 )
 def test_a_file_that_is_no_plugin(tmp_path: Path, name: str, text: str, said: str):

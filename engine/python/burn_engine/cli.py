@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The arguments after the command's name; None for those of the process.
 
     Returns:
-        The exit status: 0, 2 after an error, which is printed in one line, or 130 after Ctrl-C.
+        The exit status: 0, 2 after an error, which is printed in one line, or 128 + signal: 130
+        after Ctrl-C, 143 after SIGTERM.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
@@ -47,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             options = _parser().parse_args(arguments)
-            options.run(options)
+            with _signals_raise():
+                options.run(options)
         except SystemExit as leaving:  # argparse, after --help or --version
             status = int(leaving.code or 0)
         with _output():
@@ -62,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = _about(error, error.filename)
     except MemoryError:
         message = "not enough memory"
+    except _Ended as ended:
+        _complain(f"ended by {signal.Signals(ended.number).name}")
+        return 128 + ended.number
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
@@ -69,6 +75,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(error)
     _complain(message)
     return 2
+
+
+class _Ended(KeyboardInterrupt):
+    """Raised when another signal than Ctrl-C's asks the command to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Make signals that end a process raise `_Ended`, so that no unfinished file is left.
+
+    Those that the caller ignores, as under `nohup`, or handles are left alone. A second one ends
+    the process at once.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise _Ended(number)
+
+    ours: list[int] = []
+    with contextlib.suppress(ValueError):  # not in the main thread
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, end)
+                ours.append(number)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 _OUTPUT = "standard output"

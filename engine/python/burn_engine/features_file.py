@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -44,13 +45,21 @@ class FeaturesFile:
         try:
             if self._file is None:
                 self._width = len(features)
-                descriptor, name = tempfile.mkstemp(prefix=".writing.", dir=self._path.parent)
-                self._beside, self._file = Path(name), os.fdopen(descriptor, "wb")
+                self._file = self._begin()
                 self._start = self._write_header(self._file)
             self._file.write(np.ascontiguousarray(features, "<f4").tobytes())
         except OSError as error:
             raise self._unwritable(error) from error
         self.num_rows += 1
+
+    def _begin(self) -> BinaryIO:
+        """Create the hidden file, whose name is known first: a signal may come at any moment."""
+        beside = self._path.parent / f".writing.{secrets.token_hex(8)}"
+        if beside.exists() or beside.is_symlink():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        self._beside = beside
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        return os.fdopen(os.open(beside, flags, 0o600), "wb")
 
     def __exit__(
         self,
@@ -58,21 +67,25 @@ class FeaturesFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file is None or self._beside is None:
+        if self._beside is None:
             return
         try:
-            with self._file as file:
-                if kind is None:
-                    file.seek(0)
-                    end = self._write_header(file)
-                    assert end == self._start, "the header has another length than at first"
-            if kind is None:
-                self._beside.chmod(0o666 & ~_umask())  # it was its owner's alone
-                self._beside.replace(self._path)
+            if self._file is not None:
+                self._finish(self._file, self._beside, whole=kind is None)
         except OSError as failed:
             raise self._unwritable(failed) from failed
         finally:
             self._beside.unlink(missing_ok=True)
+
+    def _finish(self, file: BinaryIO, beside: Path, *, whole: bool) -> None:
+        with file:
+            if whole:
+                file.seek(0)
+                end = self._write_header(file)
+                assert end == self._start, "the header has another length than at first"
+        if whole:
+            beside.chmod(0o666 & ~_umask())  # it was its owner's alone
+            beside.replace(self._path)
 
     def _write_header(self, file: BinaryIO) -> int:
         """Write the header for the rows so far, and return where the first row begins."""

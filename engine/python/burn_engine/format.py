@@ -7,13 +7,12 @@ import re
 import stat
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.errors import ModelError, in_file
+from burn_engine.errors import ModelError, in_file, path_of, reading
 from burn_engine.strict_json import parse_json, short
 
 FORMATS = (1, 2, 3, 4)
@@ -325,10 +324,12 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
     Raises:
         ModelError: The file is too long, or is not a regular file but a pipe or a folder.
         OSError: The file cannot be read.
+        TypeError: `path` is not a path.
     """
-    if not stat.S_ISREG(Path(path).stat().st_mode):  # before opening: a pipe would block
+    there = path_of(path)
+    if not stat.S_ISREG(there.stat().st_mode):  # before opening: a pipe would block
         raise ModelError("not a regular file")
-    with open(path, "rb") as file:
+    with reading(there), open(there, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_FILE_BYTES:
             raise ModelError(f"{size} bytes long; a packed file has at most {MAX_FILE_BYTES}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from burn_engine.errors import path_of, reading
 from burn_engine.format import ImageSize
 from burn_engine.pixels import HOW_TO_GET_PILLOW, MOST_BYTES, PillowMissing, decode, from_pillow
 
@@ -95,7 +96,7 @@ def read_image(image: ImageLike, size: ImageSize | None, where: str = "") -> NDA
         OSError: The file cannot be read.
     """
     if isinstance(image, str | os.PathLike):
-        return read_input(os.fsdecode(image), size)
+        return read_input(path_of(image), size)
     try:
         if _is_photo(image):
             return prepare(from_pillow(cast("Image", image)), size)
@@ -131,6 +132,11 @@ def check_images(images: ArrayLike) -> tuple[NDArray[Any], bool]:
             "images cannot be made into one array: give (n, height, width, 3), or a list of images "
             "of one size and dtype"
         ) from None
+    except Exception as error:  # of a stranger's class
+        raise ValueError(
+            f"a value of type {type(images).__name__} cannot be made into an array of images: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     floats = array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)
     if array.dtype != np.uint8 and not floats:
         raise ValueError(
@@ -180,7 +186,7 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
         ValueError: The file is not an image, or needs Pillow, which is missing.
         OSError: The file cannot be read.
     """
-    path = Path(path)
+    path = path_of(path)
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
         raise ValueError(f"{path}: not a regular file")
     if path.suffix.lower() == ".npy":
@@ -195,7 +201,7 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
 
 def read_photo(path: Path) -> NDArray[np.uint8]:
     """Read an image file as uint8 (height, width, 3), upright."""
-    with open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         encoded = file.read(MOST_BYTES + 1)
     if len(encoded) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES} bytes: not read as an image")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn_engine import reference
-from burn_engine.errors import ModelError, in_file
+from burn_engine.errors import ModelError, in_file, shown
 from burn_engine.format import (
     Floats,
     GlobalMean,
@@ -51,6 +51,7 @@ def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None)
     Raises:
         ModelError: The file breaks a rule of its format.
         OSError: The file cannot be read.
+        TypeError: `path` is not a path.
         ValueError: `threads` is out of range, or the instruction set is not available.
     """
     with in_file(path):
@@ -59,8 +60,9 @@ def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None)
 
 def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
     """Load a packed network from the bytes of its file; see `load`."""
-    if not (type(threads) is int and 1 <= threads <= MAX_THREADS):
-        raise ValueError(f"threads {threads!r} is not an integer from 1 to {MAX_THREADS}")
+    whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
+    if not (whole and 1 <= threads <= MAX_THREADS):
+        raise ValueError(f"threads {shown(threads)} is not an integer from 1 to {MAX_THREADS}")
     core, name = _choose(isa)
     program = parse_program(data)
     if core is None:
@@ -69,7 +71,7 @@ def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
         native = core.Model(data, name)
     except ValueError as error:
         raise ModelError(str(error)) from None
-    return Model(program, _Native(native, program, threads))
+    return Model(program, _Native(native, program, int(threads)))
 
 
 def isas() -> list[str]:
@@ -161,8 +163,10 @@ class Model:
         Raises:
             ValueError: The network has no layer of this name.
         """
-        if name not in self.layers:
-            raise ValueError(f"there is no layer {name!r}; choose from {', '.join(self.layers)}")
+        if not isinstance(name, str) or name not in self.layers:
+            raise ValueError(
+                f"there is no layer {shown(name)}; choose from {', '.join(self.layers)}"
+            )
         return self._run(images, self.layers.index(name))
 
     def _run(self, images: ImagesLike, layer: int) -> Floats:
@@ -269,8 +273,10 @@ def _choose(isa: str | None) -> tuple[Any, str]:
         )
         return None, "reference"
     there_are = isas()
-    if isa is not None and isa not in there_are:
-        raise ValueError(f"{source} {isa!r} is not available; choose from {', '.join(there_are)}")
+    if isa is not None and (not isinstance(isa, str) or isa not in there_are):
+        raise ValueError(
+            f"{source} {shown(isa)} is not available; choose from {', '.join(there_are)}"
+        )
     if isa == "reference":
         return None, "reference"
     return core, isa or there_are[0]

@@ -45,9 +45,21 @@ class Backbone(nn.Module, ABC):
         return None
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Return (images on the scale 0 to 1 - mean) / std in channels-last memory format."""
+        """Return (images on the scale 0 to 1 - mean) / std in channels-last memory format.
+
+        Raises:
+            UserError: The images are no uint8 or float tensor (batch, 3, height, width).
+        """
+        if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] != 3:
+            raise UserError(f"{_what(images)} is no batch of images: {_IMAGES}")
+        if not min(images.shape[2:]):
+            raise UserError(f"{_what(images)} holds no pixel: {_IMAGES}")
         if images.dtype == torch.uint8:
             images = images.to(self.mean.dtype) / 255
+        elif not images.is_floating_point():
+            raise UserError(f"{_what(images)} has another type than images: {_IMAGES}")
+        elif images.dtype == torch.float64:
+            images = images.to(self.mean.dtype)
         normalized = (images - self.mean) / self.std
         return normalized.contiguous(memory_format=torch.channels_last)
 
@@ -116,3 +128,13 @@ class Backbone(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Return features of shape (batch, num_features)."""
         return self.normalize_features(self.pool(self.forward_features(images)))
+
+
+_IMAGES = "give a tensor (batch, 3, height, width), uint8, or float in [0, 1]"
+
+
+def _what(images: object) -> str:
+    """Return what was given in place of images, for a message."""
+    if not isinstance(images, Tensor):
+        return f"a value of type {type(images).__name__}"
+    return f"a {str(images.dtype).removeprefix('torch.')} tensor {tuple(images.shape)}"

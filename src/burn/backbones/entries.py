@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import REACTNETS
-from burn.core.errors import UserError
-from burn.core.plugins import Plugin, check_name, registering, resolve
+from burn.core.plugins import Plugin, check_callable, check_name, check_words, registering, resolve
 
 if TYPE_CHECKING:
     from burn.backbones.base import Backbone
@@ -115,13 +114,12 @@ def register_backbone(
     """
     check_name("backbone", name, BACKBONES)
     known = {field.name for field in fields(BackboneConfig)} - {"name", "mean", "std"}
-    unknown = sorted(set(settings) - known)
-    if isinstance(settings, str) or unknown:
-        raise UserError(f"backbone {name}: settings must be a list of {', '.join(sorted(known))}")
+    used = check_words(f"backbone {name}", "settings", settings, sorted(known))
 
     def register(build: Builder) -> Builder:
+        check_callable(f"backbone {name}", build, "a class or a function")
         plugin = registering(getattr(build, "__module__", "?"))
-        BACKBONES[name] = BackboneEntry(name, build, binary, frozenset(settings), plugin)
+        BACKBONES[name] = BackboneEntry(name, build, binary, used, plugin)
         return build
 
     return register

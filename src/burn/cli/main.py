@@ -19,8 +19,16 @@ from importlib.metadata import version
 
 from rich.console import Console
 
-from burn.cli.shared import one_line
-from burn.core.errors import Interrupted, ReportedByMain, UserError, listed, printable, shortened
+from burn.core.errors import (
+    Interrupted,
+    ReportedByMain,
+    UserError,
+    foreseen,
+    listed,
+    one_line,
+    printable,
+    shortened,
+)
 from burn.core.inputs import last_opened
 from burn.core.plugins import all_plugins, fault_in_plugin, load_installed, load_plugin
 from burn.runtime.launch import end_with_launcher
@@ -105,7 +113,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
             return status
     except KeyboardInterrupt:
         message, status = "interrupted; nothing was saved by this step", 128 + signal.SIGINT
-    except Exception as error:
+    except BaseException as error:  # a plugin may raise what is no Exception
         message, status = _explained(error, arguments)
         command = error.command if isinstance(error, UserError) else ""
         if os.environ.get("BURN_DEBUG", "0") not in ("", "0"):
@@ -118,7 +126,7 @@ def _answer(arguments: Sequence[str] | None) -> int:
     return status
 
 
-def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
+def _explained(error: BaseException, arguments: Sequence[str]) -> tuple[str, int]:
     """Return the message for an exception, and the exit status: 1 for an unforeseen error.
 
     Errors of libraries on a user's input become UserErrors where the input is known. This is the
@@ -126,9 +134,8 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
     """
     if isinstance(error, UserError):
         return str(error), 2
-    if isinstance(error, OSError):  # a full disk, a name too long, no permission
-        parts = (error.strerror or error, error.filename)
-        return ": ".join(str(part) for part in parts if part), 2
+    if message := foreseen(error):
+        return message, 2
     command = " ".join(["burn", *arguments[:1]])
     if fault := fault_in_plugin(error):
         return f"{fault}; set BURN_DEBUG=1 for the traceback", 1
@@ -136,9 +143,6 @@ def _explained(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
     text = shortened(printable(str(error)), 90)
     if isinstance(error, MemoryError) or _MEMORY.search(f"{type(error).__name__}: {error}"):
         return f"{command}: not enough memory{file}: {text or 'give smaller sizes'}", 2
-    if isinstance(error, UnicodeEncodeError):
-        name = shortened(printable(ascii(error.object)), 90)
-        return f"{name} has characters that this locale cannot name: set LC_ALL=C.UTF-8", 2
     what = f"internal error in {command}{file}: {type(error).__name__}: {text}"
     if plugins := all_plugins():
         return f"{what}; perhaps a fault of {listed(plugins)}; BURN_DEBUG=1 shows the traceback", 1
@@ -170,6 +174,8 @@ def _run(arguments: list[str], console: Console) -> int:
     try:
         importlib.import_module(_COMMANDS[command]).run(rest, console)
     except SystemExit as leaving:  # argparse, after --help or --print-config
+        if fault_in_plugin(leaving):
+            raise
         return int(leaving.code or 0)
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.core.errors import UserError, printable, shortened
+from burn.core.errors import UserError
 
 T = TypeVar("T")
 
@@ -87,12 +87,3 @@ def machine_of(options: Any) -> Any:
     machine = settings_of(options, Machine)
     cache = machine.teacher_cache
     return machine if cache is None else replace(machine, teacher_cache=str(expand(cache)))
-
-
-def one_line(text: str) -> str:
-    """Shorten a message to a few lines of a terminal: keep its beginning and its end."""
-    words = (w if len(w) <= _LONG_PATH else shortened(w, 100) for w in printable(text).split(" "))
-    return shortened(" ".join(words), _MOST_CHARACTERS)
-
-
-_LONG_PATH, _MOST_CHARACTERS = 200, 600

@@ -20,6 +20,34 @@ def shortened(text: str, most: int = 60) -> str:
     return f"{text[: most - 3 - end]} … {text[len(text) - end :]}"
 
 
+_LONG_WORD, _MOST_CHARACTERS = 200, 600
+
+
+def one_line(text: str) -> str:
+    """Shorten a message to one line of a terminal's few, printable: its beginning and its end."""
+    words = (w if len(w) <= _LONG_WORD else shortened(w, 100) for w in printable(text).split(" "))
+    return shortened(" ".join(words), _MOST_CHARACTERS)
+
+
+def shown(value: object, most: int = 40) -> str:
+    """Return a value of any kind as one short line for a message."""
+    try:
+        return shortened(printable(repr(value)), most)
+    except Exception:  # an integer of more than 4,300 digits, or a stranger's class
+        return f"a value of type {type(value).__name__}"
+
+
+def foreseen(error: BaseException) -> str | None:
+    """Return the message for an error of the system or of a name, or None for any other error."""
+    if isinstance(error, OSError):  # a full disk, a name too long, no permission
+        parts = (error.strerror or error, error.filename)
+        return ": ".join(str(part) for part in parts if part)
+    if isinstance(error, UnicodeEncodeError):
+        name = shortened(printable(ascii(error.object)), 90)
+        return f"{name} has characters that this locale cannot name: set LC_ALL=C.UTF-8"
+    return None
+
+
 def listed(
     items: Sequence[Any], most: int = 3, *, each: int = 80, name: Callable[[Any], str] = str
 ) -> str:
@@ -50,16 +78,17 @@ def _escaped(word: str) -> str:
 class UserError(ValueError):
     """Error for input that cannot be used; its message says what it was and what to do.
 
-    The command line prints it as one line and exits with status 2.
+    The command line prints it and exits with status 2.
 
     Args:
-        message: The message.
+        message: The message, which becomes one line of printable characters, as `one_line` has it.
         command: A command that ends the message, and is shown as it is, not shortened.
     """
 
     command = ""
 
     def __init__(self, message: str = "", command: str = "") -> None:
+        message = one_line(message) + " " * (bool(command) and message.endswith(" "))
         super().__init__(message + command)
         if command:
             self.command = command

@@ -6,11 +6,13 @@ or a file of many gigabytes under an expected name is an error at once instead o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -119,11 +121,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
     Raises:
         UserError: As `open_regular`, or the file cannot be read.
     """
-    with open_regular(path, limit) as file:
-        try:
-            content = file.read(limit + 1)
-        except OSError as error:
-            raise UserError(reason(path, error)) from error
+    with open_regular(path, limit) as file, _failures_named(path):
+        content = file.read(limit + 1)
     if len(content) > limit:  # it has grown, or its size was not known
         raise UserError(f"{path} has more than {limit:,} bytes")
     return content
@@ -152,7 +151,7 @@ def read_end(path: Path, limit: int) -> str:
     Raises:
         UserError: As `open_regular`.
     """
-    with open_regular(path) as file:
+    with open_regular(path) as file, _failures_named(path):
         file.seek(-min(limit, os.fstat(file.fileno()).st_size), os.SEEK_END)
         return file.read(limit).decode("utf-8", "replace")
 
@@ -163,11 +162,8 @@ def sha256_of(path: Path) -> str:
     Raises:
         UserError: As `open_regular`, or the file cannot be read.
     """
-    with open_regular(path) as file:
-        try:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-        except OSError as error:
-            raise UserError(reason(path, error)) from error
+    with open_regular(path) as file, _failures_named(path):
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
@@ -212,12 +208,21 @@ def require_safetensors(path: Path, limit: int | None = None) -> int:
     Raises:
         UserError: As `open_regular`, or the header has more than 16 MiB.
     """
-    with open_regular(path, limit) as file:
+    with open_regular(path, limit) as file, _failures_named(path):
         length = int.from_bytes(file.read(8), "little")
         size = os.fstat(file.fileno()).st_size
     if length > min(_HEADER_LIMIT, size):
         raise UserError(f"{path} is not a weights file, or it is damaged or truncated")
     return size
+
+
+@contextlib.contextmanager
+def _failures_named(path: Path) -> Iterator[None]:
+    """Name the file in an error of reading it, which the system leaves out."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(reason(path, error)) from error
 
 
 def reason(path: Path, error: OSError) -> str:

@@ -12,13 +12,13 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from burn.core.errors import UserError, printable, shortened
+from burn.core.errors import UserError, printable, shortened, shown
 from burn.core.inputs import sha256_of
 from burn.core.paths import expand
 
@@ -221,7 +221,7 @@ def check_config(kind: str, name: str, config: Any) -> None:
         UserError: It is not.
     """
     if not dataclasses.is_dataclass(config) or not isinstance(config, type):
-        raise UserError(f"{kind} {name}: config must be a dataclass, got {config!r:.60}")
+        raise UserError(f"{kind} {name}: config must be a dataclass, got {shown(config)}")
     if not config.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise UserError(f"{kind} {name}: write @dataclass(frozen=True) above {config.__name__}")
     try:
@@ -231,6 +231,30 @@ def check_config(kind: str, name: str, config: Any) -> None:
     for field in dataclasses.fields(config):
         if field.default is field.default_factory is dataclasses.MISSING:
             raise UserError(f"{kind} {name}: field {field.name} of its config has no default")
+
+
+def check_words(part: str, what: str, given: object, allowed: Collection[str]) -> frozenset[str]:
+    """Return words that a plugin gives as a list, if they are among those that it may give.
+
+    Args:
+        part: Kind and name of the part, for the message.
+        what: The argument's name.
+        given: The argument.
+        allowed: The words to choose from.
+
+    Raises:
+        UserError: It is no list, tuple or set of such words.
+    """
+    words = given if isinstance(given, (list, tuple, set, frozenset, dict)) else [None]
+    if not all(isinstance(word, str) and word in allowed for word in words):
+        raise UserError(f"{part}: {what} must be a list of {', '.join(allowed)}")
+    return frozenset(str(word) for word in words)
+
+
+def check_callable(part: str, given: object, what: str) -> None:
+    """Raise UserError unless what a plugin registers can be called."""
+    if not callable(given):
+        raise UserError(f"{part}: {shown(given)} is not {what}")
 
 
 def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
@@ -248,11 +272,17 @@ def check_name(kind: str, name: object, taken: Mapping[str, Any]) -> str:
         UserError: The name is not a lower-case identifier, or belongs to one of burn's own parts or
             of another plugin's.
     """
-    if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
-        raise UserError(f"{kind} {shortened(str(name))!r}: use lower-case letters, digits and _")
+    usable = isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME
+    if not isinstance(name, str) or not usable or name != name.lower():
+        raise UserError(
+            f"{kind} {shown(name, 60)}: use up to {_LONGEST_NAME} lower-case letters, digits and _"
+        )
     if name in taken:
         check_owner(kind, name, taken[name].plugin)
     return name
+
+
+_LONGEST_NAME = 60
 
 
 def check_owner(kind: str, name: str, owner: Plugin | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, shown
 
 Settings = TypeVar("Settings")
 
@@ -31,7 +31,7 @@ def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
     if isinstance(values, kind):
         values = {field.name: getattr(values, field.name) for field in fields(values)}
     elif not isinstance(values, Mapping):
-        raise UserError(f"{name or 'settings'}: expected named values, got {_short(values)}")
+        raise UserError(f"{name or 'settings'}: expected named values, got {shown(values)}")
     elif hasattr(kind, "nested"):
         values = cast(Any, kind).nested(values)
     hints = get_type_hints(kind)
@@ -51,8 +51,7 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 1e300 else math.inf
     if not _fits(hint, value):
-        expected = getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint)
-        raise UserError(f"{name}: expected {expected}, got {_short(value)}")
+        raise UserError(f"{name}: expected {_words(hint)}, got {shown(value)}")
     return value
 
 
@@ -61,7 +60,7 @@ def _fits(hint: Any, value: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_fits(argument, value) for argument in arguments)
     if origin is Literal:
-        return any(value == choice and type(value) is type(choice) for choice in arguments)
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
@@ -72,12 +71,20 @@ def _fits(hint: Any, value: Any) -> bool:
         return isinstance(value, origin)
     if hint is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and math.isfinite(value)
+        return number and abs(value) < 1e300
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62
     return isinstance(value, NoneType if hint is None else hint)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+def _words(hint: Any) -> str:
+    """Return a type as a message names it, such as "auto, cpu or cuda"."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        *others, last = map(str, arguments)
+        return f"{', '.join(others)} or {last}" if others else last
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_words(argument) for argument in arguments)
+    if isinstance(hint, type) and not arguments:
+        return "None" if hint is NoneType else hint.__name__
+    return str(hint)

@@ -14,6 +14,7 @@ from burn.core.errors import UserError, shortened
 from burn.data.decode import UnreadableImage
 from burn.data.fingerprint import digest, spread
 from burn.data.labels import NoLabels, classes_of, labels_of
+from burn.runtime.signals import StopsAreErrors
 from burn_engine.pixels import from_pillow
 
 # The fingerprint is computed from evenly spread images of this size in all, but from 16 at least.
@@ -43,8 +44,9 @@ class DatasetSource:
 
     def __init__(self, dataset: Any) -> None:
         self.name = type(dataset).__name__
-        if not hasattr(dataset, "__len__"):
-            raise UserError(f"{self.name} has no length: give a map-style data set")
+        if isinstance(dataset, (bytes, bytearray)) or not hasattr(dataset, "__len__"):
+            what = "is no path" if isinstance(dataset, (bytes, bytearray)) else "has no length"
+            raise UserError(f"{self.name} {what}: give a path as text, or a map-style data set")
         try:
             self._length = len(dataset)
         except Exception as error:  # the dataset is the user's code, which may return -1 or None
@@ -65,7 +67,8 @@ class DatasetSource:
             UnreadableImage: The dataset raises an exception, or the item is not an image.
         """
         try:
-            item = self._dataset[index]
+            with StopsAreErrors():
+                item = self._dataset[index]
         except Exception as error:  # the dataset is the user's code
             raise UnreadableImage(f"{self.describe(index)}: {_reason(error)}") from error
         image = item[0] if isinstance(item, (tuple, list)) and item else item

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from burn.core.errors import UserError
-from burn.core.plugins import Plugin, check_config, check_name, registering, resolve
+from burn.core.plugins import Plugin, check_callable, check_config, check_name, registering, resolve
 from burn.evaluation.configs import (
     DetectionConfig,
     KnnConfig,
@@ -108,10 +108,11 @@ def register_protocol(
             f"protocol {name}: burn evaluate has an option --{clashes[0]}: rename it in "
             f"{config.__name__}"
         )
-    if images not in get_args(Images):
+    if not isinstance(images, str) or images not in get_args(Images):
         raise UserError(f"protocol {name}: images must be one of {', '.join(get_args(Images))}")
 
     def register(function: Function) -> Function:
+        check_callable(f"protocol {name}", function, "a function")
         plugin = registering(getattr(function, "__module__", "?"))
         PROTOCOLS[name] = ProtocolEntry(name, function, config, images, plugin=plugin)
         return function

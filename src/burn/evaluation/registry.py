@@ -29,7 +29,7 @@ from burn.evaluation.configs import Request
 from burn.evaluation.entries import PROTOCOLS
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.runtime.ranks import ranks, require_alone
-from burn.runtime.signals import interrupted, signals_raise
+from burn.runtime.signals import StopsAreErrors, interrupted, signals_raise
 
 if TYPE_CHECKING:
     from burn.checkpoints.classifier import Classifier
@@ -249,7 +249,7 @@ def _evaluate(
         context.notes.extend(line for line in lines if line not in context.notes)
     # Images of detection differ in size, so that timing algorithms for each size would not pay.
     fixed = protocol != "detection"
-    with gpu_arithmetic(device, fixed_shapes=fixed):
+    with gpu_arithmetic(device, fixed_shapes=fixed), StopsAreErrors():
         results = PROTOCOLS[protocol].load()(context, config, console)
     if PROTOCOLS[protocol].plugin is not None:
         _check_results(protocol, results)

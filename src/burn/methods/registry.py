@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from burn.core.errors import UserError, shortened
-from burn.core.plugins import Plugin, check_config, check_name, registering, resolve
+from burn.core.errors import UserError, shortened, shown
+from burn.core.plugins import (
+    Plugin,
+    check_callable,
+    check_config,
+    check_name,
+    check_words,
+    registering,
+    resolve,
+)
 from burn.methods.configs import (
     BurnConfig,
     ByolConfig,
@@ -216,20 +224,22 @@ def register_method(
         raise UserError(f"method {name} is a model of burn compare: choose another name")
     if config is not None:
         check_config("method", name, config)
-    unknown = set(needs) - set(get_args(Need))
-    if isinstance(needs, str) or unknown:
-        raise UserError(f"method {name}: needs must be a list of {', '.join(get_args(Need))}")
+    needed = check_words(f"method {name}", "needs", needs, get_args(Need))
+    if views is not None:
+        check_callable(f"method {name}", views, "a function, which views must be")
 
     def register(cls: Class) -> Class:
         from burn.methods.base import Method
 
         if not isinstance(cls, type) or not issubclass(cls, Method):
-            raise UserError(f"method {name}: {getattr(cls, '__name__', cls)} is not a burn.Method")
+            raise UserError(
+                f"method {name}: {getattr(cls, '__name__', shown(cls))} is not a burn.Method"
+            )
         METHODS[name] = MethodEntry(
             name,
             cls,
             config,
-            frozenset(needs),
+            cast("frozenset[Need]", needed),
             views,
             synchronize_norms,
             accumulates,

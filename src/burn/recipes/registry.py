@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Callable
 
-from burn.core.errors import UserError
+from burn.core.errors import UserError, listed, shortened, shown
 from burn.core.plugins import Plugin, check_owner, registering
 from burn.core.settings import from_plain
 from burn.recipes import families, imagenet, photos, small, teachers
@@ -94,14 +94,14 @@ def register_recipe(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
         UserError: burn, or another plugin, has a recipe of that name.
     """
     name = getattr(function, "__name__", "")
-    if not callable(function) or not name.isidentifier():
+    if not callable(function) or not isinstance(name, str) or not name.isidentifier():
         raise UserError(
-            f"register_recipe decorates a function, not {function!r:.60}: write "
+            f"register_recipe decorates a function, not {shown(function)}: write "
             "@burn.register_recipe, without a name"
         )
     if name in RECIPES:
         check_owner("recipe", name, _registered.get(name))
-    _registered[name] = registering(function.__module__)
+    _registered[name] = registering(getattr(function, "__module__", "?"))
     RECIPES[name] = function
     return function
 
@@ -141,5 +141,6 @@ def find_recipe(name: object) -> Recipe:
             raise UserError(f"recipe {name} returns a {type(recipe).__name__}, not a burn.Recipe")
         return from_plain(Recipe, recipe)  # a plugin's may have values of wrong types
     near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(RECIPES)}"
-    raise UserError(f"unknown recipe {name!r}: {hint}")
+    some = f"there are {listed(list(RECIPES), 5)}; burn pretrain --help names them"
+    hint = f"did you mean {near[0]}?" if near else some
+    raise UserError(f"unknown recipe {shortened(str(name))!r}: {hint}")

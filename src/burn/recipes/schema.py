@@ -78,7 +78,7 @@ class Recipe:
     registered: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        entry = METHODS.get(self.method)
+        entry = METHODS.get(self.method) if isinstance(self.method, str) else None
         own: dict[str, Any] = {}
         if entry is not None and entry.plugin is not None and entry.config is not None:
             if entry.name in {one.name for one in fields(self)}:

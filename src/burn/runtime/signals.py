@@ -247,3 +247,22 @@ def interrupted(message: str, stopped: KeyboardInterrupt) -> Interrupted:
     _unseen.clear()
     number = stopped.number if isinstance(stopped, Terminated) else signal.SIGINT
     return Interrupted(message, number)
+
+
+class StopsAreErrors:
+    """Context that turns StopIteration, and what is no Exception, into RuntimeError.
+
+    A plugin or a data set raises them by mistake: by `next` on an iterator that has ended, or by
+    `sys.exit`. But Lightning takes the first for the end of an epoch and SystemExit for Ctrl-C, and
+    a command would end with its status. It is a class because a function under
+    `contextlib.contextmanager` cannot replace StopIteration.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        stops = error is not None and not isinstance(error, Exception)
+        signals = (KeyboardInterrupt, Terminated)  # not a plugin's own kind of these
+        if isinstance(error, StopIteration) or (stops and type(error) not in signals):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error

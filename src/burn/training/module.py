@@ -18,7 +18,7 @@ from burn.methods.shared.contrast import KeyQueue
 from burn.methods.shared.frozen import FrozenTarget
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
-from burn.runtime.signals import Terminated
+from burn.runtime.signals import StopsAreErrors
 from burn.training.graphs import StepGraph
 from burn.training.optim import build_optimizer
 
@@ -95,7 +95,7 @@ class PretrainModule(L.LightningModule):
             # Gradients are zero, not None: DistributedDataParallel waits for all of them.
             trained = (p for p in self.parameters() if p.requires_grad)
             return 0 * torch.stack([p.sum() for p in trained]).sum()
-        with _StopsAreErrors():
+        with StopsAreErrors():
             for backbone in self._backbones:
                 backbone.at_progress(self.progress)
             output = self._graph and self._graph.step(batch, self.progress)
@@ -151,7 +151,7 @@ class PretrainModule(L.LightningModule):
     def optimizer_step(self, *arguments: Any, **named: Any) -> None:
         progress = self.progress
         super().optimizer_step(*arguments, **named)
-        with _StopsAreErrors():
+        with StopsAreErrors():
             self.method.after_step(progress)
         self.learned = self.learned or self.learned_in_step
         self.learned_in_step = False
@@ -191,23 +191,3 @@ def redundant_buffers(method: Method) -> list[str]:
         if isinstance(module, kinds)
         for name, _ in module.named_buffers()
     ]
-
-
-_SIGNALS = (KeyboardInterrupt, Terminated)
-
-
-class _StopsAreErrors:
-    """Context that turns StopIteration, and what is no Exception, into RuntimeError.
-
-    Lightning takes the first for the end of an epoch and SystemExit for Ctrl-C, but a plugin's
-    method raises them by mistake: by `next` on an iterator that has ended, or by `sys.exit`. It is
-    a class because a function under `contextlib.contextmanager` cannot replace StopIteration.
-    """
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        stops = error is not None and not isinstance(error, Exception)
-        if isinstance(error, StopIteration) or (stops and type(error) not in _SIGNALS):
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error

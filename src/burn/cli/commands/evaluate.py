@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import one_line, print_results, settings_of
-from burn.core.errors import UserError
+from burn.cli.shared import print_results, settings_of
+from burn.core.errors import UserError, one_line
 
 _EVALUATE = "Evaluate a backbone by a protocol of the paper (appendix A)"
 _PROTOCOLS = {
