@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -153,6 +155,22 @@ def test_a_packed_files_features_are_the_engines(data: str, folder: Path, tmp_pa
     np.testing.assert_allclose(
         found["scores"], np.stack([model(photo) for photo in photos]), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("name", ["a:b", "s3:x", "c:\\d", "ä %20?#"])
+def test_a_folder_is_not_taken_for_an_address(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    photos = [photo.read_bytes() for photo in (folder / "photos" / "a").iterdir()]
+    pq.write_table(pa.table({"image": photos}), tmp_path / "it")
+    shutil.move(tmp_path / "it", tmp_path / name / "it.parquet")
+    model = str(folder / "scored.bnn")
+    for kind in ("", "stream:"):
+        data, out = f"{kind}{name}/it.parquet", f"{name} {kind}"
+        assert main(["embed", model, "--data", data, "--out", out]) == 0
+    assert len(list(tmp_path.glob("*/*.parquet"))) == 3
 
 
 def test_a_packed_file_does_not_import_torch(folder: Path, tmp_path: Path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from burn.evaluation.configs import KnnConfig
-from burn.evaluation.knn import knn_accuracy, knn_predict
+from burn.evaluation.knn import knn_accuracy, knn_predict, same_direction
 
 
 def looped(
@@ -78,6 +78,24 @@ def test_lengths_of_vectors_do_not_matter(data: tuple[torch.Tensor, ...]):
         knn_predict(stretched, labels, queries, 4), knn_predict(bank, labels, queries, 4),
         rtol=1e-5, atol=1e-6,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("features", "same"),
+    [
+        (torch.zeros(4, 3), True),
+        (torch.full((4, 3), 0.3), True),
+        (torch.tensor([[1.0, 2.0], [0.1, 0.2], [30.0, 60.0]]), True),
+        (torch.tensor([[1.0], [5.0]]), True),
+        (torch.tensor([[1.0], [-5.0]]), False),
+        (torch.eye(3), False),
+        (1e30 * torch.eye(3), True),
+        (1e-30 * torch.eye(3), True),
+        (torch.tensor([[1.0, 0.0]]), True),
+    ],
+)
+def test_features_of_one_direction_are_noticed(features: torch.Tensor, same: bool):
+    assert same_direction(features) == same
 
 
 def test_more_queries_than_one_chunk(data: tuple[torch.Tensor, ...]):

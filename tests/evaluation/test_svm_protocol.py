@@ -21,7 +21,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.builtin.digits import Digits
 from burn.data.formats.voc import Voc, open_voc
-from burn.data.splits import balanced_share
+from burn.data.splits import Subset, balanced_share
 from burn.data.view_config import ViewConfig
 from burn.evaluation.configs import SvmConfig
 from burn.evaluation.context import EvaluationContext
@@ -94,6 +94,20 @@ def test_labels_are_evaluated_one_against_the_rest(handed_over: list[SvmData]):
     assert (data.train_targets.argmax(axis=1) == train.labels).all()
     assert ((data.train_targets == 1).sum(axis=1) == 1).all()
     assert set(np.unique(data.train_targets)) == {-1, 1}
+
+
+def test_test_images_may_have_fewer_numbered_classes(handed_over: list[SvmData]):
+    train, test = (balanced_share(Digits(part), 0.1, 0) for part in ("train", "test"))
+    assert test.labels is not None
+    test = Subset(test, np.flatnonzero(test.labels < 3))
+    test.classes = test.classes[:3]
+    views = ViewConfig(size=32, resize=32)
+    context = EvaluationContext("tiny", "none", tiny_reactnet(), views, train, test, 0, 0)
+    run_svm(context, replace(SMALL, shots=(1,)), CONSOLE)
+    (data,) = handed_over
+    assert data.classes == ("0", "1", "2")
+    assert data.test_targets.shape == (len(test), 3)
+    assert any("no positive test image: 3, 4, 5, 6, 7 and 2 more" in n for n in context.notes)
 
 
 def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(context: EvaluationContext):
@@ -178,7 +192,7 @@ def with_classes(
     context: EvaluationContext, monkeypatch: pytest.MonkeyPatch, **kinds: str
 ) -> EvaluationContext:
     """kinds: of each class which part, train or test, lacks positives (-) or negatives (+)."""
-    monkeypatch.setattr(svm_protocol, "_targets", lambda source: source.presence)
+    monkeypatch.setattr(svm_protocol, "_targets", lambda source, _: source.presence)
 
     def part(name: str, source: Any) -> Any:
         mixed = np.where(np.arange(len(source)) % 2, 1, -1)

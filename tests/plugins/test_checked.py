@@ -6,9 +6,13 @@ import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import burn
 from burn.cli.main import main
+from burn.core.plugins import load_plugin
+from burn.data.decode import UnreadableImage
 from burn.training.records.metrics import read_metrics
 from plugin_texts import PROTOCOL, method_text, write
 
@@ -157,6 +161,62 @@ def test_a_protocol_without_a_number_leaves_none(
     assert main([*words, "--import", plugin, "--out", str(tmp_path / "out")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "error", ["SystemExit(0)", "SystemExit", "BaseException('now')", "GeneratorExit",
+              "StopIteration", "type('Stop', (KeyboardInterrupt,), {})('now')"],
+)  # fmt: skip
+@pytest.mark.parametrize("python", [False, True])
+def test_a_protocol_that_raises_what_ends_a_program_is_a_fault_of_the_plugin(
+    tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str], error: str, python: bool
+):
+    body = f"raise {error}"
+    name = f"ends_{python}_{sum(error.encode())}"
+    plugin = write(tmp_path, f"{name}.py", PROTOCOL.format(body=body))
+    if python:
+        load_plugin(plugin)
+        with pytest.raises(RuntimeError, match=r"^\w+: "):
+            burn.evaluate("mine", teacher, train="digits", test="digits", progress=False)
+        return
+    words = ["evaluate", "mine", str(teacher), "--train", "digits", "--test", "digits"]
+    assert main([*words, "--import", plugin]) == 1
+    line = PROTOCOL.format(body=body).splitlines().index(f"    {body}") + 1
+    assert f"{name}.py line {line}: " in capsys.readouterr().err
+
+
+def test_a_backbone_that_exits_ends_no_command_with_its_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    text = (
+        "import sys\n\nimport burn\n\n\n@burn.register_backbone('leaves')\n"
+        "def leaves(config, precision):\n    sys.exit(0)\n"
+    )
+    plugin = write(tmp_path, "leaving_backbone.py", text)
+    assert main(["info", "leaves", "--import", plugin]) == 1
+    assert "leaving_backbone.py line 8: SystemExit: 0" in capsys.readouterr().err
+
+
+class Leaves:
+    """A data set whose every other item ends the program."""
+
+    targets = [0, 1] * 16
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if index % 2:
+            raise [SystemExit(0), BaseException("now")][index // 2 % 2]
+        return np.full((8, 8, 3), index, np.uint8)
+
+
+def test_a_data_set_that_exits_has_unreadable_images():
+    source = burn.open_data(Leaves())
+    for index, why in ((1, "SystemExit: 0"), (3, "BaseException: now")):
+        with pytest.raises(UnreadableImage, match=why):
+            source.read(index)
+    assert source.read(2).unique().tolist() == [2]
 
 
 @pytest.mark.parametrize("code", ["0", "'bye'", ""])

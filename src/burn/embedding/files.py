@@ -211,8 +211,9 @@ class OutputFolder:
         def fill(beside: Path) -> None:
             bad: list[tuple[int, str]] = []
             # Features do not repeat, and a dictionary of them would only be given up late.
+            # Absolute: of a relative path, pyarrow would take a colon for the end of a scheme.
             with pq.ParquetWriter(
-                beside, self._schema(images), compression="zstd", use_dictionary=False,
+                beside.absolute(), self._schema(images), compression="zstd", use_dictionary=False,
                 write_page_checksum=True,
             ) as file:  # fmt: skip
                 count = 0

@@ -30,8 +30,9 @@ def check_sources(train: Source, test: Source) -> tuple[Source, Source]:
             raise UserError(fault)
     assert train.labels is not None
     if len(train.labels) and train.labels.min() == train.labels.max():
+        many = f"all {len(train):,} images of {train.name} have"
         raise UserError(
-            f"all {len(train):,} images of {train.name} have one label, "
+            f"{many if len(train) > 1 else f'the only image of {train.name} has'} one label, "
             f"{train.classes[train.labels[0]]}: nothing can be learned from it; give images of two "
             "classes or more"
         )

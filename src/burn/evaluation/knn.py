@@ -22,6 +22,19 @@ _DEFAULT = KnnConfig()
 _CPU = torch.device("cpu")
 
 
+_SAME = 1e-6  # the difference that rounding makes
+
+
+def same_direction(features: Tensor) -> bool:
+    """Return whether all features (images, features) have one direction, or none.
+
+    Features that are zero have none in float32, nor have those so large or small that their squares
+    are infinite or zero.
+    """
+    unit = F.normalize(features, dim=1)
+    return float((unit - unit[0]).abs().max()) < _SAME
+
+
 def knn_predict(
     bank: Tensor,
     bank_labels: Tensor,
@@ -93,10 +106,10 @@ def run_knn(context: EvaluationContext, config: KnnConfig, console: Console) -> 
     bank, queries = (plain_features(context, part, console) for part in ("train", "test"))
     assert bank.labels is not None
     assert queries.labels is not None
-    if bool((bank.values == bank.values[0]).all()):
+    if same_direction(bank.values):
         context.notes.append(
-            f"all images of {context.train.name} have the same features, so that kNN is only a "
-            "matter of their order: the network collapsed, or is broken"
+            f"the features of all images of {context.train.name} have the same direction, so that "
+            "kNN is only a matter of their order: the network collapsed, or is broken"
         )
     num_classes = len(bank.classes)
     scores = knn_predict(

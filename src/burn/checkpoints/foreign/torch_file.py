@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from burn.checkpoints.foreign.numpy_values import STAND_INS
 from burn.core.errors import UserError, printable
 from burn.core.inputs import open_regular
 
@@ -243,6 +244,7 @@ def _check_names(file: Path, names: Iterable[str]) -> None:
         known = module.partition(".")[0] in _MODULES
         if module in ("builtins", "__builtin__"):
             known = leaf in _BUILTINS
+        known = known or name in STAND_INS
         if not known:
             raise code_in(file, shown)
 

@@ -41,6 +41,7 @@ from burn.checkpoints.foreign.layouts import (
     sort,
 )
 from burn.checkpoints.foreign.named import own_file, split_name
+from burn.checkpoints.foreign.numpy_values import STAND_INS
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
 from burn.checkpoints.native import load_checkpoint, take
 from burn.core.errors import UserError, listed, printable, shortened
@@ -313,7 +314,8 @@ def read_weights(file: Path, network: int | None = None) -> Any:
             return load_file(file)
         check_torch_file(file, limit)
         # A Namespace holds values alone: DINO and timm keep their options in one.
-        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+        known = [argparse.Namespace, *((of, name) for name, of in STAND_INS.items())]
+        with warnings.catch_warnings(), torch.serialization.safe_globals(known):
             warnings.simplefilter("ignore")  # torch warns of odd pickles before it refuses them
             content = torch.load(file, map_location="cpu", weights_only=True)
     except UserError:

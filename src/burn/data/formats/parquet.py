@@ -102,9 +102,10 @@ def opened(path: Path) -> Iterator[tuple[pq.ParquetFile, Columns]]:
     """
     size = require_regular(path)
     try:
+        # Absolute: of a relative path, pyarrow would take a colon for the end of a scheme.
         # With a buffer, pages are read one by one (most hold up to 1,024 images); without, a row
         # group is read as a whole.
-        with pq.ParquetFile(path, buffer_size=1 << 18, pre_buffer=False) as file:
+        with pq.ParquetFile(path.absolute(), buffer_size=1 << 18, pre_buffer=False) as file:
             schema = file.schema_arrow
             image, in_struct = image_column_of(schema, path)
             label = label_column_of(schema)
@@ -159,7 +160,7 @@ def read_labels(path: Path, file: pq.ParquetFile, columns: Columns) -> Labels | 
     with contextlib.ExitStack() as stack:
         if not pa.types.is_primitive(kind):  # a text may be large, and occur in every row
             options = {"read_dictionary": [columns.label], "buffer_size": 1 << 18}
-            file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False, **options))
+            file = stack.enter_context(pq.ParquetFile(path.absolute(), pre_buffer=False, **options))
         values = file.read([columns.label], use_threads=False)[columns.label]
     try:
         return labels_of(values, f"{path.name}: column {columns.label}")

@@ -168,7 +168,9 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
 
     def extract(split: Split, source: Source) -> tuple[Any, Any]:
         found = custom_features(context, split, console, f"svm {before} {size}", 4, view, _grid)
-        return found.values.numpy(), _targets(source)[found.positions.numpy()]
+        # Of numbered classes the test images may have fewer than the training images.
+        targets = _targets(source, len(context.train.classes))
+        return found.values.numpy(), targets[found.positions.numpy()]
 
     train, train_targets = extract("train", context.train)
     test, test_targets = extract("test", context.test)
@@ -215,10 +217,10 @@ def _grid(features: Tensor) -> Tensor:
     return F.normalize(F.adaptive_avg_pool2d(features.float(), 2).flatten(1), dim=1)
 
 
-def _targets(source: Source) -> np.ndarray:
+def _targets(source: Source, classes: int) -> np.ndarray:
     """Return the targets, int8 (images, classes): 1 present, -1 absent, 0 only difficult ones."""
     if isinstance(source, Voc):
         return source.presence
     assert source.labels is not None
-    one_hot = source.labels[:, None] == np.arange(len(source.classes))
+    one_hot = source.labels[:, None] == np.arange(classes)
     return np.where(one_hot, 1, -1).astype(np.int8)
