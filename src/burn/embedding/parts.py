@@ -14,7 +14,7 @@ from burn.core.errors import UserError, listed
 from burn.core.inputs import status_of
 from burn.core.paths import expand, resolved
 from burn.data.base import PixelSource
-from burn.data.checks import require_readable
+from burn.data.checks import remarks, require_readable
 from burn.data.fingerprint import digest, file_contents
 from burn.data.formats.shards import ShardedImages, find_shards, open_shard
 from burn.data.open import open_source
@@ -84,6 +84,7 @@ class Collection:
         folder: Folder in and below which no output may be written, because it would become input or
             change what the folder is taken for; None for single files.
         beside: Folders of single files, in which no output may be written.
+        notes: Lines on what is read, and what is left out.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Collection:
     parts: tuple[Part, ...]
     folder: Path | None
     beside: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def open_collection(spec: str, part_size: int) -> Collection:
@@ -132,6 +134,7 @@ def _images(spec: str, part_size: int) -> Collection:
         tuple(parts),
         path if path.is_dir() else None,
         (path.parent,) * (path.suffix == ".parquet"),
+        tuple(remarks(source)),
     )
 
 
@@ -141,7 +144,7 @@ def _shards(spec: str) -> Collection:
     for suffix in ("train", "test"):
         if inner.endswith(f":{suffix}") and not expand(inner).exists():
             inner, split = inner.removesuffix(f":{suffix}"), suffix
-    paths, name = find_shards(inner, split)
+    paths, name, note = find_shards(inner, split)
     by_stem: dict[str, list[Path]] = {}
     for path in paths:
         by_stem.setdefault(path.stem, []).append(path)
@@ -154,7 +157,7 @@ def _shards(spec: str) -> Collection:
     beside = tuple(sorted({path.parent for path in paths}))
     single = len(paths) == 1 and status_of(expand(inner)) is not None
     folder = None if single else Path(os.path.commonpath(beside))
-    return Collection(name, None, None, tuple(parts), folder, beside)
+    return Collection(name, None, None, tuple(parts), folder, beside, (note,) if note else ())
 
 
 def _fingerprint_of_shard(path: Path) -> str:

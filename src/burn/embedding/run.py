@@ -83,7 +83,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             require_folder(out)
             require_apart(out, collection)
             network = open_network(config, console)
-            for note in network.notes:
+            for note in (*collection.notes, *network.notes):
                 console.print(printable(note))
             folder = _folder(config, network, collection)
             folder.require_no_others(collection)

@@ -17,7 +17,7 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         named = (line for line in lines if line.startswith("model name"))
         return next(named).split(":", 1)[1].strip()
-    except (OSError, StopIteration):
+    except (OSError, ValueError, IndexError, StopIteration):
         return platform.processor() or platform.machine()
 
 
@@ -25,7 +25,7 @@ def is_intel() -> bool:
     """Return whether the processor is one of Intel's, as far as the system tells it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
-    except OSError:
+    except (OSError, ValueError):
         text = ""
     vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
     return vendor[1] == "GenuineIntel" if vendor else "Intel" in processor()
@@ -72,7 +72,7 @@ def resident_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
+    except (AttributeError, OSError, ValueError, IndexError):
         pass
     try:
         import resource

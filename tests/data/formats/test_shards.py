@@ -16,8 +16,10 @@ import pytest
 from PIL import Image
 
 from burn.core.errors import UserError
+from burn.data.checks import remarks
 from burn.data.decode import UnreadableImage
 from burn.data.formats.shards import ShardedImages, open_shards
+from burn.embedding.parts import open_collection
 
 Entry = tuple[str | tarfile.TarInfo, bytes]
 
@@ -238,6 +240,27 @@ def test_a_sample_is_spread_over_the_shards(tmp_path: Path, kind: str, count: in
         assert sample.read(index).equal(images.read(position))
         assert sample.labels[index] == images.labels[position]
         assert sample.describe(index) == images.describe(position)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_shards_that_are_left_out_are_named(tmp_path: Path, kind: str):
+    folder = WRITERS[kind](tmp_path / "data", [1, 2, 3, 0])
+    suffix = next(folder.iterdir()).suffix
+    names = [f"train-0{suffix}", f"val-0{suffix}", f"extra{suffix}", f"train-1{suffix}"]
+    for file, name in zip(sorted(folder.iterdir()), names, strict=True):
+        file.rename(folder / name)
+    (folder / "README.md").touch()
+    (folder / "empty").mkdir()
+    assert remarks(open_shards(str(folder / f"[te]*{suffix}"))) == [f"no image in train-1{suffix}"]
+    WRITERS[kind](folder / "more", [1])
+    images = open_shards(str(folder), "train")
+    assert (images.name, len(images)) == (f"{folder}:train", 1)
+    others = f"extra{suffix}, val-0{suffix}, more/"
+    note = f"{folder} also holds {others}, not read"
+    assert remarks(images) == [f"{note}; no image in train-1{suffix}"]
+    assert open_collection(f"stream:{folder}", 10).notes == (note,)
+    assert open_collection(f"stream:{folder / names[0]}", 10).notes == ()
+    assert open_shards(str(folder / "more")).note == ""
 
 
 # --- What is wrong with them. ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
 import posixpath
 import re
 import stat
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import numpy as np
 import pyarrow.parquet as pq
 
-from burn.core.errors import UserError, shortened
+from burn.core.errors import UserError, listed, shortened
 from burn.core.inputs import list_folder, open_regular, require_regular, status_of
 from burn.core.paths import expand
 from burn.data.base import Split, named_part, part_word
@@ -87,9 +88,11 @@ class ShardedImages:
     Args:
         shards: The shards; positions of images count through them in this order.
         name: Name of the data for messages and results.
+        note: Line on shards beside these that are not read, or "".
 
     Attributes:
         name: Name of the data.
+        note: Line on shards that are not read or hold no image, or "".
         classes: Names of the classes; numbers if the shards name none.
         labels: int64 (images,), -1 for an image without a label; None if no image has one.
         unlabelled: Why images have no label; "" if all have one.
@@ -101,7 +104,7 @@ class ShardedImages:
         UserError: There are no images, or only some shards have labels.
     """
 
-    def __init__(self, shards: Sequence[_Shard], name: str) -> None:
+    def __init__(self, shards: Sequence[_Shard], name: str, note: str = "") -> None:
         counts = [shard.groups[-1] for shard in shards]
         sizes = [shard.path.stat().st_size for shard in shards]
         self.name = name
@@ -116,6 +119,8 @@ class ShardedImages:
         self.labels: np.ndarray | None = None
         self.classes: tuple[str, ...] = ()
         filled = [shard for shard in shards if shard.groups[-1]]
+        empty = [shard.path.name for shard in shards if not shard.groups[-1]]
+        self.note = "; ".join(filter(None, [note, f"no image in {listed(empty)}" * bool(empty)]))
         labels = joined_labels(name, [shard.labels for shard in filled])
         if isinstance(labels, str):
             self.unlabelled = labels
@@ -279,13 +284,13 @@ def open_shards(
         UserError: A shard is damaged or compressed, the kinds of files are mixed, or there are no
             images.
     """
-    paths, name = find_shards(spec, split)
+    paths, name, note = find_shards(spec, split)
     shards: list[_Shard] = []
     for path in paths:
         shard = _open(path)
         shards.append(shard)
         advance(shard.groups[-1])
-    return ShardedImages(shards, name)
+    return ShardedImages(shards, name, note)
 
 
 def open_shard(path: Path) -> ShardedImages | None:
@@ -302,11 +307,12 @@ def _open(path: Path) -> _Shard:
     return _Tar(path) if path.suffix == ".tar" else _ParquetFile(path)
 
 
-def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str]:
+def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str, str]:
     """Find the shards that a specification of `open_shards` names, without opening them.
 
     Returns:
-        The shards, all of one kind, and the name of the data.
+        The shards, all of one kind; the name of the data; and a line on the shards of a folder that
+        are left out, or "".
 
     Raises:
         UserError: There are none, they are of several kinds, or one is no regular file.
@@ -334,9 +340,26 @@ def find_shards(spec: str, split: Split = "train") -> tuple[list[Path], str]:
         raise UserError(f"{spec} holds no .tar and no .parquet file")
     if len({file.suffix for file in shards}) > 1:
         raise UserError(f"{spec} holds .tar and .parquet files: give a pattern for one kind")
-    if path.is_dir() and (words := named_part([part_word(file) for file in shards], split)):
-        shards, name = [file for file in shards if part_word(file) in words], f"{spec}:{words[0]}"
-    return shards, name
+    if not path.is_dir():
+        return shards, name, ""
+    below = [f"{entry.name}/" for entry in list_folder(path) if _holds_shards(entry)]
+    chosen = shards
+    if words := named_part([part_word(file) for file in shards], split):
+        chosen, name = [file for file in shards if part_word(file) in words], f"{spec}:{words[0]}"
+    others = [file.name for file in shards if file not in set(chosen)] + below
+    note = f"{spec} also holds {listed(others)}, not read" if others else ""
+    return chosen, name, note
+
+
+def _holds_shards(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of a folder is a folder with shards directly in it."""
+    if entry.name.startswith(".") or not entry.is_dir():
+        return False
+    try:
+        names = [below.name for below in list_folder(Path(entry.path))]
+    except UserError:  # no permission to list it
+        return False
+    return any(name.endswith((".tar", ".parquet")) for name in names)
 
 
 class _Damaged(Exception):
