@@ -52,8 +52,8 @@ def encoded(path: Path, side: int) -> bytes:
     """
     if not side:
         return path.read_bytes()
-    with Image.open(path) as image:
-        image = image.convert("RGB")
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
     scale = side / min(image.size)
     if scale < 1:
         width, height = (max(side, round(scale * length)) for length in image.size)

@@ -26,6 +26,7 @@ from burn.backbones.module import ModuleBackbone
 from burn.checkpoints.classifier import Classifier
 from burn.checkpoints.foreign.weights import Teacher, backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
+from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, foreseen, shown
 from burn.core.inputs import read_bytes
 from burn.core.paths import expand
@@ -295,7 +296,7 @@ def load(checkpoint: str | Path) -> Backbone:
         UserError: The checkpoint cannot be read.
     """
     path = _path(checkpoint, "checkpoint")
-    if path.exists():
+    if names_checkpoint(path):
         held = load_checkpoint(find_checkpoint(path))
         backbone = backbone_from(held)
         backbone.checkpoint = Checkpoint({}, held.meta, held.origin)

@@ -1,4 +1,7 @@
-"""Run packed binary networks: `load("model.bnn")(images)`. It needs only NumPy."""
+"""Run packed binary networks: `load("photos").features("photo.jpg")`. It needs only NumPy.
+
+`load` takes a file that `burn pack` wrote, or the name of a network that comes with the package.
+"""
 
 from __future__ import annotations
 

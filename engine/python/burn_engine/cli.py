@@ -23,10 +23,13 @@ from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
-from burn_engine.format import parse_program, read_bytes
+from burn_engine.format import parse_program
 from burn_engine.images import PillowMissing
 from burn_engine.many import Progress, paths_in, read_ahead
 from burn_engine.model import Model, isas, load, load_bytes
+from burn_engine.pretrained import PRETRAINED, read_model
+
+_MODEL = "packed file, *.bnn, or a pretrained network's name, such as photos"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -166,11 +169,25 @@ class _Parser(argparse.ArgumentParser):
             print(message, end="", file=file or sys.stderr)
 
 
+class _Pretrained(argparse.Action):
+    """Prints the pretrained networks, and ends as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        width = max(len(each.name) for each in PRETRAINED)
+        with _output():
+            for each in PRETRAINED:
+                size = each.path.stat().st_size / 1e6
+                print(f"{each.name:{width}}  {size:.1f} MB  {each.summary}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="burn-engine",
-        description="Run packed binary networks, written by `burn pack`.",
+        description="Run packed binary networks: pretrained ones, or your own, written by "
+        "`burn pack`.",
         epilog="examples:\n"
+        "  burn-engine run photos photo.jpg --features photo.npy\n"
         "  burn-engine run model.bnn photo.jpg\n"
         "  burn-engine run model.bnn photos/ --json --readers 2 > results.jsonl\n"
         "  find . -name '*.jpg' | burn-engine run model.bnn - --features features.npy\n"
@@ -181,6 +198,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"burn-engine {burn_engine.__version__}"
     )
+    parser.add_argument(
+        "--pretrained", action=_Pretrained, nargs=0, help="list the pretrained networks and exit"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
 
     run = commands.add_parser(
@@ -190,7 +210,7 @@ def _parser() -> argparse.ArgumentParser:
         "resized and cropped as the model says; an array (.npy, height × width × 3) is used "
         "unchanged. Images that cannot be read are named and left out; the exit status is then 2.",
     )
-    run.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
+    run.add_argument("model", metavar="MODEL", help=_MODEL)
     run.add_argument(
         "images",
         metavar="IMAGE",
@@ -221,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Print a model's layers, sizes, classes and origin, and the instruction set "
         "that runs it on this machine.",
     )
-    info.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
+    info.add_argument("model", metavar="MODEL", help=_MODEL)
     info.add_argument("--json", action="store_true", help="print JSON")
     info.set_defaults(run=_info)
 
@@ -230,7 +250,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure the time per image",
         description="Print the median, 10th and 90th percentile of milliseconds per image.",
     )
-    bench.add_argument("model", metavar="MODEL", help="packed file, *.bnn")
+    bench.add_argument("model", metavar="MODEL", help=_MODEL)
     bench.add_argument(
         "--size",
         metavar="N",
@@ -425,7 +445,7 @@ def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
 
 def _info(options: argparse.Namespace) -> None:
     with in_file(options.model):
-        data = read_bytes(options.model)
+        data = read_model(options.model)
         program = parse_program(data)
         with _warnings_as_lines():
             model = load_bytes(data)
@@ -480,7 +500,7 @@ def _print_info(facts: dict[str, Any]) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     with in_file(options.model):
-        data = read_bytes(options.model)
+        data = read_model(options.model)
         with _warnings_as_lines():
             model = load_bytes(data, options.threads, options.isa)
     if options.report:

@@ -21,9 +21,9 @@ from burn_engine.format import (
     Linear,
     Program,
     parse_program,
-    read_bytes,
 )
 from burn_engine.images import ImagesLike, read_images
+from burn_engine.pretrained import read_model
 
 if TYPE_CHECKING:
     from burn_engine import _core
@@ -36,12 +36,13 @@ _KEPT_BYTES = 2**29
 
 
 def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None) -> Model:
-    """Load a packed file, written by `burn pack`.
+    """Load a packed file, written by `burn pack`, or a pretrained network by its name.
 
     It warns (RuntimeWarning) if the compiled core is missing and the slow reference runs instead.
 
     Args:
-        path: The file.
+        path: The file, or the name of a network that comes with the package, such as "photos",
+            where no file has that name.
         threads: Number of threads of one call, 1 to 256; no more are used than there are
             processors. The reference leaves its threads to NumPy.
         isa: Instruction set, one of `isas()`; "reference" is the NumPy reference. None for the
@@ -49,13 +50,13 @@ def load(path: str | os.PathLike[str], threads: int = 1, isa: str | None = None)
             processor supports.
 
     Raises:
-        ModelError: The file breaks a rule of its format.
+        ModelError: The file breaks a rule of its format, or the pretrained network's is damaged.
         OSError: The file cannot be read.
         TypeError: `path` is not a path.
         ValueError: `threads` is out of range, or the instruction set is not available.
     """
     with in_file(path):
-        return load_bytes(read_bytes(path), threads, isa)
+        return load_bytes(read_model(path), threads, isa)
 
 
 def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:

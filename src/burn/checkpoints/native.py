@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from burn.checkpoints.pretrained import pretrained_file
 from burn.core.errors import UserError, printable
 from burn.core.files import write_beside, write_text
 from burn.core.inputs import parse_json, require_safetensors, status_of
@@ -74,11 +75,17 @@ def _text(meta: Mapping[str, Any]) -> str:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return a checkpoint file itself, or that of the last stage in the folder of a run.
+    """Return the file of a checkpoint, of a run's last stage, or of a pretrained network.
+
+    Args:
+        path: The file, the folder, or the name of a pretrained network.
 
     Raises:
         UserError: There is no such file or folder, or the folder has no finished stage.
     """
+    pretrained = pretrained_file(path)
+    if pretrained is not None:
+        return pretrained
     status = status_of(path)
     if status is None:
         near = nearest_path(path)

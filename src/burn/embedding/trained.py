@@ -14,6 +14,7 @@ from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
+from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.paths import expand
 from burn.data.augment import plain_view
 from burn.deploy.pack import read_head
@@ -89,7 +90,7 @@ class TrainedNetwork:
 
 def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
     """Return the network, and the classifier of --head or else the checkpoint's own."""
-    if not Path(config.model).exists():
+    if not names_checkpoint(config.model):
         model = open_model(config.model, fresh=False, seed=0)
         return model, _named_head(config, model.backbone)
     held = load_checkpoint(find_checkpoint(Path(config.model)))

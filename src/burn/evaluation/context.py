@@ -16,6 +16,7 @@ from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, images_per_step, load_checkpoint
+from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE, stored_path
@@ -280,7 +281,7 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
     Raises:
         UserError: The checkpoint cannot be read.
     """
-    if not Path(spec).exists():
+    if not names_checkpoint(spec):
         backbone, origin = load_backbone(spec)
         if fresh:
             raise UserError("random weights need a checkpoint of burn's to copy the network from")

@@ -8,6 +8,7 @@ from pathlib import Path
 from burn.backbones.names import require_known
 from burn.checkpoints.foreign import lite0
 from burn.checkpoints.native import find_checkpoint, read_description
+from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint
 from burn.core.errors import UserError
 from burn.core.files import require_free
 from burn.core.inputs import require_regular, status_of
@@ -25,7 +26,7 @@ def require_network(spec: str) -> None:
     Raises:
         UserError: There is no such architecture, file or run, or a run's checkpoint is damaged.
     """
-    if expand(spec).exists():
+    if names_checkpoint(spec):
         read_description(own_file(spec))
     elif spec == lite0.NAME:
         lite0.lite0_file()
@@ -60,7 +61,10 @@ def split_name(spec: str) -> tuple[str, str]:
     name, separator, rest = spec.partition(":")
     if not separator:
         near = nearest_path(expand(spec))
-        hint = "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME or lite0"
+        hint = (
+            "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME, lite0 or "
+            + " or ".join(PRETRAINED)
+        )
         raise UserError(f"no checkpoint at {spec}: {f'did you mean {near}?' if near else hint}")
     require_known(rest if name == "hub" else name)
     if name == "hub":

@@ -16,6 +16,7 @@ from burn.backbones.fit import problems
 from burn.backbones.plan import REACTNETS, parameter_shapes, reactnet_plan, state_shapes
 from burn.backbones.registry import check_backbone
 from burn.checkpoints.native import Description, read_description
+from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, printable
 from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
@@ -161,7 +162,7 @@ def count_named(
     """
     about: dict[str, Any] = {"name": name}
     own_size: int = 224
-    if path.exists():
+    if names_checkpoint(path):
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
         description = read_description(path)

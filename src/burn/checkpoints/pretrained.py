@@ -1,0 +1,54 @@
+"""The pretrained networks that come with burn, as checkpoints: what training and evaluation need.
+
+burn-engine comes with the same networks packed. The latent weights of binary layers are kept in
+float16, which has the sign of each.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from burn.core.errors import UserError
+from burn.core.inputs import sha256_of
+from burn.core.paths import expand
+
+_FOLDER = Path(__file__).with_name("pretrained")
+
+# SHA-256 of each network's file, by its name.
+PRETRAINED = {"photos": "b1ef80d1616ad877a502be43465960d243398031d69dc3b5ad42ee729d3dadcf"}
+
+
+def pretrained_file(spec: str | os.PathLike[str]) -> Path | None:
+    """Return the file of the pretrained network that a name means, or None if it means none.
+
+    A file or run of that name comes first. Another folder does not, since it is no network:
+    `photos` means the network beside a folder of photos.
+
+    Args:
+        spec: The name, or the path of something else.
+
+    Raises:
+        UserError: The network's file is missing, or is not the one that burn was made with.
+    """
+    name = os.fspath(spec)
+    if name not in PRETRAINED:
+        return None
+    path = expand(name)
+    if path.is_file() or any(path.glob("stage*.safetensors")):
+        return None
+    file = _FOLDER / f"{name}.safetensors"
+    digest = sha256_of(file) if file.is_file() else None
+    if digest != PRETRAINED[name]:
+        state = "missing" if digest is None else "damaged"
+        raise UserError(f"{name}: the network's file in the package is {state}: install burn again")
+    return file
+
+
+def names_checkpoint(spec: str | os.PathLike[str]) -> bool:
+    """Return whether a name stands for a checkpoint of burn's: a path, or a pretrained network.
+
+    Raises:
+        UserError: As `pretrained_file`.
+    """
+    return pretrained_file(spec) is not None or expand(os.fspath(spec)).exists()

@@ -1,0 +1,73 @@
+"""The pretrained networks as checkpoints, beside the packed ones of burn-engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import burn
+import burn_engine
+from burn.checkpoints import pretrained
+from burn.checkpoints.native import find_checkpoint, load_checkpoint
+from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint, pretrained_file
+from burn.core.errors import UserError
+from burn_engine.pretrained import PRETRAINED as PACKED
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_burn_and_burn_engine_come_with_the_same_networks():
+    assert list(PRETRAINED) == [each.name for each in PACKED]
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_a_checkpoint_is_packed_to_the_file_of_burn_engine(name: str, elsewhere: Path):
+    backbone = burn.load(name)
+    size = backbone.checkpoint.meta["views"]["size"]  # type: ignore[union-attr]
+    images = np.random.default_rng(0).integers(0, 256, (4, size, size, 3), dtype=np.uint8)
+    with torch.no_grad():
+        expected = backbone(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    found = burn_engine.load(name).features(images)
+    cosine = (found * expected).sum(1) / np.linalg.norm(found, axis=1)
+    # A sign that rounding turns in one of the two moves a feature by about a hundredth.
+    assert (cosine / np.linalg.norm(expected, axis=1) > 0.999).all()
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_a_description_names_the_data_and_no_path(name: str):
+    meta = load_checkpoint(Path(name)).meta
+    assert meta["teacher"]["labels"] == "ImageNet"
+    assert "/" not in meta["data"]["name"]
+    assert meta["steps"] * meta["images_per_step"] > 0
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_what_a_name_means(name: str, elsewhere: Path):
+    kept = pretrained_file(name)
+    assert kept is not None
+    folder = elsewhere / name
+    folder.mkdir()
+    (folder / "photo.jpg").touch()
+    assert pretrained_file(name) == kept  # a folder of photographs is no network
+    (folder / "stage1.safetensors").touch()
+    assert pretrained_file(name) is None  # the user's own run is
+    assert find_checkpoint(Path(name)) == Path(name) / "stage1.safetensors"
+    assert pretrained_file(f"./{name}") is None
+    assert pretrained_file(Path(name).resolve()) is None
+    assert not names_checkpoint("nothing")
+
+
+@pytest.mark.parametrize("state", ["missing", "damaged"])
+def test_a_broken_package_is_one_line(state: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pretrained, "_FOLDER", elsewhere)
+    if state == "damaged":
+        (elsewhere / "photos.safetensors").write_bytes(b"cut off")
+    with pytest.raises(UserError, match=f"^photos: .* is {state}: install burn again$"):
+        burn.load("photos")
