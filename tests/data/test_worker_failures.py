@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, _utils
+from torch.utils.data import Dataset, _utils, dataloader
 
 from burn.core.errors import UserError
 from burn.data import workers
@@ -144,6 +144,31 @@ def test_a_worker_that_leaves(leave: Callable[[], Any], monkeypatch: pytest.Monk
     monkeypatch.setattr(workers, "_LOOK", 0.25)
     with pytest.raises(UserError, match=r"a data-loader worker died: .*--workers"):
         list(loader(leave))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+        EOFError(),
+        FileNotFoundError(errno.ENOENT, "No such file or directory"),
+    ],
+)
+def test_a_worker_that_dies_while_it_hands_over_a_batch(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    """The main process notices the end of the connection before that of the worker."""
+
+    def read(batches: Any) -> Any:
+        os.kill(batches._workers[0].pid, signal.SIGKILL)
+        raise error
+
+    monkeypatch.setattr(workers, "_tell_deaths_as_errors", lambda _: None)
+    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "__next__", read)
+    with pytest.raises(
+        UserError, match=r"a data-loader worker died: memory may have run out; .*--workers"
+    ):
+        list(loader())
 
 
 # --- A worker that hangs is reported, and does not keep anybody. ---

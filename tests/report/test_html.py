@@ -69,6 +69,9 @@ def test_a_page_of_everything_is_one_file_that_needs_nothing_else(tmp_path: Path
     assert len(set(re.findall(r'\bid="([^"]*)"', page))) == len(re.findall(r'\bid="', page))
     for role in re.findall(r"var\(--(\w[\w-]*)\)", page):
         assert f"--{role}:" in page
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r'\bclass="([^"]*)"', page))))
+    styled = set(re.findall(r"\.([a-z][\w-]*)", page.partition("</style>")[0]))
+    assert named <= styled
     text = words_of(page)
     for said in (
         "It learned.", "reaches 44.3 % (kNN top-1), where random weights give 21.0 %",

@@ -232,8 +232,9 @@ OTHERS = [
     Case("safetensors with a header of 100 MB", IMPORT.replace("w.pth", "w.safetensors"),
          ["w.safetensors", "not a weights file"],
          prepare=sparse("w.safetensors", 200_000_000, struct.pack("<Q", 100_000_000))),
-    Case("a checkpoint of ours of 200 GB", "pack c.safetensors s.bnn",
-         ["c.safetensors", "200.0 GB"], prepare=sparse_network("c.safetensors", 200 * 10**9)),
+    *(Case(f"a checkpoint of ours of 200 GB, {command.split()[0]}", command,
+           ["c.safetensors", "200.0 GB"], prepare=sparse_network("c.safetensors", 200 * 10**9))
+      for command in ALL),
     Case("a checkpoint of ours that is a pipe", "info c.safetensors",
          ["c.safetensors is not a regular file"], prepare=pipe("c.safetensors")),
     Case("a stage that is a pipe", "info run", ["stage1.safetensors is not a regular file"],

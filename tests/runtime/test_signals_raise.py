@@ -6,10 +6,15 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
 
 import pytest
 from rich.console import Console
+from torch.utils.data import Dataset
 
+from burn.data.workers import QuietLoader, start_worker
 from burn.evaluation.progress import progress_bar
 from burn.runtime.signals import Terminated, interrupted, raise_unseen, signals_raise
 
@@ -80,6 +85,78 @@ def test_a_signal_in_a_finalizer_raises_later_in_silence(
         Faulty()
     assert [str(error) for error in reported] == ["a fault of another kind"]
     assert sys.unraisablehook is hook
+
+
+class Hooks:
+    """State that changes around a fork, as filelock's does, and a signal in each of the changes.
+
+    The functions that Python calls around a fork cannot be removed, so they stay and do nothing.
+    """
+
+    number = 0
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def call(cls, name: str) -> None:
+        if cls.number:
+            os.kill(os.getpid(), cls.number)
+            for _ in range(1000):
+                pass
+            cls.calls.append(name)
+
+
+@pytest.fixture(scope="module")
+def hooks() -> type[Hooks]:
+    names = ("before", "after_in_parent", "after_in_child")
+    os.register_at_fork(**{name: partial(Hooks.call, name) for name in names})
+    return Hooks
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def load() -> list[int]:
+    loader = QuietLoader(Numbers(), num_workers=1, worker_init_fn=start_worker, batch_size=None)
+    return [int(number) for number in loader]
+
+
+def raise_at_once() -> None:
+    with signals_raise():
+        load()
+
+
+@pytest.mark.parametrize(
+    ("start", "number", "kind"),
+    [
+        (raise_at_once, signal.SIGINT, KeyboardInterrupt),
+        (raise_at_once, signal.SIGTERM, Terminated),
+        (load, signal.SIGINT, KeyboardInterrupt),  # Python's own handler
+    ],
+)
+def test_a_signal_around_the_fork_of_a_worker_raises_after_it(
+    start: Callable[[], None],
+    number: int,
+    kind: type[KeyboardInterrupt],
+    hooks: type[Hooks],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    """What others do around a fork is done to its end."""
+    calls: list[str] = []
+    monkeypatch.setattr(hooks, "number", number)
+    monkeypatch.setattr(hooks, "calls", calls)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        start()
+    monkeypatch.undo()
+    assert raised.type is kind
+    assert calls == ["before", "after_in_parent"]
+    assert load() == [0, 1, 2, 3]
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_handlers_are_put_back_and_ctrl_c_stays_ignored():

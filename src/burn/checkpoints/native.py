@@ -11,10 +11,11 @@ Lightning's own file serves only to resume an interrupted stage, or to extend a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -134,17 +135,14 @@ def read_description(path: Path) -> Description:
     """Read a checkpoint's description and shapes, without its numbers and without torch.
 
     Raises:
-        UserError: There is none, it is damaged, is something else, or is of another version.
+        UserError: There is none, it is damaged, is something else, is of another version, or does
+            not fit into the memory that this process may take (it is mapped, not read).
     """
     file = find_checkpoint(path)
-    require_safetensors(file)
-    try:
-        with safe_open(file, framework="np") as opened:
-            text = (opened.metadata() or {}).get("burn")
-            names = list(opened.keys())
-            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise _unreadable(file, error) from error
+    with _errors_of(file, require_safetensors(file)), safe_open(file, framework="np") as opened:
+        text = (opened.metadata() or {}).get("burn")
+        names = list(opened.keys())
+        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
     return Description(_meta(text, file), shapes, str(file))
 
 
@@ -204,18 +202,21 @@ def read_safetensors(file: Path, key: str) -> tuple[str | None, dict[str, torch.
         raise UserError(
             f"{file} has {size / 1e9:,.1f} GB; this machine has {memory / 1e9:,.1f} GB of memory"
         )
+    with _errors_of(file, size), safe_open(file, framework="pt") as opened:
+        text = (opened.metadata() or {}).get(key)
+        return text, {name: opened.get_tensor(name) for name in list(opened.keys())}
+
+
+@contextlib.contextmanager
+def _errors_of(file: Path, size: int) -> Iterator[None]:
+    """Turn the exceptions of safetensors' reader into UserError; `size` is the file's, in bytes."""
     try:
-        with safe_open(file, framework="pt") as opened:
-            text = (opened.metadata() or {}).get(key)
-            return text, {name: opened.get_tensor(name) for name in list(opened.keys())}
+        yield
     except MemoryError as error:
         raise UserError(f"{file} does not fit into memory ({size / 1e9:,.1f} GB)") from error
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise _unreadable(file, error) from error
-
-
-def _unreadable(file: Path, error: Exception) -> UserError:
-    return UserError(f"{file} is not a readable safetensors file: {str(error)[:100]}")
+        text = f"{file} is not a readable safetensors file: {str(error)[:100]}"
+        raise UserError(text) from error
 
 
 def _short(value: Any) -> str:

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 try:
@@ -28,13 +28,15 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from burn.core.errors import UserError
-from burn.runtime.signals import raise_requested
+from burn.runtime.signals import raise_requested, signals_wait
 
 _PR_SET_PDEATHSIG = 1
 _FILES = 64  # open files of a process without workers, with a margin
 _FILES_OF_WORKER = 24  # its queues, and the tensors of the two batches that it prefetches
 # Seconds of waiting for a batch: until the first look at what may be wrong, a notice, the end.
 _LOOK, _NOTICE, _LONGEST = 10, 60, 1800
+_DEATH = 2  # seconds between the end of a worker's connections and that of its process
+_OUT_OF_MEMORY = "memory may have run out"
 
 
 class QuietLoader(DataLoader[Any]):
@@ -85,6 +87,23 @@ class QuietLoader(DataLoader[Any]):
             raise
         batches._timeout = 0  # torch waits for persistent workers when it begins the next epoch
 
+    def _get_iterator(self) -> Any:
+        """As DataLoader's; a signal that arrives while workers start raises when they all have.
+
+        The workers are ended then: nobody has the iterator that would end them.
+        """
+        if not self.num_workers:
+            return super()._get_iterator()
+        batches: Any = None
+        try:
+            with signals_wait():
+                batches = super()._get_iterator()
+        except BaseException:
+            if batches is not None:
+                batches._shutdown_workers()
+            raise
+        return batches
+
     def _next(self, batches: Any) -> Any:
         """Return the next batch, or this loader after the last one.
 
@@ -99,6 +118,9 @@ class QuietLoader(DataLoader[Any]):
             except RuntimeError as error:
                 if not str(error).startswith("DataLoader timed out"):
                     raise
+            except (OSError, EOFError) as error:
+                _raise_death(batches._workers, error)
+                raise
             waited += _LOOK
             raise_requested()
             if self.pin_memory and not batches._pin_memory_thread.is_alive():
@@ -184,6 +206,27 @@ def _require_files(workers: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
+def _raise_death(workers: Sequence[Any], error: Exception) -> None:
+    """Raise UserError if a worker has died, whose half of a connection ended with it.
+
+    In the middle of handing over a batch this process may notice that before the death itself.
+
+    Args:
+        workers: The processes.
+        error: What the connection raised.
+    """
+    sentinels = {worker.sentinel: worker for worker in workers}
+    for sentinel in multiprocessing.connection.wait(list(sentinels), timeout=_DEATH):
+        worker = sentinels[sentinel]
+        worker.join(_DEATH)  # its files are closed a moment before its status is known
+        killed = worker.exitcode == -signal.SIGKILL
+        raise _died(_OUT_OF_MEMORY if killed else _one_line(error)) from error
+
+
+def _died(why: str) -> UserError:
+    return UserError(f"a data-loader worker died: {why}; give fewer --workers")
+
+
 def _failure(error: BaseException, who: str) -> UserError | None:
     """Return the error that the user sees for a failure of workers, or None for any other.
 
@@ -206,8 +249,7 @@ def _failure(error: BaseException, who: str) -> UserError | None:
             "--shm-size=2g), or give fewer --workers, or 0"
         )
     if reason.startswith("DataLoader worker"):
-        why = "memory may have run out" if "Killed" in reason else _one_line(error)
-        return UserError(f"a data-loader worker died: {why}; give fewer --workers")
+        return _died(_OUT_OF_MEMORY if "Killed" in reason else _one_line(error))
     if number is not None:
         return UserError(f"{who} cannot hand over a batch: {error}; give --workers 0")
     return None

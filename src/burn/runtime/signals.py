@@ -179,6 +179,45 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+@contextlib.contextmanager
+def signals_wait() -> Iterator[None]:
+    """Make signals whose handlers are Python functions wait until this context ends.
+
+    Processes are forked in it. Around a fork libraries run functions of their own
+    (`os.register_at_fork`), and a handler that raises there leaves their state half changed; that
+    of filelock, which torch imports, then failed in every later fork, with a traceback. In
+    forked processes, which do not leave this context, those signals do nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in it alone
+        yield
+        return
+    came: dict[int, Any] = {}  # number -> frame
+    handlers: dict[int, Any] = {
+        number: handler
+        for number in signal.valid_signals()
+        if callable(handler := signal.getsignal(number))
+    }
+    waiting = True
+
+    def wait(number: int, frame: Any) -> None:
+        if waiting:
+            came[number] = frame
+        else:  # another handler, which was installed meanwhile, calls this one, its predecessor
+            handlers[number](number, frame)
+
+    try:
+        for number in handlers:
+            signal.signal(number, wait)
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is wait:
+                signal.signal(number, handler)
+        waiting = False
+        for number, frame in came.items():
+            handlers[number](number, frame)
+
+
 class Terminated(KeyboardInterrupt):
     """Another signal as an exception, raised where Ctrl-C would raise KeyboardInterrupt.
 

@@ -265,7 +265,9 @@ def test_lightnings_file_gives_the_networks_function(tmp_path: Path):
     assert teacher.origin["place"] == "state_dict.model."
     with torch.no_grad():
         expected = NETWORK(teacher.backbone.normalize(IMAGES))
-        assert torch.equal(teacher.backbone(IMAGES), expected)
+        # Some processors multiply weights in another memory layout by another kernel, whose order
+        # of additions differs: 1e-7 in numbers around 1.
+        torch.testing.assert_close(teacher.backbone(IMAGES), expected, rtol=1e-5, atol=1e-6)
         assert teacher.head is not None
         assert torch.equal(teacher.head(expected), HEAD(expected))
 
