@@ -8,7 +8,7 @@ ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.p
 # then every process would compile all of torch again, which doubles its start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-avx2 test-bfloat16 test-long check docs site wheels gpu-check clean
+.PHONY: demo test test-avx2 test-bfloat16 test-long check docs site wheels models gpu-check clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -42,6 +42,16 @@ docs: .venv/ready
 # The documentation as pages in build/site, which need no network; tests/test_site.py makes them too.
 site: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# The pretrained networks, from clones of the repositories that docs/models/ names:
+# make models CLONES="imagenette imagewoof imagenet-sample-images". A later call resumes.
+models: .venv/ready
+	mkdir -p build
+	$(BIN)/python models/data.py photos $(CLONES) --side 192 --out build/photos.parquet
+	$(BIN)/burn pretrain --data build/photos.parquet --teacher lite0 --epochs 27 --resume \
+		--out runs/photos
+	$(BIN)/python models/keep.py runs/photos photos --commit $$(git rev-parse --short HEAD) \
+		--data "18,790 photographs: imagenette, imagewoof and imagenet-sample-images, 192 pixels"
 
 # burn-engine's wheels for Linux on x86-64 and 64-bit ARM, for $(PYTHON); or for several:
 # make wheels PYTHONS="python3.11 python3.12"
