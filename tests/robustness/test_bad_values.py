@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,8 +14,10 @@ import torch
 
 import burn
 import tiny
+from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.evaluation.configs import KnnConfig, LinearConfig
+from burn.evaluation.entries import PROTOCOLS
 
 
 class Unspeakable:
@@ -252,4 +255,47 @@ def test_a_wrong_value_is_one_line(
             wrong.append(f"{name}: {type(error).__name__}: {str(error)[:200]!r}")
         else:
             wrong.append(f"{name}: accepted")
+    assert not wrong, "\n".join(wrong)
+
+
+# Each command without anything to work on, so that a value that is accepted begins no work.
+COMMANDS = {
+    "pretrain": "--recipe demo --data nothing --teacher nothing --out run",
+    **{f"evaluate {name}": "nothing --train nothing --test nothing" for name in PROTOCOLS},
+    "compare": "--methods byol --data nothing --test nothing --budget 64 --out run",
+    "ablate": "--groups sign --data nothing --test nothing --budget 64 --teacher nothing --out run",
+    "analyze gradients": "--data nothing --teacher nothing --out run",
+    "analyze cost": "--compared nothing --out run",
+    "analyze negatives": "--data nothing --test nothing --budget 64 --out run",
+    "import": "nothing --format reactnet --out run.safetensors",
+    "export": "nothing run.onnx",
+    "pack": "nothing run.bnn",
+    "info": "nothing",
+    "embed": "nothing --data nothing --out run",
+    "report": "nothing --out run.html",
+}
+TYPED = ["x", "-1", "nan", "1e999", "[[1]]", "{}", "9" * 5000, "a:b", "\udcff", "null", "0.5", " "]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_value_of_every_option_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main([*command.split(), "--help"]) == 0
+    options = re.findall(r"^  --([\w.-]+) \S", capsys.readouterr().out, re.MULTILINE)
+    wrong: list[str] = []
+    for number, option in enumerate(options):
+        value = TYPED[number % len(TYPED)]
+        words = COMMANDS[command].split()
+        if f"--{option}" in words:
+            place = words.index(f"--{option}")
+            del words[place : place + 2]
+        status = main([*command.split(), *words, f"--{option}={value}"])
+        said = capsys.readouterr().err.removesuffix("\n")
+        fine = said.isprintable() and said.startswith("burn: ") and len(said) <= 700
+        if status != 2 or not fine:
+            wrong.append(f"--{option} {value[:20]!r}: {status}, {said[-300:]!r}")
+    assert options
     assert not wrong, "\n".join(wrong)
