@@ -60,10 +60,13 @@ def test_a_name_of_any_kind(kind: type):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("photo", "photo: no such file; did you mean the pretrained network photos?"),
-        ("resnet50", "resnet50: no such file, and no pretrained network of that name: there is ph"),
-        ("model.bnn", "model.bnn: no such file\n"),
-        ("folder/photos", "folder/photos: no such file\n"),
+        ("photo", "photo: No such file or directory; did you mean the pretrained network photos?"),
+        (
+            "resnet50",
+            "resnet50: No such file or directory, and no pretrained network of that name: ",
+        ),
+        ("model.bnn", "model.bnn: No such file or directory\n"),
+        ("folder/photos", "folder/photos: No such file or directory\n"),
     ],
 )
 @pytest.mark.parametrize("command", ["info {}", "bench {}", "run {} photo.jpg"])

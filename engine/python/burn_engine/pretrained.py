@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def read_model(model: str | os.PathLike[str]) -> bytes:
 
 def _missing(name: str) -> str:
     """Say that there is no such file, and which networks a bare name could have meant."""
-    reason = "no such file"
+    reason = os.strerror(errno.ENOENT)
     if Path(name).name != name or Path(name).suffix:
         return reason
     names = [each.name for each in PRETRAINED]
