@@ -28,6 +28,31 @@ def test_generated_documents_are_those_in_the_repository(
     sys.modules.pop("generate")
 
 
+PICTURES = sorted((ROOT / "docs/pictures").glob("*.svg"))
+
+
+def luminance(colour: str) -> float:
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
+def test_pictures_can_be_read_on_light_and_dark_pages(picture: Path):
+    """They bring their own white ground, on which every text has a contrast of 4.5 (WCAG)."""
+    text = picture.read_text(encoding="utf-8")
+    ground = re.search(r'<g id="patch_1">\s*<path [^>]*style="fill: (#\w{6})', text)
+    assert ground is not None
+    assert ground[1] == "#ffffff", "a page's own ground would show through"
+    groups = re.findall(r'<g id="text_\d+">\s*<!-- (.*?) -->\s*<g ([^>]*)>', text, re.DOTALL)
+    assert groups
+    for words, about in groups:
+        fill = re.search(r"fill: (#\w{6})", about)
+        colour = fill[1] if fill else "#000000"
+        ratio = 1.05 / (luminance(colour) + 0.05)
+        assert ratio >= 4.49, f"{words!r} in {colour}: {ratio:.1f}"
+
+
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/*/*.md", "engine/*.md") for path in ROOT.glob(pattern)
 )

@@ -158,6 +158,27 @@ def test_no_column_and_no_name_is_lost_on_a_phone(browser, address: str):
     visit.close()
 
 
+@pytest.mark.parametrize("width", [320, 390, 800, 1280])
+def test_a_stage_and_its_number_stay_together(browser, address: str, width: int):
+    visit = Visit(browser, address, viewport={"width": width, "height": 800})
+    visit.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    broken = """() => {
+      const found = [...document.querySelectorAll(".ladder .name, tbody th")].flatMap((cell) => {
+        const node = [...cell.childNodes].find((n) => n.nodeType === 3);
+        const at = node ? node.data.search(/stage\\s\\d/) : -1;
+        if (at < 0) return [];
+        const range = document.createRange();
+        range.setStart(node, at); range.setEnd(node, at + 7);
+        return [new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size];
+      });
+      return [found.length, Math.max(...found)];
+    }"""
+    count, lines = visit.page.evaluate(broken)
+    assert count > 2
+    assert lines == 1
+    visit.close()
+
+
 def test_ten_classes_fit_on_a_phone(browser, address: str):
     visit = Visit(browser, address, viewport={"width": 390, "height": 800})
     hidden = "(node) => node.parentElement.scrollWidth - node.parentElement.clientWidth"

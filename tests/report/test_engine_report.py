@@ -72,6 +72,10 @@ def test_the_picture_has_every_machine_sorted_on_one_scale(tmp_path: Path):
         assert lengths == sorted(lengths)
         (title,) = (t.get_text() for t in panel.texts if t.get_text().startswith(machine["name"]))
         assert "AVX" in title
+    for name in ("short", "a very long name of a machine with a processor of two names"):
+        named = engine_figure([{**FAST, "name": name}])
+        (title,) = (t for t in named.axes[0].texts if t.get_text().startswith(name))
+        assert title.get_window_extent().x1 <= named.get_window_extent().x1
     hatched = [bar.get_hatch() for bar in figure.axes[1].patches]
     assert hatched == ["////", None]
     engine([FAST, SLOW]).draw(tmp_path / "engine.svg")

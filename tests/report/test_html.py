@@ -3,9 +3,11 @@ import os
 import re
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report_samples as samples
+from matplotlib import pyplot
 from PIL import Image
 
 from burn.cli.main import main
@@ -32,7 +34,9 @@ def page_of(tmp_path: Path, *folders: Path) -> str:
 def words_of(page: str) -> str:
     """What a reader sees, in one line."""
     body = re.sub(r"(?s)<(style|script)>.*?</\1>", "", page)
-    return unescape(" ".join(re.sub(r"<[^>]*>", " ", body).split()))
+    return unescape(" ".join(re.sub(r"<[^>]*>", " ", body).split())).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
 
 
 def test_papers_figures_are_those_of_its_tables():
@@ -730,6 +734,34 @@ def test_a_set_of_neighbours_of_the_first_version_is_shown(tmp_path: Path):
     (tmp_path / "j" / "neighbours.json").write_text(text.replace("network.jpg", "neighbours.jpg"))
     (tmp_path / "j" / "neighbours").rmdir()
     assert len(gather([tmp_path / "j"]).neighbours) == 1
+
+
+@pytest.mark.parametrize("alarm", [None, 50.0])
+def test_a_line_at_the_top_is_drawn_whole(alarm: float | None, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[Any] = []
+    subplots = pyplot.subplots
+    monkeypatch.setattr(
+        pyplot, "subplots", lambda **named: drawn.append(subplots(**named)) or drawn[-1]
+    )
+    flat = Line("rank", "blue", [[(0.0, 38.0), (9.0, 38.1)]])
+    assert curves("rank", [flat], "a", bottom=0, alarm=alarm) is not None
+    low, high = drawn[0][1].get_ylim()
+    assert low == 0
+    assert high == pytest.approx(1.06 * (alarm or 38.1))
+
+
+def test_the_monitors_knn_says_of_how_many_images_it_is(tmp_path: Path):
+    folder = samples.run(tmp_path / "run")
+    page = page_of(tmp_path, folder)
+    assert "kNN on a few of its training images came to 50.0 %." in page
+    for stage in folder.glob("stage*.json"):
+        meta = json.loads(stage.read_text())
+        meta["monitor"] |= {"knn_images": 60, "knn_chance": 0.117}
+        stage.write_text(json.dumps(meta))
+    page = page_of(tmp_path, folder)
+    assert "kNN on 60 of its training images came to 50.0 %, where chance is 11.7 %." in page
+    assert "<dt>kNN while training<br>of 60 images</dt>" in page
+    assert "50.0<small>of 60, chance 12</small>" in page
 
 
 def test_stages_are_not_joined_in_curves():

@@ -221,3 +221,7 @@ def _panel(panel: Axes, machine: Machine, longest: float) -> None:
         annotation_clip=False,
     )
     title.set_in_layout(False)  # otherwise it would narrow the panels
+    figure = panel.get_figure(root=True)
+    assert figure is not None
+    width, most = title.get_window_extent().width, 0.98 * figure.get_window_extent().width
+    title.set_fontsize(8.5 * min(1.0, most / width))

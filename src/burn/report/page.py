@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from burn.core.errors import UserError, printable
 from burn.report.load.found import Gathered, Group, Neighbours, Run
@@ -75,6 +76,7 @@ def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
         finalize=_clean,
     )
     environment.filters["short"] = short_path
+    environment.filters["unbroken"] = _unbroken
     environment.filters["drawn"] = Markup  # only for our own charts, which escape their texts
     loader = environment.loader
     assert loader is not None
@@ -176,6 +178,11 @@ def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbo
     return sorted(
         kept.values(), key=lambda n: not (n.checkpoint == mine and name.startswith(n.model))
     )
+
+
+def _unbroken(name: str) -> Markup:
+    """Keep the word stage and its number on one line, wherever the name has to be broken."""
+    return Markup(re.sub(r"\bstage (?=\d)", "stage&nbsp;", str(escape(printable(name)))))
 
 
 def _over(gathered: Gathered, answer: Verdict) -> str:

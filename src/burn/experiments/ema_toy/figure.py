@@ -155,7 +155,7 @@ def _ema_figure(evaluated: Sequence[_Probed]) -> Figure:
             panel.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
             panel.plot(steps, mean, color=colour, lw=1.6, label=name)
             panel.plot(steps, one.numbers(f"{name}_many"), "--", color=colour, lw=0.8)
-        panel.set_title(one.title[:1].upper() + one.title[1:], fontsize=8.5)
+        panel.set_title(one.title[:1].upper() + one.title[1:], fontsize=8)
         panel.set_ylim(bottom=0)
         panel.set_xlim(1, steps[-1])
     for panel in axes[-1]:

@@ -170,6 +170,10 @@ def curves(
         else:
             axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
             axes.margins(y=0.08)
+        if top is None and bottom is not None and not log:
+            # Room above, or a line at the top would be cut in half.
+            highest = max(axes.dataLim.intervaly[1], alarm or bottom)
+            top = highest + 0.06 * (highest - bottom) if highest > bottom else None
         if bottom is not None or top is not None:
             axes.set_ylim(bottom, top)
         axes.yaxis.set_major_formatter(FuncFormatter(_percents if percent else _plain))

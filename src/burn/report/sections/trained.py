@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from burn.core.errors import listed
-from burn.report.load.found import Run
+from burn.report.load.found import Run, Stage
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.render.cells import DASH, Cell, Table, duration, percent, setting
 
@@ -112,7 +112,7 @@ def stage_table(run: Run) -> Table:
                 Cell(f"{steps:,}" if steps is not None else DASH, steps),
                 Cell(duration(seconds), seconds),
                 Cell(f"{speed:,.0f}" if speed is not None else DASH, speed),
-                Cell(percent(100 * knn) if knn is not None else DASH, knn),
+                Cell(percent(100 * knn) if knn is not None else DASH, knn, small=_watched(stage)),
                 Cell(words(machine, "processor") or unknown, small=_extent(machine)),
                 Cell(words(machine, "commit") or unknown),
             ]
@@ -124,6 +124,17 @@ def stage_table(run: Run) -> Table:
         frozenset({2, 3, 4, 5}),
         "kNN is the monitor’s, on a few of the training images.",
     )
+
+
+def _watched(stage: Stage) -> str:
+    """Return of how many images the monitor's kNN is, and what chance is: "of 200, chance 30"."""
+    images = number(stage.meta, "monitor", "knn_images")
+    chance = number(stage.meta, "monitor", "knn_chance")
+    parts = [
+        "" if images is None else f"of {images:,.0f}",
+        "" if chance is None else f"chance {100 * chance:.0f}",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _extent(machine: Any) -> str:
