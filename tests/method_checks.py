@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +17,7 @@ from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.core.types import Batch
 from burn.methods.base import Method
+from warm import CONTEXT
 
 
 def views(*sizes: int, count: int = 5, seed: int = 9, labels: Tensor | None = None) -> Batch:
@@ -131,7 +131,7 @@ def in_two_processes(target: Callable[[int], Any], folder: Path) -> tuple[Any, A
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     out = folder / "second.pt"
-    peer = multiprocessing.get_context("spawn").Process(target=_second, args=(target, port, out))
+    peer = CONTEXT.Process(target=_second, args=(target, port, out))
     peer.start()
     first = _together(target, 0, port)
     peer.join(timeout=60)

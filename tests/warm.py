@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import multiprocessing
 import os
 import select
@@ -54,9 +53,10 @@ class Command:
         given: Sequence[Any] = (),
     ) -> None:
         self.args = list(arguments)
-        self.returncode: int | None = None
+        self.returncode: Any = None
         self._text = b""
-        self._reading, writing = os.pipe()
+        reading, writing = os.pipe()
+        self.stdout = os.fdopen(reading, "rb", 0)
         variables = {**os.environ, **(environment or {})}
         start = (self.args, variables, str(Path.cwd()), _Descriptor(writing), prepare, tuple(given))
         self._process = CONTEXT.Process(target=_run, args=start)
@@ -80,21 +80,16 @@ class Command:
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """All its output, once it and whatever has inherited its pipe have ended."""
         end = None if timeout is None else time.monotonic() + timeout
-        while self._reading >= 0:
+        while not self.stdout.closed:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not select.select([self._reading], [], [], left)[0]:
+            if not select.select([self.stdout], [], [], left)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0, self._text)
-            read = os.read(self._reading, 2**16)
-            self._text += read
+            read = self.stdout.read(2**16)
+            self._text += read or b""
             if not read:
-                self.close()
+                self.stdout.close()
         self.wait(None if end is None else max(0.1, end - time.monotonic()))
         return self._text.decode(errors="backslashreplace"), None
-
-    def close(self) -> None:
-        if self._reading >= 0:
-            os.close(self._reading)
-            self._reading = -1
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -139,7 +134,9 @@ def _run(
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", closefd=False, errors="backslashreplace", buffering=1)  # noqa: SIM115
     if prepare is None:
-        importlib.import_module("burn.runtime.launch").subprocess = _Forking
+        import burn.runtime.launch
+
+        burn.runtime.launch.subprocess = _Forking  # type: ignore[assignment]
     else:
         prepare(*given)
     _main(arguments)

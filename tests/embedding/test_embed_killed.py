@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import random
 import signal
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -17,39 +19,35 @@ from burn.checkpoints.native import save_checkpoint
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
 from networks import randomize, tiny_reactnet
+from warm import Command
 
 COUNT, PART = 300, 20
-# burn, which kills itself before or after the Nth call of a function: MOMENT N arguments.
-VICTIM = """
-import os, signal, sys
-import pathlib, pyarrow.parquet, concurrent.futures
-from burn.cli.main import main
-
-moment, left = sys.argv[1], int(sys.argv[2])
-owner, name = {
+MOMENTS = {
     "image": (concurrent.futures.ThreadPoolExecutor, "submit"),
     "row group": (pyarrow.parquet.ParquetWriter, "write_table"),
     "footer": (pyarrow.parquet.ParquetWriter, "close"),
     "to the disk": (os, "fsync"),
-    "rename": (pathlib.Path, "replace"),
-    "renamed": (pathlib.Path, "replace"),
-}[moment]
-original = getattr(owner, name)
+    "rename": (Path, "replace"),
+    "renamed": (Path, "replace"),
+}
 
-def replaced(*arguments, **named):
-    global left
-    left -= 1
-    if not left and moment != "renamed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    result = original(*arguments, **named)
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
 
-setattr(owner, name, replaced)
-sys.exit(main(sys.argv[3:]))
-"""
-MOMENTS = ("image", "row group", "footer", "to the disk", "rename", "renamed")
+def arrange(moment: str, left: int) -> None:
+    """This process kills itself before or after the Nth call of a function."""
+    owner, name = MOMENTS[moment]
+    original = getattr(owner, name)
+
+    def replaced(*arguments: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if not left and moment != "renamed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **named)
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, replaced)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +76,9 @@ def embed(folder: Path, model: str, out: Path, moment: str = "image", at: int = 
     words = ["embed", folder / model, "--data", folder / "photos", "--out", out]
     more = ["--part-size", PART, "--device", "cpu", "--threads", 2]
     more += [] if model.endswith(".bnn") else ["--batch-size", 16]
-    command = [sys.executable, "-c", VICTIM, moment, at, *words, *more]
-    return subprocess.run(list(map(str, command)), capture_output=True, check=False).returncode
+    process = Command(list(map(str, [*words, *more])), prepare=arrange, given=(moment, at))
+    process.communicate(timeout=200)
+    return process.wait()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -104,7 +103,7 @@ def test_killed_at_random_moments(model: str, kills: int, folder: Path, tmp_path
     for kill in range(kills):
         before = contents(cut) if cut.exists() else {}
         # Each run is killed within a part or two, so that work is left for the others.
-        moment = MOMENTS[kill % len(MOMENTS)]
+        moment = list(MOMENTS)[kill % len(MOMENTS)]
         at = draws.randint(1, 3 if moment == "image" else 2)
         assert embed(folder, model, cut, moment, at) == -signal.SIGKILL, (kill, moment, at)
         after = contents(cut)

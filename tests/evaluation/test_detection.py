@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -39,6 +38,7 @@ from burn.evaluation.detection.protocol import (
 )
 from burn.layers import BinaryConv2d
 from networks import tiny_reactnet
+from warm import CONTEXT
 
 CONSOLE = Console(file=io.StringIO())
 TINY = DetectionConfig(
@@ -391,8 +391,7 @@ def _in_two(target: Callable[..., None], *arguments: object) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=target, args=(rank, port, *arguments)) for rank in (0, 1)]
+    ranks = [CONTEXT.Process(target=target, args=(rank, port, *arguments)) for rank in (0, 1)]
     for process in ranks:
         process.start()
     try:

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from victim import arrange
+
+from warm import Command
 
 BURN = (sys.executable, "-m", "burn")
-VICTIM = Path(__file__).parent / "victim.py"
+Process = Command | subprocess.Popen[str]
 _SMALL = """
     --recipe=demo --stages=2 --data=digits --epochs=2 --batch-size=64 --compute=float32 --device=cpu
     --backbone.width=0.25 --backbone.depths=[1,1,1,1,1] --burn.num-classes=64 --burn.hidden=64
@@ -32,16 +35,14 @@ def command(teacher: Path, out: Path, *more: str) -> list[str]:
 @contextmanager
 def started(
     arguments: Sequence[str], die: str | None = None, **environment: str
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[Command]:
     """The command in a process group of its own, which is killed at the end, come what may.
 
     die: where in the code something is to happen, one of victim.py's moments.
     """
-    program = [sys.executable, str(VICTIM), die] if die else BURN
-    process = subprocess.Popen(
-        [*program, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    process = Command(
+        arguments, {"OMP_NUM_THREADS": "1", **environment}, prepare=arrange if die else None,
+        given=[die] if die else [],
     )  # fmt: skip
     try:
         yield process
@@ -49,7 +50,7 @@ def started(
         kill_all(process)
 
 
-def kill_all(process: subprocess.Popen[str]) -> None:
+def kill_all(process: Process) -> None:
     """SIGKILL for the process and what it started, whose last ones end when they notice."""
     for child in descendants(process.pid):
         _kill(child)
@@ -89,7 +90,7 @@ def run(arguments: Sequence[str], die: str | None = None, **environment: str) ->
         return process.returncode, output
 
 
-def wait_for_step(process: subprocess.Popen[str], out: Path, step: int, stage: int = 1) -> None:
+def wait_for_step(process: Process, out: Path, step: int, stage: int = 1) -> None:
     """Until the run has written the numbers of this step, or has ended."""
     deadline = time.monotonic() + 200
     while process.poll() is None and last_step(out, stage) < step:

@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,8 +13,10 @@ import commands
 import pytest
 from commands import ranks, run, started, wait_for_step
 
+from warm import Command
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str, float]:
+
+def end(process: Command) -> tuple[int, str, float]:
     """Exit status, output, and seconds until then."""
     asked = time.monotonic()
     output, _ = process.communicate(timeout=100)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,11 +13,12 @@ import pytest
 from commands import descendants, started, wait_for_step
 
 from burn.data.workers import _say_unless_left
+from warm import Command
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="Linux's /proc")
 
 
-def workers(process: subprocess.Popen[str], count: int) -> list[int]:
+def workers(process: Command, count: int) -> list[int]:
     """Its data-loader workers, once there are so many."""
     deadline = time.monotonic() + 250
     while True:
@@ -40,7 +40,7 @@ def evaluating(teacher: Path, out: Path) -> list[str]:
     return ["evaluate", "linear", str(teacher), *data, "--epochs=1000"]
 
 
-def in_one_line(process: subprocess.Popen[str]) -> None:
+def in_one_line(process: Command) -> None:
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 2, output
     assert "Traceback" not in output, output

@@ -1,14 +1,9 @@
-"""`burn`, to which something happens once at a chosen moment: victim.py MOMENT arguments.
-
-`MOMENT` or `MOMENT:N` for the Nth time; in the process of rank 0, and where the moment begins with
-"rank 1" in that one.
-"""
+"""What happens once to a process of `burn`, at a chosen moment."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +17,6 @@ import burn.training.callbacks.knn
 import burn.training.module
 import burn.training.prepared
 import burn.training.stage
-from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
@@ -44,6 +38,12 @@ def before(owner: Any, name: str, act: Callable[..., None]) -> None:
 
 
 def arrange(moment: str) -> None:
+    """Have it happen in this process: `MOMENT`, or `MOMENT:N` for the Nth time.
+
+    In the process of rank 0, and where the moment begins with "rank 1" in that one.
+    """
+    if os.environ.get("RANK", "0") != ("1" if moment.startswith("rank 1") else "0"):
+        return
     name, _, times = moment.partition(":")
     left = [int(times or 1)]
 
@@ -107,8 +107,3 @@ def lose_numbers(step: int) -> None:
         )
 
     Burn.forward = spoiled
-
-
-if os.environ.get("RANK", "0") == ("1" if sys.argv[1].startswith("rank 1") else "0"):
-    arrange(sys.argv[1])
-sys.exit(main(sys.argv[2:]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import multiprocessing
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from burn.methods.mocov2 import Mocov2
 from burn.training.callbacks.guard import GradientFlowGuard
 from method_checks import join
 from networks import tiny_reactnet
+from warm import CONTEXT
 
 CONFIG = Mocov2Config(queue=11, momentum=0.9, hidden=16, dimension=8, shuffle_groups=1)
 
@@ -299,8 +299,7 @@ def run_both_processes(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=second_process, args=(port, file), daemon=True)
+    process = CONTEXT.Process(target=second_process, args=(port, file), daemon=True)
     process.start()
     try:
         join(0, port)

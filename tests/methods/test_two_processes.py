@@ -5,11 +5,7 @@ Without SyncBN each process normalises its own images, so the one normalises eac
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +13,7 @@ import two_processes
 from two_processes import CASES, OPTIMIZERS, Record, float64, train
 
 from burn.methods.registry import METHODS
+from warm import CONTEXT
 
 Records = dict[tuple[str, str], Record]
 _SECONDS = 120
@@ -32,25 +29,15 @@ _ABSOLUTE = {"sgd": 1e-11, "adam": 1e-8}
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Records, Records]:
     """What the two processes recorded of every case and optimizer."""
     folder = tmp_path_factory.mktemp("two-processes")
-    script = Path(two_processes.__file__)
-    paths = [str(script.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    processes: list[subprocess.Popen[bytes]] = []
+    processes = [CONTEXT.Process(target=two_processes.main, args=(r, folder)) for r in range(2)]
     end = time.monotonic() + _SECONDS
-    try:
-        for rank in range(2):
-            with (folder / f"{rank}.txt").open("wb") as errors:
-                command = [sys.executable, str(script), str(rank), str(folder)]
-                processes.append(subprocess.Popen(command, stderr=errors, env=environment))
-        for process in processes:
-            process.wait(timeout=max(0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
-        for process in processes:
-            process.kill()  # nothing where it has ended
-            process.wait()
-    codes = [process.returncode for process in processes]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=max(0, end - time.monotonic()))
+        process.kill()  # nothing where it has ended
+        process.join()
+    codes = [process.exitcode for process in processes]
     if any(codes):
         told = "\n".join((folder / f"{rank}.txt").read_text()[-5000:] for rank in range(2))
         pytest.fail(f"exit codes {codes} within {_SECONDS} s\n{told}", pytrace=False)

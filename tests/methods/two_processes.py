@@ -5,7 +5,7 @@ As a script, `two_processes.py RANK FOLDER`, it is one of the two and writes FOL
 
 from __future__ import annotations
 
-import sys
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -260,6 +260,8 @@ def _images(case: Case, seed: int, rank: int | None) -> Batch:
 
 
 def main(rank: int, folder: Path) -> None:
+    with (folder / f"{rank}.txt").open("w") as errors:
+        os.dup2(errors.fileno(), 2)
     threads.limit()
     warnings.simplefilter("error")
     # Of 1×1 kernels, channels last, whose strides along the sides of 1 mean nothing.
@@ -275,7 +277,3 @@ def main(rank: int, folder: Path) -> None:
         }
     torch.save(found, folder / f"{rank}.pt")
     distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))

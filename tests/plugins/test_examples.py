@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-import threads
+import burn.campaigns.workers
 import tiny
 from burn import testing
 from burn.checkpoints.native import load_checkpoint
 from burn.cli.main import main
 from burn.core.plugins import load_plugin
 from burn.core.results import read_results
+from warm import CONTEXT, Command
 
 Forget = Callable[[], None]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -76,10 +75,7 @@ def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
     own = [*SMALLEST, "--import", METHOD, "--method", "relations"]
     assert main([*small(teacher, tmp_path / "whole", 14), *own]) == 0
     words = [*small(teacher, tmp_path / "cut", 14), *own, "--monitor-every", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "burn", *words], stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(threads.THREADS)},
-    )  # fmt: skip
+    process = Command(words)
     table = tmp_path / "cut" / "stage1" / "metrics.csv"
     deadline = time.monotonic() + 120
     while not (table.is_file() and table.read_text().count("\n") > 3):
@@ -87,7 +83,7 @@ def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=60)
     assert process.returncode == 143, said
     assert f"--import {METHOD}" in said
     assert not (tmp_path / "cut" / "stage1.safetensors").exists()
@@ -99,13 +95,15 @@ def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
         assert weights.equal(cut.weights[name]), name
 
 
-def test_own_method_beside_burn(teacher: str, tmp_path: Path):
+def test_own_method_beside_burn(teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In processes of their own, which import the plugin themselves."""
     command = [
         "compare", "--import", METHOD, "--methods", "burn,relations", "--data", "digits", "--test",
         "digits", "--budget", "256", "--teacher", teacher, "--out", str(tmp_path / "out"),
         "--linear.epochs", "1", "--linear.lr", "0.1", "--processes", "2",
     ]  # fmt: skip
+    forked = SimpleNamespace(get_context=lambda _: CONTEXT)
+    monkeypatch.setattr(burn.campaigns.workers, "multiprocessing", forked)
     assert main(command) == 0
     models = {r.model for file in (tmp_path / "out").rglob("*.jsonl") for r in read_results(file)}
     assert {"burn", "relations"} <= models
