@@ -18,8 +18,7 @@ import tiny
 from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
-from burn.core.types import Precision
-from burn.layers.sign import ActivationGradient
+from burn.core.types import ActivationGradient, Precision
 from burn.methods.base import Method
 from burn.methods.supervised import Supervised
 from burn.recipes.schema import Recipe
