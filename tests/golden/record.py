@@ -20,7 +20,7 @@ CURVES = (
     "infomin",
 )  # fmt: skip
 SCHEDULES = ("learning_rate", "lambda")  # λ of methods that have one
-STEPS = 20
+STEPS, BATCH = 20, 16
 
 
 @contextlib.contextmanager
@@ -71,6 +71,7 @@ def curves(name: str) -> dict[str, list[float]]:
             teacher = out / "teacher"
             labelled = replace(tiny.teacher_recipe(), method="supervised")
             tiny.train(labelled, teacher, max_steps=1)
+        recipe = replace(recipe, batch_size=BATCH)
         tiny.train(recipe, out / "run", teacher, max_steps=STEPS, monitor_every=1)
         rows = read_metrics(out / "run" / "stage1" / "metrics.csv")
     rows = [row for row in rows if "loss" in row]

@@ -3,7 +3,7 @@ import json
 import pytest
 from record import CURVES, FOLDER, SCHEDULES, STEPS, curves
 
-# Mocov2's loss on views that take 18 seconds to draw.
+# Mocov2's loss on the views that take longest to draw.
 SLOW = ("infomin",)
 
 
