@@ -115,7 +115,10 @@ def test_float32(shape: tuple[int, int, int], precision: Precision):
         torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "precision",
+    [Precision.BINARY, pytest.param(Precision.BINARY_ACTIVATIONS, marks=pytest.mark.long)],
+)
 def test_bfloat16(precision: Precision):
     """Against float64 on the same maps, and as near to it as PyTorch's operations are.
 
@@ -179,6 +182,7 @@ def synchronized(rank: int) -> list[Tensor]:
     return [out.detach(), own.grad, *gradients, *block.buffers()]
 
 
+@pytest.mark.long
 def test_two_processes_normalize_together(tmp_path: Path):
     """With SyncBN they are one process with the images of both."""
     torch.manual_seed(0)

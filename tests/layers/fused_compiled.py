@@ -1,8 +1,9 @@
 """Compile every kernel of a block for GPUs, without one, and print the registers that it takes.
 
-As a script it takes a folder for Triton's cache. It prints a line of JSON for each kernel: name,
-architecture, registers of a thread, bytes of the stack and of local memory, where registers that do
-not fit are kept, and the instructions that load from and store to global memory, by their width.
+As a script it takes a folder for Triton's cache, and architectures. It prints a line of JSON for
+each kernel: name, architecture, registers of a thread, bytes of the stack and of local memory, where
+registers that do not fit are kept, and the instructions that load from and store to global memory,
+by their width.
 """
 
 # pyright: reportMissingImports=false
@@ -15,6 +16,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,7 +33,6 @@ from burn.layers.fused.choice import block_kernels
 from burn.layers.fused.kernels import KERNELS, triton_dtype
 from burn.layers.fused.launch import NUM_WARPS, Launch
 
-TARGETS = (80, 90)
 # (in, out, stride) and dtype of the map: all branches of all kernels, and ReActNet-A's widths.
 BLOCKS = [(64, 128, 2, torch.bfloat16), (512, 512, 1, torch.bfloat16), (64, 128, 2, torch.float32)]
 SHORT = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -98,7 +99,7 @@ def accesses(ptx: str) -> dict[str, int]:
     return dict(found)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, targets: Sequence[int]) -> None:
     os.environ["TRITON_CACHE_DIR"] = str(folder)
     seen: set[str] = set()
     for launch in launches():
@@ -106,7 +107,7 @@ def main(folder: Path) -> None:
         if made.hash() in seen:
             continue
         seen.add(made.hash())
-        for target in TARGETS:
+        for target in targets:
             compiled = triton.compile(
                 made, target=GPUTarget("cuda", target, 32), options={"num_warps": NUM_WARPS}
             )
@@ -119,4 +120,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), [int(target) for target in sys.argv[2:]])

@@ -30,22 +30,27 @@ def in_own_process(*words: str, **variables: str) -> str:
     return ended.stdout
 
 
-def test_in_the_interpreter_they_compute_what_the_layers_compute():
-    words = ["-m", "pytest", str(HERE / "fused_cases.py"), "-p", "no:cacheprovider"]
+@pytest.mark.parametrize("cases", ["not long", pytest.param("long", marks=pytest.mark.long)])
+def test_in_the_interpreter_they_compute_what_the_layers_compute(cases: str):
+    words = ["-m", "pytest", str(HERE / "fused_cases.py"), "-p", "no:cacheprovider", "-m", cases]
     said = in_own_process(*words, "-o", "addopts=", TRITON_INTERPRET="1")
     passed = re.search(r"(\d+) passed", said)
     assert passed is not None
     assert "skipped" not in said
 
 
-def test_they_compile_for_gpus_without_spilling_registers(tmp_path: Path):
-    """For A100 and H100 by ptxas, which needs no GPU. How fast they are is not known."""
-    said = in_own_process(str(HERE / "fused_compiled.py"), str(tmp_path))
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(80, id="A100", marks=pytest.mark.long), pytest.param(90, id="H100")],
+)
+def test_they_compile_for_gpus_without_spilling_registers(architecture: int, tmp_path: Path):
+    """By ptxas, which needs no GPU. How fast they are is not known."""
+    said = in_own_process(str(HERE / "fused_compiled.py"), str(tmp_path), str(architecture))
     found = [json.loads(line) for line in said.splitlines()]
     kernels = ("signs", "statistics", "merge", "activate", "activate_backward", "norm_backward",
                "input_backward")  # fmt: skip
     assert {(one["kernel"], one["architecture"]) for one in found} == {
-        (kernel, target) for kernel in kernels for target in (80, 90)
+        (kernel, architecture) for kernel in kernels
     }
     for one in found:
         assert (one["stack"], one["local"]) == (0, 0), one
