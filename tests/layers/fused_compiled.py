@@ -1,9 +1,9 @@
 """Compile every kernel of a block for GPUs, without one, and print the registers that it takes.
 
 As a script it takes a folder for Triton's cache, and architectures. It prints a line of JSON for
-each kernel: name, architecture, registers of a thread, bytes of the stack and of local memory, where
-registers that do not fit are kept, and the instructions that load from and store to global memory,
-by their width.
+each kernel: name, architecture, registers of a thread, bytes of the stack and of local memory,
+where registers that do not fit are kept, and the instructions that load from and store to global
+memory, by their width.
 """
 
 # pyright: reportMissingImports=false
