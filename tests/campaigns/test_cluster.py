@@ -126,6 +126,7 @@ def test_a_lost_node_loses_nothing(runs: int, budget: int, nodes: Any, tmp_path:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.long
 def test_ctrl_c_saves_and_the_same_command_goes_on(nodes: Any, tmp_path: Path):
     node = add(nodes)
     try:
@@ -221,7 +222,7 @@ def test_what_no_node_has_is_said(nodes: Any, device: Any, cores: int | None, wo
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"cluster": " "}, "--cluster  : give auto, or HOST:PORT"),
+        ({"cluster": " "}, "--cluster : give auto, or HOST:PORT"),
         ({"cluster": "auto", "processes": 2}, "--processes: on a cluster Ray decides"),
         ({"cores": 2}, "--cores needs --cluster"),
         ({"cluster": "auto", "cores": 0}, "--cores 0 is not in 1"),
