@@ -229,6 +229,33 @@ def test_an_error_of_the_list_arrives_after_the_images_before_it(tmp_path):
         next(images)
 
 
+def test_a_signal_leaves_no_lock_that_the_threads_wait_for(tmp_path, monkeypatch):
+    """It raises where Python may let it: when the main thread has just taken a lock."""
+    path = tmp_path / "image.npy"
+    np.save(path, packed.random_images(shape=(4, 4, 3)))
+    more = threading.Event()
+
+    def paths():
+        yield str(path)
+        more.wait(30)
+
+    images = read_ahead(paths(), None, readers=1)
+    assert next(images)[0] == str(path)
+    main, taken = threading.current_thread(), []
+
+    def enter(condition):
+        condition._lock.__enter__()
+        if threading.current_thread() is main:
+            taken.append(condition)
+        return condition
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Condition, "__enter__", enter)
+        images.close()
+    assert not taken  # as queue.Queue, threading.Event and futures would
+    more.set()
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -32,6 +32,7 @@ from burn.evaluation.configs import LinearConfig
 from burn.recipes.schema import Recipe
 from burn.runtime.cluster import Share, joined, share_of
 from burn.training.plan import Machine
+from ray_nodes import add, ray_cluster
 
 DIGITS = Comparison(
     data="digits", test="digits", budget=256, linear=LinearConfig(augment="none", epochs=2)
@@ -49,17 +50,8 @@ def _tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """A cluster on this machine whose head has no core, so that all runs are on other nodes."""
-    pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    yield cluster
-    cluster.shutdown()
-
-
-def add(cluster: Any) -> Any:
-    return cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    with ray_cluster() as cluster:
+        yield cluster
 
 
 def run(

@@ -23,6 +23,7 @@ from burn.embedding.cluster import NodeEmbedder
 from burn.embedding.run import embed
 from burn.embedding.settings import EmbedConfig
 from networks import randomize, tiny_reactnet
+from ray_nodes import add, ray_cluster
 
 # Ray's own.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning:ray.data.context")
@@ -33,16 +34,8 @@ COUNT, PART = 240, 10
 def nodes() -> Iterator[Any]:
     """A cluster on this machine whose head has no core, so that all work is on other nodes."""
     pytest.importorskip("ray.data")
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    yield cluster
-    cluster.shutdown()
-
-
-def add(cluster: Any) -> Any:
-    return cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    with ray_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Event, Thread
-from typing import Any, TextIO
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TextIO, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -21,6 +19,9 @@ from burn_engine.images import read_input
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
+_OF_AN_IMAGE = (OSError, ValueError, MemoryError)  # errors for which an image is left out
+
+_Read: TypeAlias = NDArray[Any] | Exception
 
 
 def paths_in(
@@ -100,38 +101,56 @@ def read_ahead(
     Raises:
         Exception: What iterating over `paths` raised, after the images before it.
     """
-    waiting: Queue[tuple[str, Future[NDArray[Any]]] | Exception | None] = Queue(_AHEAD * readers)
-    pool = ThreadPoolExecutor(readers, "reader")
-    left = Event()
+    # A signal may raise in the caller's thread between taking a lock and what releases it. That of
+    # a SimpleQueue cannot be left locked so; those of Queue, Event and Future can, and then
+    # whoever ends the threads would wait for ever.
+    waiting: SimpleQueue[tuple[str, SimpleQueue[_Read]] | Exception | None] = SimpleQueue()
+    jobs: SimpleQueue[tuple[str, SimpleQueue[_Read]] | None] = SimpleQueue()
+    room: SimpleQueue[None] = SimpleQueue()  # one for each image that may be read ahead
+    for _ in range(_AHEAD * readers):
+        room.put(None)
+    left = False
 
     def submit() -> None:
         end = None
         try:
             for path in paths:
-                waiting.put((path, pool.submit(read_input, path, size)))
-                if left.is_set():
+                room.get()
+                if left:
                     return
+                job = path, SimpleQueue[_Read]()
+                jobs.put(job)
+                waiting.put(job)
         except Exception as error:
             end = error
         waiting.put(end)
 
-    # A daemon, because nothing ends its wait for a line of standard input.
-    Thread(target=submit, daemon=True).start()
+    def read() -> None:
+        while (job := jobs.get()) is not None and not left:
+            path, answer = job
+            try:
+                answer.put(read_input(path, size))
+            except Exception as error:
+                answer.put(error)
+
+    # Daemons, because nothing ends the wait for a line of standard input.
+    for work in (submit, *[read] * readers):
+        Thread(target=work, daemon=True).start()
     try:
         while (item := waiting.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            path, read = item
-            try:
-                yield path, read.result()
-            except (OSError, ValueError, MemoryError) as error:
-                yield path, error
+            path, answer = item
+            found = answer.get()
+            room.put(None)
+            if isinstance(found, Exception) and not isinstance(found, _OF_AN_IMAGE):
+                raise found
+            yield path, found
     finally:
-        left.set()
-        with contextlib.suppress(Empty):
-            while True:
-                waiting.get_nowait()  # so that the thread is not kept in `put`
-        pool.shutdown(wait=False, cancel_futures=True)
+        left = True
+        room.put(None)
+        for _ in range(readers):
+            jobs.put(None)
 
 
 class Progress:
