@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.py*) \
-	$(wildcard engine/cmake/* engine/js/*) engine/CMakeLists.txt engine/pyproject.toml
+	$(wildcard engine/cmake/* engine/js/* engine/python/burn_engine/pretrained/*) \
+	engine/CMakeLists.txt engine/pyproject.toml
 
 # Images of containers often forbid bytecode, and nothing below compiles the packages beforehand:
 # then every process would compile all of torch again, which doubles its start.
@@ -47,7 +48,7 @@ site: .venv/ready
 # make models CLONES="imagenette imagewoof imagenet-sample-images". A later call resumes.
 models: .venv/ready
 	mkdir -p build
-	$(BIN)/python models/data.py photos $(CLONES) --side 192 --out build/photos.parquet
+	$(BIN)/python models/data.py photos $(CLONES) --out build/photos.parquet
 	$(BIN)/burn pretrain --data build/photos.parquet --teacher lite0 --epochs 27 --resume \
 		--out runs/photos
 	$(BIN)/python models/keep.py runs/photos photos --commit $$(git rev-parse --short HEAD) \

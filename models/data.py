@@ -1,14 +1,14 @@
 """Make the files that the pretrained networks learn from, out of clones of public repositories.
 
-    python models/data.py photos CLONE... --out photos.parquet --side 160
+    python models/data.py photos CLONE... --out photos.parquet
     python models/data.py tiny CLONE --out tiny.parquet --side 0
 
-`photos` takes the clones of imagenette, imagewoof and imagenet-sample-images, `tiny` the one of
-Tiny-ImageNet at 32 pixels (docs/models/ has their sources, counts and terms). Each file holds the
-training images alone, without labels, sorted by name: nothing of a folder `val` or `test`, and no
-file named ILSVRC2012_val_…, since those are the images that others are measured on. Images are
-stored as JPEG; those whose shorter side is longer than --side are shrunk to it, and 0 keeps every
-file as it is.
+`photos` takes the clones of thunderInfy/imagenette, thunderInfy/imagewoof and
+EliSchwartz/imagenet-sample-images, `tiny` the one of DhanashriPalodkar/imageet32x32, Tiny-ImageNet
+at 32 pixels. Each file holds the training images alone, without labels, in the order of the clones
+and of their paths: nothing of a folder `val` or `test`, and no file named ILSVRC2012_val_…, since
+those are the images that others are measured on. Images are stored as JPEG; those whose shorter
+side is longer than --side are shrunk to it, and 0 keeps every file as it is.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def main() -> None:
     parser.add_argument("set", choices=("photos", "tiny"))
     parser.add_argument("clones", nargs="+", type=Path, metavar="CLONE")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--side", type=int, default=160, metavar="PIXELS")
+    parser.add_argument("--side", type=int, default=192, metavar="PIXELS")
     arguments = parser.parse_args()
     counts = {"photos": 18_790, "tiny": 100_000}
     paths = [path for clone in arguments.clones for path in training_images(clone)]
     if len(paths) != counts[arguments.set]:
         print(
             f"models/data.py: {len(paths)} training images in {len(arguments.clones)} clones, "
-            f"expected {counts[arguments.set]}: give the whole clones, see docs/models/",
+            f"expected {counts[arguments.set]}: give the whole clones, see models/data.py",
             file=sys.stderr,
         )
         raise SystemExit(2)

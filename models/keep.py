@@ -1,6 +1,6 @@
 """Write a trained network in the form in which it comes with burn, and packed for burn-engine.
 
-    python models/keep.py runs/photos photos
+    python models/keep.py runs/photos photos --data "18,790 photographs: …" --commit dd5a28e
 
 It writes src/burn/checkpoints/pretrained/NAME.safetensors, the backbone alone, with the latent
 weights of its binary layers in float16, half of the size; and the packed file made from it,

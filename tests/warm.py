@@ -25,9 +25,10 @@ from typing import Any
 MODULES = (
     "burn.campaigns.ablate", "burn.campaigns.compare", "burn.campaigns.demo",
     "burn.campaigns.jobs", "burn.checkpoints.foreign.exchange", "burn.cli.main",
-    "burn.deploy.pack", "burn.embedding.packed", "burn.embedding.run", "burn.evaluation.context",
+    "burn.deploy.onnx", "burn.deploy.pack", "burn.embedding.packed", "burn.embedding.run",
+    "burn.evaluation.context",
     "burn.evaluation.detection.protocol", "burn.evaluation.linear", "burn.evaluation.registry",
-    "burn.experiments.run", "burn.report.page", "burn.training.run",
+    "burn.experiments.run", "burn.report.page", "burn.report.render.tables", "burn.training.run",
 )  # fmt: skip
 
 # As multiprocessing's "spawn", but a child begins with these modules.
@@ -139,7 +140,7 @@ def _run(
         burn.runtime.launch.subprocess = _Forking  # type: ignore[assignment]
     else:
         prepare(*given)
-    _main(arguments)
+    run_command(arguments)
 
 
 def _become(variables: Mapping[str, str]) -> None:
@@ -157,8 +158,8 @@ def _become(variables: Mapping[str, str]) -> None:
     torch.set_num_threads(int(variables.get("OMP_NUM_THREADS", "1")))
 
 
-def _main(arguments: Sequence[str]) -> None:
-    """The command, and what the interpreter does at its end."""
+def run_command(arguments: Sequence[str]) -> None:
+    """The command, and what the interpreter does at its end; does not return."""
     from burn.cli.main import main
 
     status = 1
@@ -198,7 +199,7 @@ class _Forking:
                     if int(file.name) > 2 and int(file.name) not in pass_fds:
                         with contextlib.suppress(OSError):
                             os.close(int(file.name))
-                _main(command[3:])
+                run_command(command[3:])
 
         def poll(self) -> int | None:
             if self.returncode is None:

@@ -215,7 +215,7 @@ def pretrain(
         compile: Run the student's training passes through `torch.compile`.
         deterministic: On a GPU, the same call gives the same bits, at a cost in speed.
         kernels: What ReActNet's blocks train with on a GPU: torch, PyTorch's operations, or triton,
-            burn's own kernels, which move less memory and whose speed is unmeasured.
+            burn's own kernels, which move less memory.
         cuda_graphs: Record a step's kernels once and replay them, on one GPU, which is faster.
         teacher_cache: Folder that keeps the teacher's features of the views for later runs.
         progress: Show a summary and a progress bar on standard error.

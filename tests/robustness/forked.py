@@ -16,22 +16,18 @@ import resource
 import signal
 import sys
 import time
-import traceback
+from pathlib import Path
 from typing import Any
 
-# Everything that commands import, so that a child begins at once. None of it starts a thread.
-_MODULES = (
-    "burn.campaigns.ablate", "burn.campaigns.compare", "burn.checkpoints.foreign.exchange",
-    "burn.campaigns.demo", "burn.cli.main", "burn.deploy.onnx", "burn.deploy.pack",
-    "burn.campaigns.jobs", "burn.evaluation.registry", "burn.experiments.run", "burn.report.page",
-    "burn.report.render.tables", "burn.training.run",
-)  # fmt: skip
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from warm import MODULES, run_command
+
 _CAPABILITY_VERSION = 0x20080522
 _FILE_RIGHTS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 
 
 def main() -> None:
-    for name in _MODULES:
+    for name in MODULES:
         importlib.import_module(name)
     import torch
 
@@ -45,7 +41,7 @@ def main() -> None:
             children.append(os.fork())
             if children[-1] == 0:
                 _become(request | copy)
-                _run(request["arguments"])
+                run_command(request["arguments"])
         answers = [_wait(child, started, request) for child in children]
         print(json.dumps(answers), flush=True)
 
@@ -107,23 +103,6 @@ def _drop_file_rights() -> None:
         data[0].permitted &= ~(1 << right)
     if libc.capset(ctypes.byref(header), data):
         raise OSError(ctypes.get_errno(), "capset")
-
-
-def _run(arguments: list[str]) -> None:
-    """The command, and what the interpreter does at its end."""
-    from burn.cli.main import main as burn
-
-    status = 1
-    try:
-        status = burn(arguments)
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(status)
 
 
 def _wait(child: int, started: float, request: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from burn.checkpoints.foreign.named import own_file, split_name
 from burn.checkpoints.foreign.numpy_values import STAND_INS
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
 from burn.checkpoints.native import load_checkpoint, take
-from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint
+from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, listed, printable, shortened
 from burn.core.inputs import require_safetensors, sha256_of
 from burn.core.paths import expand
@@ -184,7 +184,7 @@ class _Source:
 
 def _read(spec: str) -> _Source:
     if names_checkpoint(spec):
-        return _read_ours(spec if spec in PRETRAINED else str(expand(spec)))
+        return _read_ours(str(expand(spec)))
     if spec == lite0.NAME:
         source = _read_theirs(spec, lite0.CONFIG, lite0.lite0_file())
         return replace(source, origin={**source.origin, "labels": lite0.LABELS})

@@ -32,8 +32,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "model",
         type=str,
-        help="run folder or checkpoint of burn's, lite0, ARCHITECTURE:FILE, or a packed file "
-        "(.bnn), which needs no PyTorch",
+        help="run folder or checkpoint of burn's, photos, lite0, ARCHITECTURE:FILE, or a packed "
+        "file (.bnn), which needs no PyTorch",
     )
     parser.add_options(EmbedConfig, skip=["model"])
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")

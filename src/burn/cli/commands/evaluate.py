@@ -54,7 +54,9 @@ def run(arguments: list[str], console: Console) -> None:
     parser = Parser(f"evaluate {named} CHECKPOINT", *_texts(protocol, known=bool(kind)), groups)
     parser.add_argument("protocol", type=str, help=", ".join(PROTOCOLS))
     parser.add_argument(
-        "checkpoint", type=str, help="run folder or checkpoint of burn's, or ARCHITECTURE:FILE"
+        "checkpoint",
+        type=str,
+        help="run folder or checkpoint of burn's, photos, lite0 or ARCHITECTURE:FILE",
     )
     parser.add_options(Request, skip=["checkpoint"])
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")

@@ -127,7 +127,7 @@ class Voc:
                 if thing.name not in position:
                     raise UserError(
                         f"{item.xml}: label {_shown(thing.name)} is none of the classes of the "
-                        f"training data ({listed(classes, 20)})"
+                        f"training data ({listed(classes, 5, each=40)})"
                     )
             annotation = Annotation(
                 np.array([thing.box for thing in found], dtype=np.float32).reshape(-1, 4),
