@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import re
 import shutil
@@ -203,9 +203,13 @@ def test_classify_refuses_in_one_line(native, photo, tmp_path, changes, message)
 
 
 def need_backend():
-    for module in ("nanobind", "scikit_build_core", "pip"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"without {module}: a build of the Python package would need the network")
+    # Not by find_spec: where it looks for pip, setuptools can no longer be imported, which
+    # torch.compile needs in other tests of this process.
+    for package in ("nanobind", "scikit-build-core", "pip"):
+        try:
+            importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"without {package}: a build of the Python package would need the network")
 
 
 @pytest.fixture

@@ -290,8 +290,9 @@ def test_infinite_scores(fails, write, photo, isa, monkeypatch, value):
 
 
 def command(*arguments):
-    # SIGINT is ignored in the background of a script, and processes inherit that.
+    # SIGINT is ignored in the background of a script, SIGHUP under nohup; processes inherit that.
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    heed += "; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
     code = f"{heed}; import sys; from burn_engine.cli import main; sys.exit(main())"
     return [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
 
