@@ -21,8 +21,8 @@ from burn.recipes.schema import Recipe
 from burn.runtime.signals import StopRequest
 from burn.training.module import PretrainModule
 from burn.training.plan import Machine, RunPlan
+from burn.training.records.summary import StageSummary
 from burn.training.run import train_plan
-from burn.training.stage import StageSummary
 
 # One block for each of ReActNet's stages: hundreds of tests train it.
 STUDENT = BackboneConfig(width=0.25, depths=(1, 1, 1, 1, 1), stage_strides=(2, 2, 2, 1))

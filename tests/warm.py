@@ -29,6 +29,7 @@ MODULES = (
     "burn.evaluation.context",
     "burn.evaluation.detection.protocol", "burn.evaluation.linear", "burn.evaluation.registry",
     "burn.experiments.run", "burn.report.page", "burn.report.render.tables", "burn.training.run",
+    "burn.training.stage",
 )  # fmt: skip
 
 # As multiprocessing's "spawn", but a child begins with these modules.

@@ -47,9 +47,9 @@ from burn.report.load.files import MOST_PICTURE
 from burn.report.render.tables import number_name
 from burn.runtime.compute import Device, Kernels
 from burn.training.plan import Machine, RunPlan
+from burn.training.records.summary import StageSummary
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.run import train_plan
-from burn.training.stage import StageSummary
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

@@ -61,7 +61,7 @@ ALLOWED = {
     ("runtime/hardware.py", "Path('/sys/fs/cgroup', name).read_text"): SYSTEM,
     ("runtime/streams.py", "open"): WRITTEN,
     ("runtime/streams.py", "os.open"): WRITTEN,
-    ("training/callbacks/resume.py", "torch.load"): FIRST,
+    ("training/resume_files.py", "torch.load"): FIRST,
     ("training/records/metrics.py", "self._path.open"): WRITTEN,
     ("training/records/writer.py", "Image.open"): STREAM,
     ("training/stage.py", "run.cache.open"): OWN,

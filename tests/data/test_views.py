@@ -253,6 +253,15 @@ def test_a_plain_view_of_the_right_size_is_its_centre():
     assert torch.equal(plain_view(square, STILL), square)
 
 
+@pytest.mark.parametrize("shape", [(48, 64), (1, 300), (97, 31), (5, 5)])
+@pytest.mark.parametrize("size", [(32, 32), (5, 5), (1, 9), (120, 64)])
+def test_resizing_is_torchvisions(shape: tuple[int, int], size: tuple[int, int]):
+    rows = noise(*shape)
+    for image in (rows, rows.permute(1, 2, 0).contiguous().permute(2, 0, 1)):  # as decoded
+        expected = T.resize(image, list(size), T.InterpolationMode.BICUBIC)
+        assert torch.equal(views.resize(image, *size), expected)
+
+
 @pytest.mark.parametrize("shape", [(60, 90), (90, 60), (20, 30)])
 def test_a_plain_view_is_resized_by_the_short_side_then_cropped(shape: tuple[int, int]):
     image = noise(*shape)

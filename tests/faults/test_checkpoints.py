@@ -18,9 +18,9 @@ import tiny
 from burn.core.errors import UserError
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
-from burn.training.callbacks.resume import ResumeFiles
 from burn.training.module import PretrainModule
 from burn.training.plan import Machine
+from burn.training.resume_files import ResumeFiles
 
 EVERY_STEP = Machine(device="cpu", workers=0, monitor_every=1, save_every=0)
 

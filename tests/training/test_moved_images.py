@@ -11,7 +11,7 @@ import pytest
 import tiny
 from burn.cli.main import main
 from burn.core.errors import Interrupted, UserError
-from burn.training.stage import StageSummary
+from burn.training.records.summary import StageSummary
 
 RECIPE = replace(tiny.teacher_recipe(), batch_size=8, epochs=1)
 

@@ -19,8 +19,8 @@ from burn.data.dataset import DatasetSource
 from burn.evaluation.checks import check_sources
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import ending_signals, interrupted, signals_raise
-from burn.training.callbacks.resume import ResumeFiles
 from burn.training.module import PretrainModule
+from burn.training.resume_files import ResumeFiles
 
 OTHERS = [
     getattr(signal, name)

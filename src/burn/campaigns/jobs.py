@@ -32,8 +32,8 @@ from burn.evaluation.semi import run_semi
 from burn.evaluation.svm.protocol import run_svm
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.training.plan import Machine, RunPlan
+from burn.training.records.summary import StageSummary
 from burn.training.run import train_plan
-from burn.training.stage import StageSummary
 from burn.training.teacher_cache import is_cacheable
 
 

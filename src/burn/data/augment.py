@@ -16,9 +16,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import RandAugment
-from torchvision.transforms.v2 import functional as T
 
 from burn.data.view_config import ViewConfig
 
@@ -95,13 +92,32 @@ def plain_view(image: Tensor, config: ViewConfig) -> Tensor:
     """
     short = config.resize if config.resize is not None else round(config.size * 8 / 7)
     most = 4 * min(image.shape[1:])  # do not enlarge all of a very long image only to crop it
-    image = T.center_crop(image, [min(image.shape[1], most), min(image.shape[2], most)])
+    image = _center(image, min(image.shape[1], most), min(image.shape[2], most))
     _, height, width = image.shape
     if min(height, width) != short:
         scale = short / min(height, width)
-        size = [max(short, round(height * scale)), max(short, round(width * scale))]
-        image = T.resize(image, size, InterpolationMode.BICUBIC)
-    return T.center_crop(image, [config.size] * 2).contiguous()
+        image = resize(image, max(short, round(height * scale)), max(short, round(width * scale)))
+    return _center(image, config.size, config.size).contiguous()
+
+
+def resize(image: Tensor, height: int, width: int) -> Tensor:
+    """Resize an image, bicubic and antialiased, as torchvision does.
+
+    Args:
+        image: uint8 (3, any height, any width).
+        height: The new height in pixels.
+        width: The new width in pixels.
+
+    Returns:
+        uint8 (3, height, width).
+    """
+    return F.interpolate(image[None], (height, width), mode="bicubic", antialias=True)[0]
+
+
+def _center(image: Tensor, height: int, width: int) -> Tensor:
+    """Return the centre of an image, of at most its own size."""
+    top, left = round((image.shape[1] - height) / 2), round((image.shape[2] - width) / 2)
+    return image[:, top : top + height, left : left + width]
 
 
 def _crop_box(
@@ -163,6 +179,8 @@ def _rand_augment(view: Array, config: ViewConfig, random: np.random.Generator) 
 
     It draws from torch's global random state, which is therefore seeded here and restored.
     """
+    from torchvision.transforms.v2 import RandAugment  # torchvision takes seconds to import
+
     number = int(random.binomial(config.rand_augment, 0.5))
     magnitude = round(30 * config.rand_strength)
     operations = RandAugment(number, magnitude, num_magnitude_bins=31, fill=[128] * 3)

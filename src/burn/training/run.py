@@ -26,15 +26,15 @@ from burn.runtime.gpu import gpu_arithmetic, gpu_failures_named
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_views
-from burn.training.callbacks.resume import ResumeFiles
 from burn.training.named import check_settings, open_images
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_gpu_options, check_shares, smaller_batch
 from burn.training.prepared import PreparedRun, stage_seed
+from burn.training.records.summary import StageSummary, summary_of
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
+from burn.training.resume_files import ResumeFiles
 from burn.training.run_dir import appears, check_stage, make_folder, open_folder, read_run_file
-from burn.training.stage import Stage, StageSummary, summary_of
 from burn.training.start_summary import (
     cache_line,
     classifier_caution,
@@ -199,6 +199,8 @@ def _train(
 
 
 def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageSummary]:
+    from burn.training.stage import Stage  # Lightning takes seconds to import
+
     summaries = []
     weights: Mapping[str, torch.Tensor] | None = None
     precisions = run.plan.recipe.precisions()

@@ -251,7 +251,7 @@ def _remove_run(out: Path) -> None:
 
 def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) -> list[str]:
     """Return remarks on a resumed run, or raise UserError with its first difference."""
-    from burn.training.callbacks.resume import difference_of_runs
+    from burn.training.resume_files import difference_of_runs
 
     parts = ("plan", "data", "teacher")
     plan = _plan_of(stored, out)
@@ -299,7 +299,7 @@ def check_stage(
     Raises:
         UserError: It does not; the message names the first difference.
     """
-    from burn.training.callbacks.resume import difference_of_runs
+    from burn.training.resume_files import difference_of_runs
 
     expected = {
         "stage": number,

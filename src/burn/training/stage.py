@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from burn.checkpoints.native import images_per_step, save_checkpoint
+from burn.checkpoints.native import save_checkpoint
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.data.feature_cache import FeatureCache
@@ -28,7 +27,7 @@ from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
 from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.callbacks.resume import ResumeFiles, ResumeWriter, SaveResume
+from burn.training.callbacks.resume import ResumeWriter, SaveResume
 from burn.training.callbacks.threads import Threads, chooses_threads
 from burn.training.collapse import collapse_message, features_message
 from burn.training.graphs import CudaRecorder, StepGraph
@@ -36,81 +35,11 @@ from burn.training.module import PretrainModule
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.view_samples import NAME as VIEWS
-from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
+from burn.training.resume_files import ResumeFiles
 from burn.training.run_dir import read_run_file
 from burn.training.steps import monitor_interval
 from burn.training.trainer import build_trainer, quiet_lightning
-
-
-@dataclass(frozen=True)
-class StageSummary:
-    """The outcome of a stage.
-
-    Attributes:
-        stage: Number of the stage, from 1.
-        precision: Precision of its binary layers.
-        checkpoint: The file of its weights.
-        steps: Number of optimizer steps.
-        images_seen: Number of images of all steps.
-        seconds: Time of training, including the parts before a run was resumed.
-        images_per_second: Mean rate over that time.
-        knn: The last kNN accuracy, in [0, 1], or None.
-        collapsed_at: The step at which the alarm about a collapsed target was raised, or None.
-        features_collapsed_at: The same for the features of the backbone.
-        teacher_cached: Share of the teacher's features that came from a cache, in [0, 1]; None
-            without a teacher.
-        numbers: The last numbers that the monitor wrote.
-        knn_images: Number of images that the kNN accuracy is of, or None.
-        knn_chance: The accuracy, in [0, 1], of always answering the most frequent class, or None.
-    """
-
-    stage: int
-    precision: Precision
-    checkpoint: Path
-    steps: int
-    images_seen: int
-    seconds: float
-    images_per_second: float
-    knn: float | None
-    collapsed_at: int | None
-    features_collapsed_at: int | None
-    teacher_cached: float | None
-    numbers: Mapping[str, float]
-    knn_images: int | None = None
-    knn_chance: float | None = None
-
-    @property
-    def watched(self) -> WatchedKnn | None:
-        """The last kNN accuracy with the images it is of, or None."""
-        return WatchedKnn.of(vars(self))
-
-
-def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
-    """Summarize a stage by the metadata of its checkpoint.
-
-    Args:
-        number: Number of the stage, from 1.
-        file: The file of its weights.
-        meta: The checkpoint's metadata.
-    """
-    monitor = meta["monitor"]
-    return StageSummary(
-        stage=number,
-        precision=Precision(meta["precision"]),
-        checkpoint=file,
-        steps=meta["steps"],
-        images_seen=meta["steps"] * images_per_step(meta),
-        seconds=monitor.get("seconds", 0.0),
-        images_per_second=monitor["images_per_second"],
-        knn=monitor["knn"],
-        collapsed_at=monitor["collapsed_at"],
-        features_collapsed_at=monitor.get("features_collapsed_at"),  # earlier versions lack it
-        teacher_cached=monitor.get("teacher_cached"),
-        numbers=monitor["last"],
-        knn_images=monitor.get("knn_images"),
-        knn_chance=monitor.get("knn_chance"),
-    )
 
 
 class Stage:

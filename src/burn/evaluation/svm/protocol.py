@@ -14,11 +14,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as T
 
 from burn.core.errors import UserError, listed
 from burn.core.results import Result
+from burn.data.augment import resize
 from burn.data.base import Source
 from burn.data.formats.voc import Voc
 from burn.evaluation.artifacts.kept import KeptParts
@@ -163,8 +162,10 @@ def _data(context: EvaluationContext, config: SvmConfig, console: Console) -> Sv
 
     def view(image: Tensor) -> Tensor:
         if max(image.shape[1:]) <= 8 * min(image.shape[1:]):  # a very long image would become huge
-            image = T.resize(image, [before], InterpolationMode.BICUBIC)
-        return T.resize(image, [size, size], InterpolationMode.BICUBIC)
+            height, width = image.shape[1:]
+            short = min(height, width)
+            image = resize(image, before * height // short, before * width // short)
+        return resize(image, size, size)
 
     def extract(split: Split, source: Source) -> tuple[Any, Any]:
         found = custom_features(context, split, console, f"svm {before} {size}", 4, view, _grid)

@@ -1,0 +1,82 @@
+"""The outcome of a stage, read from its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from burn.checkpoints.native import images_per_step
+from burn.core.types import Precision
+from burn.training.records.watched import WatchedKnn
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """The outcome of a stage.
+
+    Attributes:
+        stage: Number of the stage, from 1.
+        precision: Precision of its binary layers.
+        checkpoint: The file of its weights.
+        steps: Number of optimizer steps.
+        images_seen: Number of images of all steps.
+        seconds: Time of training, including the parts before a run was resumed.
+        images_per_second: Mean rate over that time.
+        knn: The last kNN accuracy, in [0, 1], or None.
+        collapsed_at: The step at which the alarm about a collapsed target was raised, or None.
+        features_collapsed_at: The same for the features of the backbone.
+        teacher_cached: Share of the teacher's features that came from a cache, in [0, 1]; None
+            without a teacher.
+        numbers: The last numbers that the monitor wrote.
+        knn_images: Number of images that the kNN accuracy is of, or None.
+        knn_chance: The accuracy, in [0, 1], of always answering the most frequent class, or None.
+    """
+
+    stage: int
+    precision: Precision
+    checkpoint: Path
+    steps: int
+    images_seen: int
+    seconds: float
+    images_per_second: float
+    knn: float | None
+    collapsed_at: int | None
+    features_collapsed_at: int | None
+    teacher_cached: float | None
+    numbers: Mapping[str, float]
+    knn_images: int | None = None
+    knn_chance: float | None = None
+
+    @property
+    def watched(self) -> WatchedKnn | None:
+        """The last kNN accuracy with the images it is of, or None."""
+        return WatchedKnn.of(vars(self))
+
+
+def summary_of(number: int, file: Path, meta: Mapping[str, Any]) -> StageSummary:
+    """Summarize a stage by the metadata of its checkpoint.
+
+    Args:
+        number: Number of the stage, from 1.
+        file: The file of its weights.
+        meta: The checkpoint's metadata.
+    """
+    monitor = meta["monitor"]
+    return StageSummary(
+        stage=number,
+        precision=Precision(meta["precision"]),
+        checkpoint=file,
+        steps=meta["steps"],
+        images_seen=meta["steps"] * images_per_step(meta),
+        seconds=monitor.get("seconds", 0.0),
+        images_per_second=monitor["images_per_second"],
+        knn=monitor["knn"],
+        collapsed_at=monitor["collapsed_at"],
+        features_collapsed_at=monitor.get("features_collapsed_at"),  # earlier versions lack it
+        teacher_cached=monitor.get("teacher_cached"),
+        numbers=monitor["last"],
+        knn_images=monitor.get("knn_images"),
+        knn_chance=monitor.get("knn_chance"),
+    )
