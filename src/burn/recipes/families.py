@@ -17,7 +17,7 @@ def bnext_small() -> Recipe:
     """burn_small with a narrow BNext-T.
 
     burn pretrain --recipe bnext_small --data cifar10/train.parquet --teacher lite0 \
-        --teacher-size 96 --teacher-cache features --compile --out runs/bnext
+        --teacher-size 96 --teacher-cache features --out runs/bnext
     kNN 73.4 % and linear 74.4 % (seed 0), where burn_small has 69.8 and 71.5. 79 images/s on one
     core of an AMD EPYC (Zen 3, float32) beside other work, 3.5 hours, when the teacher's features
     are cached. The width and strides are those of burn_small's ReActNet-A, which makes 53 million

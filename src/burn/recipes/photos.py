@@ -14,7 +14,7 @@ from burn.recipes.small import burn_small, feature_only_small
 def burn() -> Recipe:
     """The default: the paper's feature similarity alone, for a few thousand photographs.
 
-    burn pretrain --recipe burn --data photos/ --teacher lite0 --compile --out runs/student
+    burn pretrain --recipe burn --data photos/ --teacher lite0 --out runs/student
     On 3,068 photographs of clothes in 10 classes, evaluated on 341 others (standard error 2.3
     points) on which these settings were chosen: kNN 73.9 to 78.0 and linear 80.6 % on features of
     plain views, in two runs of seed 0 on different processors; lite0 itself has 82.7 and 86.5 %. On
@@ -44,7 +44,7 @@ def burn_device() -> Recipe:
     """Half-width ReActNet-A for 96-pixel images: a packed file of 1 MB for a small device.
 
     burn pretrain --recipe burn_device --data photos/ --teacher lite0 --teacher-size 192 \
-        --teacher-cache features --compile --out runs/device
+        --teacher-cache features --out runs/device
     Some thousands of photos take a CPU hours; more of them need a GPU. Accuracy: not measured;
     its loss, single stage and repeating views are burn_small's, see recipe burn for what they cost.
     In burn-engine an image takes 0.28 ms with AVX-512 VPOPCNTDQ and 0.53 ms with AVX2, on one core

@@ -32,7 +32,7 @@ def burn_small() -> Recipe:
     """The default for 32-pixel images and a CPU: feature similarity to standardised targets.
 
     burn pretrain --recipe burn_small --data cifar10/train.parquet --teacher lite0 \
-        --teacher-size 96 --teacher-cache features --compile --out runs/student
+        --teacher-size 96 --teacher-cache features --out runs/student
     The settings were chosen by pilots of one seed (docs/project/log.md). After 105,000 images of
     CIFAR-10, on held-out training images, feature similarity alone with these targets and this
     projection gives kNN 48.8 % at width 0.25, and 47.5 % with the frozen classifier's KL; larger
