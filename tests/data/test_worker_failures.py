@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
+import multiprocessing.queues
 import os
+import select
 import signal
+import struct
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.synchronize import SemLock
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, _utils, dataloader
+from torch.utils.data import Dataset, _utils
 
 from burn.core.errors import UserError
-from burn.data import workers
+from burn.data import exchange, workers
 from burn.data.workers import QuietLoader, start_worker
 from burn.runtime.signals import StopRequest, Terminated
 
@@ -40,12 +47,28 @@ class Numbers(Dataset[int]):
 
 
 def loader(
-    at_three: Callable[[], Any] = int, collate: Callable[[Sequence[int]], Any] = torch.tensor
+    at_three: Callable[[], Any] = int,
+    collate: Callable[[Sequence[int]], Any] = torch.tensor,
+    start: Callable[[int], None] = start_worker,
+    *,
+    pin: bool = False,
 ) -> QuietLoader:
     return QuietLoader(
         Numbers(at_three), num_workers=2, batch_size=2, collate_fn=collate,
-        worker_init_fn=start_worker, persistent_workers=True,
+        worker_init_fn=start, persistent_workers=True, pin_memory=pin,
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    def fail(*_: Any) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -139,11 +162,126 @@ def test_a_socket_that_vanished_is_named():
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/tmp/pymp-1/listener")
 
 
-@pytest.mark.parametrize("leave", [lambda: os._exit(0), lambda: os._exit(3), raising(SystemExit())])
-def test_a_worker_that_leaves(leave: Callable[[], Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workers, "_LOOK", 0.25)
-    with pytest.raises(UserError, match=r"a data-loader worker died: .*--workers"):
-        list(loader(leave))
+# --- A worker may die at any instruction, and this process may be at any, too. ---
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_worker_loop(name: str) -> Any:
+    frame: Any = sys._getframe()
+    while frame.f_code.co_name != "_worker_loop":
+        frame = frame.f_back
+    return frame.f_locals[name]
+
+
+def die_with_every_lock() -> None:
+    """All that this process shares with another: those of queues and events."""
+    for found in gc.get_objects():
+        if issubclass(type(found), SemLock):
+            found.acquire(False)
+    die()
+
+
+def die_with_the_lock_of_batches() -> None:
+    in_worker_loop("data_queue")._wlock.acquire()
+    die()
+
+
+def die_in_a_message() -> None:
+    batches = in_worker_loop("data_queue")
+    batches._wlock.acquire()
+    batches._writer._send(struct.pack("!i", 1000) + b"begun")
+    die()
+
+
+def die_in_the_length_of_a_message() -> None:
+    in_worker_loop("data_queue")._writer._send(b"\0\0")
+    die()
+
+
+class AsIfPinned:
+    """What torch needs to start the thread that pins batches, without a GPU."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(torch.accelerator, "is_available", lambda: True)
+        patch.setattr(torch.accelerator, "current_device_index", int)
+        patch.setattr(torch.accelerator, "set_device_index", lambda _: None)
+        patch.setattr(_utils.pin_memory, "pin_memory", lambda data, _: data)
+
+
+def assert_none_is_left() -> None:
+    for child in multiprocessing.active_children():
+        child.join(60)
+        assert not child.is_alive()
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize(
+    ("moment", "why"),
+    [
+        (die, "memory may have run out"),
+        (die_with_every_lock, "memory may have run out"),
+        (die_with_the_lock_of_batches, "memory may have run out"),
+        (die_in_a_message, "memory may have run out"),
+        (die_in_the_length_of_a_message, "memory may have run out"),
+        (lambda: os.kill(os.getpid(), signal.SIGXCPU), "signal 24, CPU time limit exceeded"),
+        (lambda: os._exit(0), "exit status 0"),
+        (lambda: os._exit(3), "exit status 3"),
+        (raising(SystemExit()), "exit status "),
+    ],
+)
+def test_a_worker_that_dies(
+    moment: Callable[[], Any],
+    why: str,
+    pin: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)  # of others that wait for a lock
+    if pin:
+        AsIfPinned(monkeypatch)
+    with pytest.raises(UserError, match=f"a data-loader worker died: {why}.*; give .*--workers"):
+        list(loader(moment, pin=pin))
+    assert_none_is_left()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_that_dies_of_full_shared_memory():
+    """The kernel says so when a page of it is first written."""
+
+    def die() -> None:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGBUS)
+
+    with pytest.raises(UserError, match="shared memory is full"):
+        list(loader(die))
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_worker_that_dies_in_its_start(worker: int):
+    def start(number: int) -> None:
+        if number == worker:
+            die()
+        start_worker(number)
+
+    with pytest.raises(UserError, match="a data-loader worker died: memory may have run out"):
+        list(loader(start=start))
+    assert_none_is_left()
+
+
+def test_a_worker_that_dies_between_epochs_interrupts_nothing_else():
+    """What the main thread does then may hold a lock, or swallow an exception."""
+    batches = loader()
+    assert len(list(batches)) == 4
+    iterator: Any = batches._iterator
+    for worker in iterator._workers:
+        worker.kill()
+        worker.join()
+    with pytest.raises(UserError, match="a data-loader worker died: memory may have run out"):
+        list(batches)
+    assert len(list(batches)) == 4  # others are started
 
 
 @pytest.mark.parametrize(
@@ -158,17 +296,70 @@ def test_a_worker_that_dies_while_it_hands_over_a_batch(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ):
     """The main process notices the end of the connection before that of the worker."""
+    main = os.getpid()
+    real = multiprocessing.queues.Queue.get
 
-    def read(batches: Any) -> Any:
-        os.kill(batches._workers[0].pid, signal.SIGKILL)
+    def get(queue: Any, *arguments: Any, **named: Any) -> Any:
+        if os.getpid() != main:
+            return real(queue, *arguments, **named)
+        queue.writers[0].kill()
         raise error
 
-    monkeypatch.setattr(workers, "_tell_deaths_as_errors", lambda _: None)
-    monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "__next__", read)
+    monkeypatch.setattr(multiprocessing.queues.Queue, "get", get)
     with pytest.raises(
         UserError, match=r"a data-loader worker died: memory may have run out; .*--workers"
     ):
         list(loader())
+    assert_none_is_left()
+
+
+def test_an_exception_of_a_signal_that_leaves_a_lock_taken(monkeypatch: pytest.MonkeyPatch):
+    """Python may call the handler where the lock is taken and the block under `with` not begun."""
+    real = threading.Condition.__enter__
+    batches = loader()
+
+    def take(condition: threading.Condition) -> bool:
+        taken = real(condition)
+        if sys._getframe(1).f_code.co_name == "put":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return taken
+
+    list(batches)
+    monkeypatch.setattr(threading.Condition, "__enter__", take)
+    with pytest.raises(KeyboardInterrupt):
+        list(batches)
+    assert_none_is_left()
+    # Python takes the locks of queues at its end.
+    for end in gc.get_objects():
+        if issubclass(type(end), Finalize) and "_finalize_close" in repr(end):
+            assert end._args[1].acquire(timeout=10)
+            end._args[1].release()
+
+
+def test_a_main_process_that_dies_while_a_worker_starts_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    reading, writing = os.pipe()
+    main = os.fork()
+    if main == 0:
+        main = os.getpid()
+        end = exchange._end_with_parent
+
+        def late() -> None:
+            while os.getppid() == main:
+                threading.Event().wait(0.01)
+            end()
+
+        monkeypatch.setattr(exchange, "_end_with_parent", late)
+        kept = loader()._get_iterator()
+        assert kept
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(main, 0)
+    assert select.select([reading], [], [], 60)[0], "a worker is left"
+    assert os.read(reading, 1) == b""
+    os.close(reading)
 
 
 # --- A worker that hangs is reported, and does not keep anybody. ---
@@ -179,12 +370,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_LOOK", 0.25), ("_NOTICE", 0.25), ("_LONGEST", 1.0)):
         monkeypatch.setattr(workers, name, seconds)
     monkeypatch.setattr(_utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
-
-
-def assert_none_is_left() -> None:
-    for child in multiprocessing.active_children():
-        child.join(60)
-        assert not child.is_alive()
 
 
 def hang() -> None:

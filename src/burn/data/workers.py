@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import multiprocessing.connection
-import multiprocessing.context
-import multiprocessing.popen_fork
 import multiprocessing.queues
 import os
 import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 try:
@@ -28,15 +24,13 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from burn.core.errors import UserError
+from burn.data.exchange import Batches, ForkContext, WorkerDied
 from burn.runtime.signals import raise_requested, signals_wait
 
-_PR_SET_PDEATHSIG = 1
 _FILES = 64  # open files of a process without workers, with a margin
 _FILES_OF_WORKER = 24  # its queues, and the tensors of the two batches that it prefetches
 # Seconds of waiting for a batch: until the first look at what may be wrong, a notice, the end.
 _LOOK, _NOTICE, _LONGEST = 10, 60, 1800
-_DEATH = 2  # seconds between the end of a worker's connections and that of its process
-_OUT_OF_MEMORY = "memory may have run out"
 
 
 class QuietLoader(DataLoader[Any]):
@@ -46,9 +40,6 @@ class QuietLoader(DataLoader[Any]):
     worker dies or cannot hand over a batch, if memory or files run out, and if no batch comes for
     half an hour. After a minute without one, it says so on stderr.
 
-    Workers are forked, even in a process that was itself spawned, like those of a campaign:
-    transforms are nested functions, which cannot be pickled.
-
     Args:
         dataset: The dataset, as `DataLoader` takes it.
         num_workers: Number of data-loader workers.
@@ -56,7 +47,7 @@ class QuietLoader(DataLoader[Any]):
     """
 
     def __init__(self, dataset: Dataset[Any], *, num_workers: int, **options: Any) -> None:
-        context = _ForkContext() if num_workers else None
+        context = ForkContext() if num_workers else None
         super().__init__(
             dataset, num_workers=num_workers, multiprocessing_context=context, **options
         )
@@ -67,11 +58,11 @@ class QuietLoader(DataLoader[Any]):
             return
         _require_files(self.num_workers)
         _require_exchange()
-        with _failures_of_workers(self.num_workers):
-            batches: Any = super().__iter__()
-        _tell_deaths_as_errors(self.num_workers)
-        batches._timeout = _LOOK
+        batches: Any = self._iterator  # of persistent workers, once they have started
         try:
+            with _failures_of_workers(self.num_workers):
+                batches = super().__iter__()
+            batches._timeout = _LOOK
             while True:
                 with _failures_of_workers(self.num_workers):
                     batch = self._next(batches)
@@ -83,7 +74,8 @@ class QuietLoader(DataLoader[Any]):
         except BaseException:
             # A worker that is stuck would otherwise keep this process from ending.
             self._iterator = None
-            batches._shutdown_workers()
+            if batches is not None:
+                batches.abandon()
             raise
         batches._timeout = 0  # torch waits for persistent workers when it begins the next epoch
 
@@ -94,13 +86,13 @@ class QuietLoader(DataLoader[Any]):
         """
         if not self.num_workers:
             return super()._get_iterator()
-        batches: Any = None
+        batches = None
         try:
             with signals_wait():
-                batches = super()._get_iterator()
+                batches = Batches(self)
         except BaseException:
             if batches is not None:
-                batches._shutdown_workers()
+                batches.abandon()
             raise
         return batches
 
@@ -118,9 +110,6 @@ class QuietLoader(DataLoader[Any]):
             except RuntimeError as error:
                 if not str(error).startswith("DataLoader timed out"):
                     raise
-            except (OSError, EOFError) as error:
-                _raise_death(batches._workers, error)
-                raise
             waited += _LOOK
             raise_requested()
             if self.pin_memory and not batches._pin_memory_thread.is_alive():
@@ -138,22 +127,6 @@ class QuietLoader(DataLoader[Any]):
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: torch would warn of more workers than cores, but the user asked for them."""
-
-
-class _Popen(multiprocessing.popen_fork.Popen):
-    """A worker that ends by SIGKILL, because it ignores the signals that its group gets."""
-
-    terminate = multiprocessing.popen_fork.Popen.kill
-
-
-class _Process(multiprocessing.context.ForkProcess):
-    @staticmethod
-    def _Popen(process_obj: Any) -> _Popen:
-        return _Popen(process_obj)
-
-
-class _ForkContext(multiprocessing.context.ForkContext):
-    Process = _Process
 
 
 def _require_exchange() -> None:
@@ -206,27 +179,6 @@ def _require_files(workers: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
-def _raise_death(workers: Sequence[Any], error: Exception) -> None:
-    """Raise UserError if a worker has died, whose half of a connection ended with it.
-
-    In the middle of handing over a batch this process may notice that before the death itself.
-
-    Args:
-        workers: The processes.
-        error: What the connection raised.
-    """
-    sentinels = {worker.sentinel: worker for worker in workers}
-    for sentinel in multiprocessing.connection.wait(list(sentinels), timeout=_DEATH):
-        worker = sentinels[sentinel]
-        worker.join(_DEATH)  # its files are closed a moment before its status is known
-        killed = worker.exitcode == -signal.SIGKILL
-        raise _died(_OUT_OF_MEMORY if killed else _one_line(error)) from error
-
-
-def _died(why: str) -> UserError:
-    return UserError(f"a data-loader worker died: {why}; give fewer --workers")
-
-
 def _failure(error: BaseException, who: str) -> UserError | None:
     """Return the error that the user sees for a failure of workers, or None for any other.
 
@@ -236,6 +188,7 @@ def _failure(error: BaseException, who: str) -> UserError | None:
     """
     reason = str(error)
     number = error.errno if isinstance(error, OSError) else None
+    died = error.signal if isinstance(error, WorkerDied) else 0
     if isinstance(error, MemoryError) or number in (errno.ENOMEM, errno.EAGAIN):
         return UserError(f"{who} cannot run: memory runs out; give fewer --workers")
     if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in reason:
@@ -243,13 +196,14 @@ def _failure(error: BaseException, who: str) -> UserError | None:
             f"{who} cannot run: too many open files; raise the limit (ulimit -n), or give fewer "
             "--workers"
         )
-    if number == errno.ENOSPC or "shared memory" in reason or "Bus error" in reason:
+    if number == errno.ENOSPC or "shared memory" in reason or died == signal.SIGBUS:
         return UserError(
             f"{who} cannot run: shared memory is full (/dev/shm): make it larger (docker run "
             "--shm-size=2g), or give fewer --workers, or 0"
         )
-    if reason.startswith("DataLoader worker"):
-        return _died(_OUT_OF_MEMORY if "Killed" in reason else _one_line(error))
+    if isinstance(error, WorkerDied) or reason.startswith("DataLoader worker"):
+        why = "memory may have run out" if died == signal.SIGKILL else _one_line(error)
+        return UserError(f"a data-loader worker died: {why}; give fewer --workers")
     if number is not None:
         return UserError(f"{who} cannot hand over a batch: {error}; give --workers 0")
     return None
@@ -271,33 +225,9 @@ def _failures_of_workers(workers: int) -> Iterator[None]:
         raise failure from error
 
 
-_handlers: list[Any] = []  # the handlers of SIGCHLD that were installed here
-
-
-def _tell_deaths_as_errors(workers: int) -> None:
-    """Make torch's handler of SIGCHLD raise a UserError.
-
-    Torch notices a worker's death first in that handler, which interrupts the main thread
-    anywhere, for instance in the middle of a training step.
-    """
-    torchs = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
-    if threading.current_thread() is not threading.main_thread() or not callable(torchs):
-        return
-    if torchs in _handlers:
-        return
-
-    def handler(number: int, frame: Any) -> None:
-        with _failures_of_workers(workers):
-            torchs(number, frame)
-
-    _handlers.append(handler)
-    signal.signal(signal.SIGCHLD, handler)
-
-
 def start_worker(_worker: int) -> None:
-    """Set up a data-loader worker: one thread, no reaction to signals, death with its parent."""
+    """Set up a data-loader worker: one thread, no reaction to signals."""
     cv2.setNumThreads(0)
-    _end_with_parent()
     # The main process answers signals to the whole group, and still needs the workers' batches.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -325,18 +255,3 @@ def _say_unless_left(kind: type[BaseException], error: BaseException, trace: Any
     """
     if not issubclass(kind, (ConnectionError, EOFError)):
         sys.__excepthook__(kind, error, trace)
-
-
-def _end_with_parent() -> None:
-    """Make this process end at once, without output, when its parent process ends.
-
-    Otherwise a worker whose main process was ended by a signal finds its queues closed in the
-    middle of a batch, prints long tracebacks, and stays for seconds.
-    """
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before prctl took effect
-        os._exit(1)
