@@ -1,13 +1,16 @@
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import burn.campaigns.demo
 import tiny
 from burn.cli.main import main
 from burn.core.results import read_results
 from burn.deploy import measured
+from burn.evaluation.configs import LinearConfig
 from burn.recipes.registry import RECIPES, find_recipe
 
 
@@ -19,6 +22,7 @@ def test_demo_leaves_runs_results_and_pictures(
     monkeypatch.setitem(RECIPES, "demo_teacher", lambda: teacher)
     monkeypatch.setitem(RECIPES, "demo", lambda: student)
     monkeypatch.setattr(measured, "_MEASURED", 0.01)
+    monkeypatch.setattr(burn.campaigns.demo, "LinearConfig", partial(LinearConfig, epochs=5))
     out = tmp_path / "demo"
     assert main(["demo", "--out", str(out), "--device", "cpu", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -43,13 +43,10 @@ class Digits:
     classes = tuple("0123456789")
 
     def __init__(self, split: Split) -> None:
-        images, labels = _read()
-        chosen = np.flatnonzero(_TEST if split == "test" else ~_TEST)
-        grey = (images[chosen] * (255 / 16)).round().astype(np.uint8)
-        self._images = _enlarge(grey)
-        self.labels: np.ndarray | None = labels[chosen]
+        self._images, labels = _enlarged(split)
+        self.labels: np.ndarray | None = labels.copy()
         self.name = f"digits:{split}"
-        self.fingerprint = f"digits:{split}:{len(chosen)}"
+        self.fingerprint = f"digits:{split}:{len(labels)}"
 
     def __len__(self) -> int:
         return len(self._images)
@@ -64,6 +61,14 @@ class Digits:
 
     def describe(self, index: int) -> str:
         return f"{self.name}[{index}]"
+
+
+@lru_cache(maxsize=2)
+def _enlarged(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images, uint8 (images, 32, 32), and labels of a split, which stay as they are."""
+    images, labels = _read()
+    chosen = np.flatnonzero(_TEST if split == "test" else ~_TEST)
+    return _enlarge((images[chosen] * (255 / 16)).round().astype(np.uint8)), labels[chosen]
 
 
 @lru_cache(maxsize=1)
