@@ -176,6 +176,7 @@ def pretrain(
     data: str | Path | Source | Any,
     out: str | Path,
     teacher: str | Path | nn.Module | None = None,
+    init: str | Path | None = None,
     seed: int = 0,
     max_steps: int | None = None,
     resume: bool = False,
@@ -202,6 +203,8 @@ def pretrain(
             dimension). Cached features and resumed runs recognize a module by its type, its weights
             and its `repr`. Any other difference between two modules, for example in an attribute
             that scales their input, goes unnoticed.
+        init: Network whose weights training starts from: `photos`, a run's folder or its file. It
+            must be the recipe's network. None starts from random weights.
         seed: Random seed.
         max_steps: Optimizer steps after which each stage ends. None trains the recipe's epochs.
         resume: Continue the run in `out` where it stopped, or start it. With a larger `max_steps`
@@ -250,6 +253,9 @@ def pretrain(
         spec = None if teacher is None else str(teacher)
     called = str(data) if source is None else source.name
     trained = {"recipe_name": name, "recipe": named, "data": called, "teacher": spec}
+    if not isinstance(init, (str, Path, NoneType)):
+        raise UserError(f"init is a {type(init).__name__}: give a name, a run's folder or its file")
+    trained |= {"init": None if init is None else str(init)}
     plan = from_plain(RunPlan, {**trained, "seed": seed, "max_steps": max_steps})
     cache = None if teacher_cache is None else str(_path(teacher_cache, "teacher_cache"))
     machine = from_plain(

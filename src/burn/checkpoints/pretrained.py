@@ -6,12 +6,13 @@ float16, which has the sign of each.
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 
 from burn.core.errors import UserError
 from burn.core.inputs import sha256_of
-from burn.core.paths import expand
+from burn.core.paths import expand, nearest_path
 
 _FOLDER = Path(__file__).with_name("pretrained")
 
@@ -52,3 +53,10 @@ def names_checkpoint(spec: str | os.PathLike[str]) -> bool:
         UserError: As `pretrained_file`.
     """
     return pretrained_file(spec) is not None or expand(os.fspath(spec)).exists()
+
+
+def nearest_network(spec: str) -> str | None:
+    """Return the pretrained network or the path whose name is nearest to one that means nothing."""
+    near = difflib.get_close_matches(spec, PRETRAINED, n=1)
+    path = nearest_path(expand(spec))
+    return near[0] if near else path and str(path)

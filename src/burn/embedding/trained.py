@@ -60,8 +60,7 @@ class TrainedNetwork:
             "compute": "bfloat16" if self._bfloat16 else "float32",
             "batch_size": config.batch_size,
         }
-        labels = (model.training or {}).get("teacher_labels")
-        self.notes = (f"{model.name}: its teacher was trained with {labels} labels",) * bool(labels)
+        self.notes = tuple(model.labels_notes)
 
     def prepare(self, image: Tensor) -> Tensor:
         """Return the plain view of an image, uint8 (3, size, size), as evaluations take it."""

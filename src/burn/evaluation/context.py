@@ -253,6 +253,18 @@ class Model:
     views: ViewConfig
     training: Mapping[str, Any] | None = None
 
+    @property
+    def labels_notes(self) -> list[str]:
+        """A line for each way in which labels helped to train the network."""
+        told = self.training or {}
+        ways = {
+            "teacher_labels": "its teacher was trained with",
+            "start_labels": "behind the weights that it started from are",
+        }
+        return [
+            f"{self.name}: {way} {told[key]} labels" for key, way in ways.items() if key in told
+        ]
+
 
 def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, ViewConfig]:
     """Open a network with `open_model`; return its name, backbone and views.
@@ -327,9 +339,11 @@ def _training(meta: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
         images = steps * images_per_step(meta)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    teacher = meta.get("teacher")
-    labels = teacher.get("labels") if isinstance(teacher, Mapping) else None
-    told = {} if labels is None else {"teacher_labels": printable(str(labels)[:80])}
+    told = {}
+    for key, part in (("teacher_labels", "teacher"), ("start_labels", "init")):
+        origin = meta.get(part)
+        if isinstance(origin, Mapping) and origin.get("labels") is not None:
+            told[key] = printable(str(origin["labels"])[:80])
     told |= {"run": run} if (run := _run_around(file)) else {}
     precision = str(meta.get("precision"))
     return {"stage": stage, "steps": steps, "images_seen": images, "precision": precision, **told}

@@ -241,9 +241,7 @@ def _evaluate(
         training=model.training,
         packed=packed,
     )
-    if model.training and "teacher_labels" in model.training:
-        labels = model.training["teacher_labels"]
-        context.notes.append(f"{model.name}: its teacher was trained with {labels} labels")
+    context.notes.extend(model.labels_notes)
     for source in (train, test):
         lines = [f"{source.name}: {line}" for line in remarks(source)]
         context.notes.extend(line for line in lines if line not in context.notes)

@@ -13,6 +13,7 @@ from burn.data.open import open_source
 from burn.methods.registry import find_method
 from burn.training.plan import Machine, RunPlan
 from burn.training.run_dir import require_usable
+from burn.training.start import check_start
 
 
 def open_named(
@@ -34,6 +35,8 @@ def open_named(
     require_usable(out, resume=resume, overwrite=overwrite)
     if plan.teacher is not None:
         require_network(plan.teacher)
+    if plan.init is not None:
+        check_start(plan.init, plan.recipe)
     source = open_images(plan, out, resume=resume)
     check_images(plan, source)
     require_outside(out, source)
@@ -55,8 +58,9 @@ def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: boo
     plan.check()
     _check_teacher(plan)
     machine.check()
-    if overwrite and plan.teacher and _lies_in(Path(plan.teacher), out):
-        raise UserError(f"--overwrite would delete the teacher {plan.teacher}: give another --out")
+    for name, spec in (("teacher", plan.teacher), ("start", plan.init)):
+        if overwrite and spec and _lies_in(Path(spec), out):
+            raise UserError(f"--overwrite would delete the {name} {spec}: give another --out")
     cache = machine.teacher_cache
     if cache is not None and resolved(Path(cache)).is_relative_to(resolved(out)):
         raise UserError(

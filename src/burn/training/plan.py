@@ -23,6 +23,8 @@ class RunPlan:
         seed: the random seed.
         max_steps: number of optimizer steps to which every stage is shortened, with its schedules;
             None for all of the recipe's steps.
+        init: the network whose weights training starts from, in the form that `load_start` takes,
+            or None for random weights.
     """
 
     recipe_name: str
@@ -31,6 +33,7 @@ class RunPlan:
     teacher: str | None
     seed: int = 0
     max_steps: int | None = None
+    init: str | None = None
 
     def check(self) -> None:
         """Check the recipe and all numbers.

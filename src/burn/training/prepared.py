@@ -21,6 +21,7 @@ from burn.training.named import check_images
 from burn.training.plan import Machine, RunPlan
 from burn.training.preflight import check_teacher_size, check_view_size
 from burn.training.run_dir import describe_machine, describe_run
+from burn.training.start import load_start
 from burn.training.steps import StageSteps, stage_steps
 from burn.training.teacher_cache import TeacherCache
 
@@ -42,6 +43,7 @@ class PreparedRun:
         named: The recipe before the user changed its fields.
         extendable: Whether finished stages keep what a longer run goes on from.
         cache: The cache of the teacher's features, or None.
+        start: The weights that the run starts from, or None for random ones.
         described: Description of the run for run.json.
         machine_described: Description of the machine for the checkpoint.
 
@@ -69,6 +71,7 @@ class PreparedRun:
         if teacher is None and plan.teacher is not None:
             teacher = load_teacher(plan.teacher)
         self.teacher = teacher
+        self.start = None if plan.init is None else load_start(plan.init, plan.recipe)
         check_view_size(plan.recipe)
         self.cache = self._open_cache()
         if self.teacher is not None and not (self.cache and self.cache.is_known):
@@ -76,7 +79,9 @@ class PreparedRun:
         if self.cache is not None:  # only after the check that the teacher can take its views
             self.processes.run_on_main(self.cache.make)
         resolved = {"compute": compute, "device": processes.device.type}
-        self.described = describe_run(plan, self.source, self.teacher, resolved)
+        self.described = describe_run(
+            plan, self.source, self.teacher, self.start and self.start.origin, resolved
+        )
         self.machine_described = describe_machine(processes)
         if processes.device.type == "cuda":
             chosen = {"kernels": machine.kernels, "cuda_graphs": machine.cuda_graphs}
@@ -91,7 +96,7 @@ class PreparedRun:
         return TeacherCache(Path(folder), recipe, self.teacher, self.source, self.compute)
 
     def make_method(self, precision: Precision) -> Method:
-        """Build the method of a stage with fresh weights.
+        """Build the method of a stage with the weights that the run starts from.
 
         Raises:
             UserError: The teacher lacks an output that the method learns from, or memory runs out.
@@ -101,6 +106,8 @@ class PreparedRun:
         try:
             with seeded(self.plan.seed):
                 backbone = build_backbone(recipe.backbone, precision)
+                if self.start is not None:  # before the method, which may copy it
+                    backbone.load_state_dict(dict(self.start.weights), strict=False)
                 return build_method(recipe.method, config, backbone, self.teacher, num_classes)
         except RuntimeError as error:  # torch's allocator raises it if memory runs out
             raise UserError(f"method {recipe.method} cannot be built: {error}") from error

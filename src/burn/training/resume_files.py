@@ -45,12 +45,12 @@ def first_difference(old: Any, new: Any, name: str) -> str | None:
 def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Find the first difference between two runs that affects their numbers.
 
-    Another place of the same images, or of a teacher with the same weights, is no difference, nor
-    is another length, to which a run is extended. Of a run whose fingerprint an earlier version of
-    burn computed, the place and number of the images are compared.
+    Another place of the same images, or of a teacher or start with the same weights, is no
+    difference, nor is another length, to which a run is extended. Of a run whose fingerprint an
+    earlier version of burn computed, the place and number of the images are compared.
 
     Args:
-        old: The old run: `data`, `teacher`, and possibly `plan` and more, as in run.json.
+        old: The old run: `data`, `teacher`, `init`, and possibly `plan` and more, as in run.json.
         new: The new run, likewise.
 
     Returns:
@@ -61,7 +61,7 @@ def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | 
         _take_length(before, now, "max_steps")
         if isinstance(before, dict) and isinstance(now, Mapping):
             _take_length(before.get("recipe"), now.get("recipe"), "epochs")
-    for part in ("data", "teacher"):
+    for part in ("data", "teacher", "init"):
         before, now = old.get(part), new.get(part)
         if not isinstance(before, dict) or not isinstance(now, dict):
             continue

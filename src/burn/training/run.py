@@ -277,6 +277,7 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
         run.workers,
         across,
         run.described["teacher"],
+        run.described["init"],
     )
     for line in lines:
         console.print(line, markup=False, highlight=False)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from burn.runtime.distributed import Processes
 
 _FORMAT = 1
+PARTS = ("plan", "data", "teacher", "init")  # what a resumed run has to agree in
 
 
 def read_plan(out: Path) -> RunPlan:
@@ -60,7 +61,11 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
 
 
 def describe_run(
-    plan: RunPlan, source: Source, teacher: Teacher | None, resolved: Mapping[str, str]
+    plan: RunPlan,
+    source: Source,
+    teacher: Teacher | None,
+    init: Mapping[str, Any] | None,
+    resolved: Mapping[str, str],
 ) -> dict[str, Any]:
     """Describe a run for run.json, in values that can be written as JSON.
 
@@ -68,6 +73,7 @@ def describe_run(
         plan: What is trained.
         source: The images.
         teacher: The teacher, or None.
+        init: Where the weights that training starts from came from, or None.
         resolved: What `auto` means on this machine: compute and device.
     """
     import torch  # here, because `read_plan` and `require_usable` do not need it
@@ -75,8 +81,8 @@ def describe_run(
     origin = None if teacher is None else teacher.origin
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
-    about = {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data, "teacher": origin}
-    about["resolved"] = dict(resolved)
+    about = {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data}
+    about |= {"teacher": origin, "init": init, "resolved": dict(resolved)}
     plugins = _plugins_of(plan.recipe)
     return {**about, "plugins": plugins} if plugins else about
 
@@ -213,7 +219,7 @@ def open_folder(
             stored = read_run_file(out)
             remarks = _check_same(stored, described, out)
             now = {"resolved": described["resolved"], **stored}
-            now |= {part: described[part] for part in ("plan", "data", "teacher")}
+            now |= {part: described[part] for part in PARTS}
             if json.loads(json.dumps(now)) != stored:  # places, length, or an earlier burn's
                 _write_run_file(out, now)
             return remarks + changed_plugins(stored.get("plugins"), described.get("plugins", []))
@@ -253,10 +259,9 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
     """Return remarks on a resumed run, or raise UserError with its first difference."""
     from burn.training.resume_files import difference_of_runs
 
-    parts = ("plan", "data", "teacher")
     plan = _plan_of(stored, out)
     stored = {**stored, "plan": _plain(plan)}
-    old, now = (json.loads(json.dumps({p: of.get(p) for p in parts})) for of in (stored, described))
+    old, now = (json.loads(json.dumps({p: of.get(p) for p in PARTS})) for of in (stored, described))
     if difference := difference_of_runs(old, now):
         raise UserError(
             f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
@@ -309,6 +314,7 @@ def check_stage(
         "max_steps": plan.max_steps,
         "data": described["data"],
         "teacher": described["teacher"],
+        "init": described["init"],
     }
     expected = json.loads(json.dumps(expected))
     meta = {"max_steps": plan.max_steps, **checkpoint.meta}  # earlier versions did not write it

@@ -37,7 +37,7 @@ from burn.training.records.binary import BinaryLayers
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.writer import Record
 from burn.training.resume_files import ResumeFiles
-from burn.training.run_dir import read_run_file
+from burn.training.run_dir import PARTS, read_run_file
 from burn.training.steps import monitor_interval
 from burn.training.trainer import build_trainer, quiet_lightning
 
@@ -65,7 +65,8 @@ class Stage:
         """Train the stage and write its checkpoint.
 
         Args:
-            weights: The weights to begin from, or None for fresh ones. A resume file, which a stage
+            weights: The weights to begin from, or None for those that the run starts from. A resume
+                file, which a stage
                 that is extended has as well, takes precedence.
 
         Raises:
@@ -101,7 +102,7 @@ class Stage:
         module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes, graph)
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
-        settings = {part: run.described[part] for part in ("plan", "data", "teacher")}
+        settings = {part: run.described[part] for part in PARTS}
         files = ResumeFiles(self._folder, self._owner, settings)
         shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
         resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
@@ -111,9 +112,10 @@ class Stage:
         views = self._out / VIEWS if self._number == 1 else None
         record = Record(self._folder, console, views)
         monitor = Monitor(every, machine.bad_share, run.source, record, processes, console)
+        continued = run.start is not None or self._number > 1
         callbacks: list[L.Callback] = [
             FiniteSteps(machine.skippable_steps, every, processes, console),
-            Guard(GradientFlowGuard(method.parts(), continued=self._number > 1)),
+            Guard(GradientFlowGuard(method.parts(), continued=continued)),
             monitor,
         ]
         if processes.is_main:
@@ -218,6 +220,7 @@ class Stage:
             "recipe": {"name": run.plan.recipe_name, **recipe.to_json()},
             "data": run.described["data"],
             "teacher": run.described["teacher"],
+            "init": run.described["init"],
             **({"plugins": run.described["plugins"]} if "plugins" in run.described else {}),
             "machine": run.machine_described,
             "monitor": {

@@ -42,8 +42,9 @@ def start_summary(
     workers: int,
     across_processes: str,
     teacher: Mapping[str, Any] | None = None,
+    init: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return the lines of the summary: images, classes, network, teacher, device, batch and steps.
+    """Return the lines of the summary, from the images to the number of steps.
 
     Args:
         source: The images.
@@ -56,11 +57,13 @@ def start_summary(
         across_processes: Text that says over which images of several processes BN computes its
             statistics.
         teacher: The teacher's origin, or None for a method without a teacher.
+        init: The origin of the weights that training starts from, or None for random ones.
     """
     lines = {
         "images": _images(source),
         "classes": _classes(source, recipe),
         "network": _network(recipe),
+        **({"start": _start(init)} if init else {}),
         **({"teacher": _teacher(teacher)} if teacher else {}),
         "device": _device(machine, compute, workers),
         "batch": _batch(recipe, steps) + across_processes,
@@ -98,6 +101,11 @@ def _network(recipe: Recipe) -> str:
 def _teacher(origin: Mapping[str, Any]) -> str:
     text = f"{origin['spec']} ({origin['architecture']})"
     return f"{text}, trained with {origin['labels']} labels" if "labels" in origin else text
+
+
+def _start(origin: Mapping[str, Any]) -> str:
+    text = f"the weights of {origin['spec']} ({str(origin['precision']).replace('_', ' ')})"
+    return f"{text}, behind which are {origin['labels']} labels" if "labels" in origin else text
 
 
 def _device(machine: Mapping[str, Any], compute: str, workers: int) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 from burn.backbones.names import require_known
 from burn.checkpoints.foreign import lite0
 from burn.checkpoints.native import find_checkpoint, read_description
-from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint
+from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint, nearest_network
 from burn.core.errors import UserError
 from burn.core.files import require_free
 from burn.core.inputs import require_regular, status_of
-from burn.core.paths import expand, nearest_path
+from burn.core.paths import expand
 
 FORMATS = ("reactnet", "burn-release", "s2bnn", "bnext", "expert")  # of `burn import`
 
@@ -60,7 +60,7 @@ def split_name(spec: str) -> tuple[str, str]:
     """
     name, separator, rest = spec.partition(":")
     if not separator:
-        near = nearest_path(expand(spec))
+        near = nearest_network(spec)
         hint = (
             "give a run folder or checkpoint of burn's, ARCHITECTURE:FILE, hub:NAME, lite0 or "
             + " or ".join(PRETRAINED)

@@ -20,7 +20,7 @@ from burn.runtime.launch import launch, started_by_launcher
 from burn.runtime.ranks import ranks
 
 _GROUPS = {  # the first holds what nearly every run needs
-    "usual options": ("data", "teacher", "recipe", "out", "resume"),
+    "usual options": ("data", "teacher", "init", "recipe", "out", "resume"),
     "what is trained, and for how long (a recipe gives the defaults)": (
         "max_steps", "epochs", "batch_size", "stages", "method", "teacher_size", "view_epochs",
         "accumulate", "seed",
@@ -75,6 +75,12 @@ def run(arguments: list[str], console: Console) -> None:
         default=None,
         help="float network to learn from: lite0, a run folder, or others, see below",
     )
+    parser.add_argument(
+        "--init",
+        type=str | None,
+        default=None,
+        help="network to start from: photos, a run folder or its file (default: random weights)",
+    )
     parser.add_argument("--out", type=str, default=None, help="folder for the run, a new one")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument(
@@ -111,6 +117,7 @@ def run(arguments: list[str], console: Console) -> None:
             recipe=name,
             data=resuming.data,
             teacher=resuming.teacher,
+            init=resuming.init,
             seed=resuming.seed,
             # Who extends a run by its epochs wants all of them.
             max_steps=None if parser.peek(expanded, "epochs") else resuming.max_steps,
@@ -123,7 +130,7 @@ def run(arguments: list[str], console: Console) -> None:
         """Return the plan, whose data may still be missing, and the machine."""
         chosen = from_plain(Recipe, parser.fields_of(options))
         chosen = chosen.without_foreign_strides(recipe).without_unused_teacher_size(recipe)
-        named = {key: getattr(options, key) for key in ("teacher", "seed", "max_steps")}
+        named = {key: getattr(options, key) for key in ("teacher", "init", "seed", "max_steps")}
         named |= {"recipe_name": options.recipe or "", "data": options.data or ""}
         plan, machine = from_plain(RunPlan, {**named, "recipe": chosen}), machine_of(options)
         plan.check()

@@ -190,16 +190,20 @@ def rate_text(linear: Mapping[str, Any]) -> str:
 
 
 def labels_text(results: Sequence[Result]) -> str:
-    """Name the models whose teacher was trained with labels; "" if there are none."""
-    taught: dict[str, list[str]] = {}
-    for r in results:
-        labels = (r.training or {}).get("teacher_labels")
-        if isinstance(labels, str) and r.model not in taught.setdefault(labels, []):
-            taught[labels].append(r.model)
-    return "".join(
-        f" Taught by a teacher that was trained with {labels} labels: {', '.join(models)}."
-        for labels, models in taught.items()
-    )
+    """Name the models whose teacher or start learned from labels; "" if there are none."""
+    text = ""
+    for key, way in (
+        ("teacher_labels", "Taught by a teacher that was trained with"),
+        ("start_labels", "Started from a network behind which are"),
+    ):
+        taught: dict[str, list[str]] = {}
+        for r in results:
+            labels = (r.training or {}).get(key)
+            if isinstance(labels, str) and r.model not in taught.setdefault(labels, []):
+                taught[labels].append(r.model)
+        for labels, models in taught.items():
+            text += f" {way} {labels} labels: {', '.join(models)}."
+    return text
 
 
 def taught_text(results: Sequence[Result]) -> str:

@@ -1,0 +1,112 @@
+"""The network whose weights a run starts from (`--init`), instead of random ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from burn.backbones.registry import is_binary
+from burn.checkpoints.foreign.named import own_file
+from burn.checkpoints.native import load_checkpoint, read_description, take
+from burn.checkpoints.pretrained import names_checkpoint, nearest_network
+from burn.core.errors import UserError, listed, printable
+from burn.core.inputs import sha256_of
+from burn.core.types import Precision
+from burn.methods.registry import METHODS
+from burn.recipes.schema import Recipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Settings of a backbone that say how it is trained. All others say what it computes.
+_OF_TRAINING = {"activation_gradient", "weight_gradient", "weight_init", "temperature"}
+
+
+@dataclass(frozen=True)
+class Start:
+    """The weights that a run starts from.
+
+    Attributes:
+        weights: The backbone's tensors by name.
+        origin: Where they came from, as plain JSON values: `spec`, `sha256`, `precision`, and
+            `labels`, the data whose labels they or their teacher learned from, where there is one.
+    """
+
+    weights: Mapping[str, Tensor]
+    origin: dict[str, Any]
+
+
+def load_start(spec: str, recipe: Recipe) -> Start:
+    """Load the weights that a run starts from.
+
+    Args:
+        spec: A pretrained network's name, the folder of a run, or a checkpoint of burn's.
+        recipe: The recipe of the run.
+
+    Raises:
+        UserError: There is no such network, or it computes something else than the recipe's.
+    """
+    from burn.checkpoints.foreign.weights import backbone_from
+
+    check_start(spec, recipe)
+    file = own_file(spec)
+    checkpoint = load_checkpoint(file)
+    backbone_from(checkpoint)  # which checks that names, shapes and numbers fit
+    origin = {"spec": spec, "sha256": sha256_of(file), "precision": checkpoint.meta["precision"]}
+    if labels := labels_behind(checkpoint.meta):
+        origin["labels"] = labels
+    return Start(take(checkpoint.weights, "backbone."), origin)
+
+
+def check_start(spec: str, recipe: Recipe) -> None:
+    """Check by its description that a network can be started from; nothing imports torch.
+
+    Args:
+        spec: As for `load_start`.
+        recipe: The recipe of the run.
+
+    Raises:
+        UserError: There is no such network, or it computes something else than the recipe's.
+    """
+    if not names_checkpoint(spec):
+        near = nearest_network(spec)
+        hint = f"did you mean {near}?" if near else "give photos, the folder of a run, or its file"
+        raise UserError(f"--init {spec} is no pretrained network and no run: {hint}")
+    meta = read_description(own_file(spec)).meta
+    theirs, ours = meta.get("backbone"), json.loads(json.dumps(recipe.to_json()["backbone"]))
+    if not isinstance(theirs, Mapping) or "precision" not in meta:
+        raise UserError(f"--init {spec}: its description is damaged")
+    other = {
+        name: value
+        for name, value in theirs.items()
+        if name not in _OF_TRAINING and name in ours and value != ours[name]
+    }
+    if other:
+        there = [f"{name} {printable(str(value))}" for name, value in other.items()]
+        here = [f"{name} {ours[name]}" for name in other]
+        raise UserError(
+            f"--init {spec} is another network than the recipe's: backbone.{listed(there, 3)} "
+            f"instead of {listed(here, 3)}; give the recipe that it was trained with, or "
+            f"--backbone.{next(iter(other)).replace('_', '-')}"
+        )
+    if is_binary(recipe.backbone.name) and meta["precision"] == Precision.FLOAT.value:
+        raise UserError(f"--init {spec} is a float network, and the recipe's is binary")
+
+
+def labels_behind(meta: Mapping[str, Any]) -> str | None:
+    """Return the data whose labels a network, its teacher or its start learned from, or None.
+
+    Args:
+        meta: The description of the network's checkpoint.
+    """
+    for part in ("teacher", "init"):
+        origin = meta.get(part)
+        if isinstance(origin, Mapping) and isinstance(origin.get("labels"), str):
+            return printable(origin["labels"])[:80]
+    recipe, data = meta.get("recipe"), meta.get("data")
+    method = METHODS.get(str(recipe.get("method"))) if isinstance(recipe, Mapping) else None
+    if method is not None and method.needs_labels and isinstance(data, Mapping):
+        return printable(str(data.get("name")))[:80]
+    return None
