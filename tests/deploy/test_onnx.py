@@ -26,6 +26,8 @@ from burn.deploy.onnx import export_onnx
 from burn.deploy.shared import agree, cosines
 from networks import randomize, tiny_reactnet
 
+FEW = (1, 1, 1, 1, 1)  # blocks of each stage
+
 
 def network(precision: Precision = Precision.BINARY, **settings: Any) -> Backbone:
     return randomize(tiny_reactnet(precision, **settings)).eval()
@@ -65,7 +67,7 @@ def test_a_binary_network(name: str, tmp_path: Path):
 
 
 def test_a_feature_layer_and_a_classifier(tmp_path: Path):
-    backbone = network(feature_layer=True, mean=(0.1, 0.5, 0.9), std=(0.5, 0.1, 0.3))
+    backbone = network(feature_layer=True, depths=FEW, mean=(0.1, 0.5, 0.9), std=(0.5, 0.1, 0.3))
     heads = {"classifier.weight": torch.randn(5, 256), "classifier.bias": torch.randn(5)}
     file = save(tmp_path / "n.safetensors", backbone, heads=heads)
     assert export_onnx(file, tmp_path / "n.onnx").outputs == ("features", "scores")
@@ -83,7 +85,7 @@ def test_a_feature_layer_and_a_classifier(tmp_path: Path):
     [pytest.param(Precision.FLOAT, marks=pytest.mark.long), Precision.BINARY_ACTIVATIONS],
 )
 def test_the_stages_before(precision: Precision, tmp_path: Path):
-    backbone = network(precision)
+    backbone = network(precision, depths=FEW)
     file = save(tmp_path / "n.safetensors", backbone)
     export_onnx(file, tmp_path / "n.onnx")
     assert_same_features(tmp_path / "n.onnx", backbone, 32)
@@ -173,7 +175,7 @@ def test_what_the_exporter_cannot_do_is_one_line(tmp_path: Path, monkeypatch: py
         return x.mean(dim=(2, 3)) if x.sum() > 0 else x.amax(dim=(2, 3))
 
     monkeypatch.setattr(room._Mean, "forward", forward)
-    file = save(tmp_path / "n.safetensors", network())
+    file = save(tmp_path / "n.safetensors", network(depths=FEW))
     refused("cannot be exported to ONNX: ", file, tmp_path / "n.onnx")
 
 
@@ -196,7 +198,7 @@ def test_what_computes_something_else_is_not_kept(
 
 def test_the_command_says_little(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     misfit = {"classifier.weight": torch.ones(3, 257), "classifier.bias": torch.ones(3)}
-    file = save(tmp_path / "n.safetensors", network(), heads=misfit)
+    file = save(tmp_path / "n.safetensors", network(depths=FEW), heads=misfit)
     out = tmp_path / "n.onnx"
     assert main(["export", str(file), str(out)]) == 0
     captured = capfd.readouterr()

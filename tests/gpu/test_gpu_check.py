@@ -22,7 +22,8 @@ def gpu_check() -> Any:
     found = importlib.util.spec_from_file_location("gpu_check", FILE)
     assert found is not None
     assert found.loader is not None
-    module = sys.modules["gpu_check"] = importlib.util.module_from_spec(found)
+    module: Any = importlib.util.module_from_spec(found)
+    sys.modules["gpu_check"] = module
     found.loader.exec_module(module)
     recipe = module.small_recipe
     module.small_recipe = lambda *given: replace(recipe(*given), backbone=tiny.STUDENT)
