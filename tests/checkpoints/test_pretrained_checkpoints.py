@@ -13,6 +13,7 @@ import burn_engine
 from burn.checkpoints import pretrained
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint, pretrained_file
+from burn.cli.main import main
 from burn.core.errors import UserError
 from burn_engine.pretrained import PRETRAINED as PACKED
 
@@ -71,3 +72,13 @@ def test_a_broken_package_is_one_line(state: str, elsewhere: Path, monkeypatch: 
         (elsewhere / "photos.safetensors").write_bytes(b"cut off")
     with pytest.raises(UserError, match=f"^photos: .* is {state}: install burn again$"):
         burn.load("photos")
+
+
+def test_a_network_is_exported_to_c_by_its_name(elsewhere: Path, monkeypatch: pytest.MonkeyPatch):
+    assert main(["export", "photos", "firmware", "--format", "c"]) == 0
+    names = sorted(path.name for path in (elsewhere / "firmware").iterdir())
+    assert names == ["photos.c", "photos.h"]
+    (elsewhere / "photos.bnn").write_bytes(b"broken")
+    monkeypatch.setattr("burn_engine.pretrained._FOLDER", elsewhere)
+    assert main(["export", "photos", "again", "--format", "c"]) == 2
+    assert not (elsewhere / "again").exists()

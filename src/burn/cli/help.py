@@ -27,6 +27,7 @@ _TEXTS = {
     ),
     **dict.fromkeys(("test", "train", "transfer_test", "transfer_train", "with_model"), "PATH"),
     **dict.fromkeys(("labelled_teacher", "teacher"), "TEACHER"),
+    "init": "NETWORK",
     **dict.fromkeys(("float_recipe", "format", "method", "name", "recipe"), "NAME"),
 }
 _UNITS = {"save_every": "MINUTES"}  # numbers with a unit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,11 +30,14 @@ def run(arguments: list[str], console: Console) -> None:
         "          strides 2, as the ImageNet recipes train it",
         "  burn export runs/student student.onnx\n"
         "  burn export runs/teacher teacher.onnx --image-size 64\n"
+        "  burn export photos photos.onnx\n"
         "  burn export student.bnn --format c firmware --flash 320K --ram 160K\n"
         "  burn export runs/imagenet runs/imagenet.pth.tar --format reactnet",
     )
     parser.add_argument(
-        "checkpoint", type=str, help="run folder or checkpoint of burn's; for c a packed file"
+        "checkpoint",
+        type=str,
+        help="photos, a run folder or a checkpoint of burn's; for c photos or a packed file",
     )
     parser.add_argument("out", type=str, help="file to write; for c a folder")
     parser.add_argument(
@@ -109,11 +113,14 @@ def _export_onnx(options: Any) -> None:
 
 
 def _export_c(options: Any) -> None:
+    from burn.checkpoints.pretrained import nearest_network
     from burn.core.paths import expand
 
     flash, ram = _bytes("flash", options.flash), _bytes("ram", options.ram)
-    packed = expand(options.checkpoint)
+    packed = _packed_pretrained(options.checkpoint) or expand(options.checkpoint)
     if packed.suffix != ".bnn":
+        if not packed.exists() and (near := nearest_network(options.checkpoint)):
+            raise UserError(f"no packed file at {options.checkpoint}: did you mean {near}?")
         raise UserError(
             f"{options.checkpoint} is not a packed file, which format c needs: write one with burn "
             "pack CHECKPOINT NAME.bnn"
@@ -155,6 +162,27 @@ def _export_c(options: Any) -> None:
     unit = "" if tested else "-mfpu=fpv4-sp-d16 -mfloat-abi=hard "
     source = shlex.quote(str(done.source))
     print(f"next: arm-none-eabi-gcc -std=c99 -Os -mthumb -mcpu=cortex-m4 {unit}-c {source}")
+
+
+def _packed_pretrained(name: str) -> Path | None:
+    """Return the packed file of a pretrained network, or None if the name means a path.
+
+    Raises:
+        UserError: The file in burn-engine's package is missing or damaged.
+    """
+    try:
+        from burn_engine.errors import ModelError
+        from burn_engine.pretrained import find, read_model
+    except ModuleNotFoundError:
+        return None
+    found = find(name)
+    if found is None:
+        return None
+    try:
+        read_model(name)  # which compares the file with its SHA-256
+    except ModelError as error:
+        raise UserError(f"{name}: {error}") from error
+    return found.path
 
 
 def _bytes(name: str, text: str | None) -> int | None:

@@ -20,9 +20,9 @@ from burn.runtime.launch import launch, started_by_launcher
 from burn.runtime.ranks import ranks
 
 _GROUPS = {  # the first holds what nearly every run needs
-    "usual options": ("data", "teacher", "init", "recipe", "out", "resume"),
+    "usual options": ("data", "teacher", "recipe", "out", "resume"),
     "what is trained, and for how long (a recipe gives the defaults)": (
-        "max_steps", "epochs", "batch_size", "stages", "method", "teacher_size", "view_epochs",
+        "init", "max_steps", "epochs", "batch_size", "stages", "method", "teacher_size", "view_epochs",
         "accumulate", "seed",
     ),
     "speed and hardware": (
