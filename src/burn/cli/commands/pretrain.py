@@ -22,8 +22,8 @@ from burn.runtime.ranks import ranks
 _GROUPS = {  # the first holds what nearly every run needs
     "usual options": ("data", "teacher", "recipe", "out", "resume"),
     "what is trained, and for how long (a recipe gives the defaults)": (
-        "init", "max_steps", "epochs", "batch_size", "stages", "method", "teacher_size", "view_epochs",
-        "accumulate", "seed",
+        "init", "max_steps", "epochs", "batch_size", "stages", "method", "teacher_size",
+        "view_epochs", "accumulate", "seed",
     ),
     "speed and hardware": (
         "device", "workers", "compute", "compile", "teacher_cache", "deterministic", "devices",
