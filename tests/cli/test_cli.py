@@ -68,7 +68,8 @@ def test_help_says_of_every_value_what_it_is(page: str, capsys):
     shown = re.findall(r"^  (?:-h, )?--([\w.-]+)(?: (\S+))?", text, re.MULTILINE)
     assert shown
     for name, value in shown:
-        words = "PATH TEACHER NETWORK PLUGIN NAME N NUMBER MINUTES BYTES SHARE ACTION K/N HOST:PORT TYPE"
+        words = "PATH TEACHER NETWORK PLUGIN NAME N NUMBER MINUTES BYTES SHARE ACTION K/N TYPE"
+        words += " HOST:PORT"
         parts = re.split(r"[,|]", value.removesuffix(",..."))
         spelled = value.startswith("{") or {*parts} <= {*words.split(), "auto", "1", "2", ""}
         assert spelled, f"--{name} {value}"
