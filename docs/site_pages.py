@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = {  # a command to what follows it in each of its help texts
     "demo": [""],
     "pretrain": ["", "--help-fields"],
+    "finetune": [""],
     "evaluate": list(PROTOCOLS),
     "compare": [""],
     "ablate": [""],

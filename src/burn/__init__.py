@@ -5,6 +5,8 @@
     run = burn.pretrain("burn_small", data="photos/", teacher="lite0", out="runs/student")
     results = burn.evaluate("linear", run.backbone, train="photos/train", test="photos/val")
     burn.pack(run.backbone, "student.bnn", head=results.classifier)
+    tuned = burn.finetune(run.out, train="photos/train", test="photos/val", out="runs/tuned")
+    burn.pack(tuned.out, "tuned.bnn")
 
 `register_method`, `register_backbone`, `register_protocol` and `register_recipe` add your own
 parts.
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from burn.api import (
         Evaluation,
         Run,
+        Tuned,
         evaluate,
+        finetune,
         load,
         open_data,
         pack,
@@ -58,9 +62,11 @@ _PLACES = {
     "Run": "burn.api",
     "StepOutput": "burn.methods.base",
     "Teacher": "burn.checkpoints.foreign.weights",
+    "Tuned": "burn.api",
     "UserError": "burn.core.errors",
     "ViewConfig": "burn.data.view_config",
     "evaluate": "burn.api",
+    "finetune": "burn.api",
     "load": "burn.api",
     "open_data": "burn.api",
     "pack": "burn.api",
@@ -88,9 +94,11 @@ __all__ = [
     "Run",
     "StepOutput",
     "Teacher",
+    "Tuned",
     "UserError",
     "ViewConfig",
     "evaluate",
+    "finetune",
     "load",
     "open_data",
     "pack",

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any, ParamSpec, TypeVar
@@ -27,6 +27,7 @@ from burn.checkpoints.classifier import Classifier
 from burn.checkpoints.foreign.weights import Teacher, backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, load_checkpoint
 from burn.checkpoints.pretrained import names_checkpoint
+from burn.checkpoints.tuned import plain_meta
 from burn.core.errors import UserError, foreseen, shown
 from burn.core.inputs import read_bytes
 from burn.core.paths import expand
@@ -36,11 +37,13 @@ from burn.data.base import Source
 from burn.data.dataset import DatasetSource
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
-from burn.deploy.pack import Packed, pack_network, read_head
+from burn.deploy.pack import Packed, named_classifier, pack_network, read_head
 from burn.evaluation.configs import Request
 from burn.evaluation.context import Model, model_of
 from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import Evaluated, evaluate_checkpoint
+from burn.finetuning.run import finetune as finetune_network
+from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.recipes.registry import DEFAULT, find_recipe
 from burn.recipes.schema import Recipe
 from burn.report.load.files import MOST_PICTURE
@@ -138,6 +141,25 @@ class Evaluation(Evaluated):
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
         model = self.results[0].model if self.results else "no results"
         return _table((model, ""), rows) + notes
+
+
+@dataclass(frozen=True)
+class Tuned(Evaluation):
+    """A finished fine-tuning run, and its accuracies on the test images.
+
+    Attributes:
+        results: One `Result` for each number.
+        notes: Remarks, one line each.
+        classifier: The classifier that was trained with the network.
+        out: Folder of the run.
+    """
+
+    out: Path = field(default_factory=Path)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The fine-tuned network, in eval mode."""
+        return load(self.out)
 
 
 def recipe(name: str) -> Recipe:
@@ -389,6 +411,91 @@ def evaluate(
 
 
 @_foreseen
+def finetune(
+    model: str | Path | Backbone,
+    *,
+    train: str | Path | Source | Any,
+    test: str | Path | Source | Any,
+    out: str | Path,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: Device = "auto",
+    workers: int | None = None,
+    save_every: float = 5.0,
+    progress: bool = True,
+    **settings: Any,
+) -> Tuned:
+    """Train all layers of a network, and a classifier, on labelled images, like `burn finetune`.
+
+    Args:
+        model: A run's folder, a checkpoint, a teacher, or a network that `load` returned, which
+            stays as it is.
+        train: Labelled images to learn from, as `open_data` accepts them.
+        test: Labelled images to test on, once, at the end.
+        out: Folder of the run.
+        seed: Random seed.
+        resume: Continue the run in `out` where it stopped, or start it.
+        overwrite: Restart a run that exists in `out`.
+        device: auto, cpu or cuda.
+        workers: Number of data-loader workers. None chooses it by the device.
+        save_every: Minutes between two resume files.
+        progress: Show progress on standard error.
+        settings: The settings, by the names of the command's options: `teacher="lite0"`,
+            `epochs=60`, `lrs=(0.002,)`.
+
+    Returns:
+        The run: the accuracies on the test images, and the network, which `burn.pack(run.out,
+        "tuned.bnn")` packs with its classes.
+
+    Raises:
+        UserError: An argument or the data cannot be used, or training diverged.
+        Interrupted: After Ctrl-C. The run is saved, and the same call with `resume=True` continues
+            it.
+    """
+    _check_flags(resume=resume, overwrite=overwrite, progress=progress)
+    config = from_plain(FinetuneConfig, settings)
+    given = None
+    if isinstance(model, nn.Module):
+        given = _model_of(copy.deepcopy(model))
+    else:
+        _path(model, "model")
+    sources = [
+        None if isinstance(data, (str, Path)) else open_data(data, part)
+        for data, part in ((train, "train"), (test, "test"))
+    ]
+    names = [
+        str(data) if source is None else source.name
+        for data, source in zip((train, test), sources, strict=True)
+    ]
+    request = from_plain(
+        FinetuneRequest,
+        {
+            "checkpoint": str(model) if given is None else given.name,
+            "train": names[0],
+            "test": names[1],
+            "out": str(_path(out, "out")),
+            "seed": seed,
+            "resume": resume,
+            "overwrite": overwrite,
+            "device": device,
+            "workers": workers,
+            "save_every": save_every,
+        },
+    )
+    done = finetune_network(
+        request,
+        config,
+        _console(progress),
+        resume_command="the same call with resume=True",
+        model=given,
+        train=sources[0],
+        test=sources[1],
+    )
+    return Tuned(done.results, done.notes, done.classifier, done.checkpoint.parent)
+
+
+@_foreseen
 def pack(
     model: str | Path | Backbone, out: str | Path, head: str | Path | Classifier | None = None
 ) -> Packed:
@@ -400,7 +507,8 @@ def pack(
         model: A run's folder, a checkpoint, or a network that `load` returned, with its current
             weights.
         out: The file to write, .bnn. It must not exist.
-        head: The `classifier` of a linear evaluation, or a value of `burn pack --head`.
+        head: The `classifier` of a linear evaluation, or a value of `burn pack --head`. None takes
+            the classifier of a fine-tuned run or checkpoint.
 
     Raises:
         UserError: The network cannot be packed. Nothing is written.
@@ -410,8 +518,13 @@ def pack(
     if held is None:
         raise UserError("pack takes a run's folder, a checkpoint, or what burn.load returned")
     network = copy.deepcopy(backbone).cpu().eval()  # leave the caller's network as it is
-    if head is None or isinstance(head, Classifier):
+    if isinstance(head, Classifier):
         classifier = head
+    elif head is None:
+        named = not isinstance(model, nn.Module) and "classes" in held.meta
+        classifier = (
+            named_classifier(load_checkpoint(Path(held.origin)), network) if named else None
+        )
     else:
         classifier = read_head(_path(head, "head"), backbone)
     return pack_network(network, held, _path(out, "out"), classifier, {})
@@ -447,7 +560,8 @@ def _model_of(backbone: nn.Module) -> Model:
     if backbone.checkpoint is not None:
         return model_of(backbone.checkpoint, backbone.eval())
     views = ViewConfig(size=backbone.fixed_size or 224)
-    return Model(backbone.config.name, backbone.eval(), views)
+    meta = plain_meta(backbone.config.name, backbone, views)
+    return Model(backbone.config.name, backbone.eval(), views, meta=meta)
 
 
 def _teacher_of(module: nn.Module, recipe: Recipe) -> Teacher:

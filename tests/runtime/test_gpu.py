@@ -59,12 +59,12 @@ def test_a_cpu_computes_as_it_did():
 def test_the_checkpoint_says_how_a_gpu_computed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H200")
     with gpu_arithmetic(GPU, fixed_shapes=True, deterministic=True):
-        described = describe_machine(Processes(GPU))
+        described = describe_machine(GPU, 1)
     assert described["device"] == "H200"
     told = {name: described[name] for name in ("tf32", "cudnn_benchmark", "deterministic")}
     assert told == {"tf32": False, "cudnn_benchmark": False, "deterministic": True}
-    assert describe_machine(Processes(GPU))["tf32"], "torch's default, as a counterexample"
-    assert "tf32" not in describe_machine(Processes(CPU))
+    assert describe_machine(GPU, 1)["tf32"], "torch's default, as a counterexample"
+    assert "tf32" not in describe_machine(CPU, 1)
 
 
 def test_a_run_computes_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

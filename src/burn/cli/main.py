@@ -42,6 +42,7 @@ usage: burn COMMAND [options]
 commands:
   demo       train, evaluate and pack a network on built-in images, in minutes
   pretrain   train a binary backbone on unlabelled images
+  finetune   train a pretrained network and a classifier on labelled images
   evaluate   evaluate a checkpoint by one of the paper's protocols
   compare    train and evaluate several methods at one budget
   ablate     train and evaluate BURN with one choice changed at a time, at one budget
@@ -62,6 +63,7 @@ and recipes.
 _COMMANDS = {  # the module of each command, imported only when the command runs
     "demo": "burn.cli.commands.demo",
     "pretrain": "burn.cli.commands.pretrain",
+    "finetune": "burn.cli.commands.finetune",
     "evaluate": "burn.cli.commands.evaluate",
     "compare": "burn.cli.commands.compare",
     "ablate": "burn.cli.commands.ablate",

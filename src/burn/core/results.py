@@ -93,7 +93,7 @@ def answers_of(result: Result) -> NDArray[np.bool_] | None:
     return np.unpackbits(packed, count=number).astype(bool)
 
 
-ACCURACIES = ("knn", "linear", "semi", "transfer")  # protocols that predict one class
+ACCURACIES = ("knn", "linear", "finetune", "semi", "transfer")  # protocols that predict one class
 _IMBALANCED = 1.2  # times the share of each of equally frequent classes
 
 

@@ -66,30 +66,39 @@ def balanced_share(source: Source, share: float, seed: int) -> Subset:
     return Subset(source, np.sort(np.concatenate(chosen)))
 
 
-def hold_out(subset: Subset, share: float, seed: int) -> tuple[Subset, Subset]:
+def hold_out(
+    subset: Subset, share: float, seed: int, *, keep_single: bool = False
+) -> tuple[Subset, Subset]:
     """Split a share of every class off a subset.
 
     Args:
         subset: A subset with labels.
         share: Share of the images of every class to hold out; at least one image of each.
         seed: The random seed.
+        keep_single: Whether a class with a single image keeps it.
 
     Returns:
         The remaining images, and those held out.
 
     Raises:
-        UserError: A class has a single image.
+        UserError: A class has a single image; with `keep_single`, every class has.
     """
     assert subset.labels is not None
     random = np.random.default_rng((seed, 1))
     held = np.zeros(len(subset), dtype=bool)
     for label in np.unique(subset.labels):
         there = np.flatnonzero(subset.labels == label)
-        if len(there) < 2:
+        if len(there) < 2 and not keep_single:
             raise UserError(
                 f"{subset.name}: with one labelled image of class {subset.classes[label]} none can "
                 "be held out: use more labels"
             )
-        held[random.permutation(there)[: max(1, round(share * len(there)))]] = True
+        if len(there) > 1:
+            held[random.permutation(there)[: max(1, round(share * len(there)))]] = True
+    if not held.any():
+        raise UserError(
+            f"{subset.name}: with one labelled image of each class none can be held out: use more "
+            "labels"
+        )
     parts = [Subset(subset, np.flatnonzero(mask)) for mask in (~held, held)]
     return parts[0], parts[1]

@@ -39,7 +39,7 @@ from burn.deploy.shared import (
     LEAST_COSINE,
     agree,
     cosines,
-    linear_classifier,
+    own_classifier,
     sample_images,
     views_of,
 )
@@ -82,7 +82,8 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
         out: The file (.bnn), which must not exist yet.
         head: A classifier that `burn evaluate linear --out DIR` kept (the file or DIR), or a
             checkpoint or run of burn's with a linear classifier, for the same backbone; None for
-            features alone.
+            the checkpoint's own if it names its classes, as a fine-tuned one does, and otherwise
+            for features alone.
 
     Raises:
         UserError: The checkpoint or the classifier cannot be read, or the network cannot be packed.
@@ -94,7 +95,7 @@ def pack(checkpoint: Path, out: Path, head: Path | None = None) -> Packed:
     backbone = backbone_from(held)
     if problem := unpackable(backbone):
         raise UserError(f"{held.origin} cannot be packed: {problem}")
-    classifier = read_head(head, backbone) if head else None
+    classifier = read_head(head, backbone) if head else named_classifier(held, backbone)
     return pack_network(backbone, held, out, classifier, {"sha256": sha256_of(file)})
 
 
@@ -274,17 +275,24 @@ def read_head(head: Path, backbone: Backbone) -> Classifier:
     if classifier is None:
         held = load_checkpoint(find_checkpoint(head))
         origin = held.origin
-        linear = linear_classifier(held, backbone.num_features)
-        if linear is None:
+        classifier = own_classifier(held, backbone_from(held))
+        if classifier is None:
             raise UserError(
                 f"{origin} has no linear classifier on {backbone.num_features} features: give what "
                 "burn evaluate linear --out DIR keeps"
             )
-        classes = tuple(str(i) for i in range(linear.out_features))
-        print_of = fingerprint(backbone_from(held))
-        classifier = Classifier(linear.weight, linear.bias, classes, print_of)
     _check_head(classifier, backbone, origin)
     return classifier
+
+
+def named_classifier(held: Checkpoint, backbone: Backbone) -> Classifier | None:
+    """Return the classifier of a checkpoint that names its classes, or None.
+
+    Args:
+        held: The checkpoint.
+        backbone: Its backbone.
+    """
+    return own_classifier(held, backbone) if "classes" in held.meta else None
 
 
 def _check_head(classifier: Classifier, backbone: Backbone, origin: str) -> None:

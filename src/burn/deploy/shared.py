@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
+from burn.checkpoints.tuned import class_names
 from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint
@@ -16,6 +17,9 @@ from burn.deploy.layers import Array
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from burn.backbones.base import Backbone
+    from burn.checkpoints.classifier import Classifier
 
 LEAST_COSINE = 0.999
 _NUM_EACH = 4  # sample images of each kind
@@ -82,3 +86,24 @@ def linear_classifier(checkpoint: Checkpoint, num_features: int) -> nn.Linear | 
 
     weights = {n: t for n, t in checkpoint.weights.items() if n.startswith("classifier.")}
     return classifier_from(weights, ["classifier"], num_features)
+
+
+def own_classifier(checkpoint: Checkpoint, backbone: Backbone) -> Classifier | None:
+    """Return the linear classifier that a checkpoint holds, or None.
+
+    Args:
+        checkpoint: The checkpoint.
+        backbone: Its backbone.
+
+    Returns:
+        The classifier; its classes are numbers where the checkpoint does not name them.
+    """
+    from burn.checkpoints.classifier import Classifier, fingerprint
+
+    linear = linear_classifier(checkpoint, backbone.num_features)
+    if linear is None:
+        return None
+    names = class_names(checkpoint, linear.out_features)
+    names = names or tuple(str(number) for number in range(linear.out_features))
+    weight, bias = linear.weight.detach(), linear.bias.detach()
+    return Classifier(weight, bias, names, fingerprint(backbone))

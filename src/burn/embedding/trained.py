@@ -18,7 +18,7 @@ from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.paths import expand
 from burn.data.augment import plain_view
 from burn.deploy.pack import read_head
-from burn.deploy.shared import linear_classifier
+from burn.deploy.shared import own_classifier
 from burn.embedding.network import Outputs
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.context import Model, model_of, open_model
@@ -96,11 +96,7 @@ def _open(config: EmbedConfig) -> tuple[Model, Classifier | None]:
     model = model_of(held, backbone_from(held))
     classifier = _named_head(config, model.backbone)
     if classifier is None:
-        linear = linear_classifier(held, model.backbone.num_features)
-        if linear is not None:
-            names = tuple(str(number) for number in range(linear.out_features))
-            weight, bias = linear.weight.detach(), linear.bias.detach()
-            classifier = Classifier(weight, bias, names, fingerprint(model.backbone))
+        classifier = own_classifier(held, model.backbone)
     return model, classifier
 
 

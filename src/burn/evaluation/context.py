@@ -17,6 +17,7 @@ from burn.checkpoints.classifier import Classifier, fingerprint
 from burn.checkpoints.foreign.weights import backbone_from, load_backbone
 from burn.checkpoints.native import find_checkpoint, images_per_step, load_checkpoint
 from burn.checkpoints.pretrained import names_checkpoint
+from burn.checkpoints.tuned import plain_meta
 from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE, stored_path
@@ -246,12 +247,14 @@ class Model:
         backbone: The network in eval mode.
         views: Settings of the views that it was trained with.
         training: How it was trained, as in `Result.training`.
+        meta: Description of its checkpoint, as `tuned_meta` takes it.
     """
 
     name: str
     backbone: Backbone
     views: ViewConfig
     training: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
 
     @property
     def labels_notes(self) -> list[str]:
@@ -301,13 +304,13 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
         name = str(origin["architecture"])
         if "labels" in origin:
             name += f", trained with {origin['labels']} labels"
-        return Model(name, backbone, views)
+        return Model(name, backbone, views, meta=plain_meta(name, backbone, views))
     checkpoint = load_checkpoint(find_checkpoint(Path(spec)))
     model = model_of(checkpoint, backbone_from(checkpoint, fresh=fresh, seed=seed))
     if not fresh:
         return model
     name = f"random {model.backbone.config.name}, {checkpoint.meta['precision']}"
-    return Model(name, model.backbone, model.views)
+    return Model(name, model.backbone, model.views, meta=model.meta)
 
 
 def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
@@ -320,11 +323,12 @@ def model_of(checkpoint: Checkpoint, backbone: Backbone) -> Model:
     try:
         views = from_plain(ViewConfig, meta["views"])
         views.check()
-        name = f"{meta['recipe']['name']}, stage {meta['stage']}"
+        name = f"{meta['recipe']['name']}, "
+        name += "fine-tuned" if "finetuned" in meta else f"stage {meta['stage']}"
         name = "".join(c for c in name if c.isprintable())[:80]
     except (KeyError, TypeError, UserError) as error:
         raise UserError(f"{checkpoint.origin}: its description is damaged: {error}") from error
-    return Model(name, backbone, views, _training(meta, Path(checkpoint.origin)))
+    return Model(name, backbone, views, _training(meta, Path(checkpoint.origin)), meta)
 
 
 def _training(meta: Mapping[str, Any], file: Path) -> dict[str, Any] | None:

@@ -21,13 +21,14 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.data.base import Source
-from burn.data.loader import EpochSampler, TrainLoader, light_views
+from burn.data.loader import light_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.checks import doubt_of_choice
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.features import extract_features
+from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.evaluation.linear_layer import new_head, right_answers, top_k
 from burn.evaluation.progress import progress_bar
 from burn.runtime.signals import interrupted
@@ -73,46 +74,27 @@ def fine_tune(
     """
     device = next(backbone.parameters()).device
     head = new_head(backbone.num_features, len(source.classes), context.seed).to(device)
-    groups = [
-        {"params": list(backbone.parameters()), "first_lr": lr},
-        {"params": list(head.parameters()), "first_lr": lr * head_factor},
-    ]
-    optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, weight_decay=config.weight_decay)
-    assert source.labels is not None
-    labels = torch.from_numpy(source.labels)
-    sampler = EpochSampler(len(source), config.batch_size, context.seed, drop_last=False)
-    transform = light_views(context.views.size, context.seed)
-    pin = device.type == "cuda"
-    loader = TrainLoader(source, transform, sampler, context.workers, pin=pin)
-    unreadable: set[int] = set()
-    backbone.train()
-    steps = 0
-    finite = torch.ones((), dtype=torch.bool, device=device)
-    for epoch in range(config.epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate(group["first_lr"], epoch)
-        for batch in loader:
-            unreadable.update(batch.unreadable)
-            if not batch.views or len(batch.indices) < 2:  # BN needs a batch
-                continue
-            with torch.autocast(device.type, torch.bfloat16, enabled=context.bfloat16):
-                features = backbone(batch.views[0].to(device, non_blocking=True))
-            answers = labels[batch.indices].to(device, non_blocking=True)
-            loss = F.cross_entropy(head(features.float()), answers)
-            finite &= torch.isfinite(loss)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            steps += 1
-        if not steps:
-            raise UserError(f"{source.name}: too few of its images can be read to train on")
-        if not finite:  # read once an epoch, since a GPU is waited for
-            return None
-        on_epoch()
-    context.note_unreadable(source, unreadable)
-    state = (*backbone.state_dict().values(), *head.state_dict().values())
-    sound = torch.stack([torch.isfinite(tensor).all() for tensor in state]).all()
-    return head if sound else None
+    plan = TuningPlan(
+        epochs=config.epochs,
+        batch_size=config.batch_size,
+        lr=lr,
+        head_lr=lr * head_factor,
+        factor=lambda step, of_epoch: config.learning_rate(1.0, step // of_epoch),
+        weight_decay=config.weight_decay,
+    )
+    tuner = Tuner(
+        backbone,
+        head,
+        source,
+        light_views(context.views.size, context.seed),
+        plan,
+        seed=context.seed,
+        workers=context.workers,
+        bfloat16=context.bfloat16,
+    )
+    finite = tuner.train(on_epoch=on_epoch)
+    context.note_unreadable(source, tuner.unreadable)
+    return head if finite else None
 
 
 def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -> list[Result]:

@@ -18,7 +18,7 @@ from burn.report.load.values import number, short_path, words
 from burn.report.render.tables import number_name
 
 Kind = Literal["random", "float", "half", "binary"]
-PROTOCOLS = ("knn", "linear", "semi", "transfer", "svm", "detection")
+PROTOCOLS = ("knn", "linear", "finetune", "semi", "transfer", "svm", "detection")
 NAMES = {
     "burn": "BURN", "byol": "BYOL", "swav": "SwAV", "mocov2": "MoCo v2", "s2bnn": "S2-BNN",
     "simclr": "SimCLR", "infomin": "InfoMin", "supervised_kl": "supervised, KL",
@@ -390,6 +390,7 @@ def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Ver
 _MEASURES = (
     ("knn", "top1"),
     ("linear", "top1"),
+    ("finetune", "top1"),
     ("transfer", "top1"),
     ("semi", "10% top1"),
     ("semi", "1% top1"),

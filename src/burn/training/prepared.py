@@ -82,7 +82,7 @@ class PreparedRun:
         self.described = describe_run(
             plan, self.source, self.teacher, self.start and self.start.origin, resolved
         )
-        self.machine_described = describe_machine(processes)
+        self.machine_described = describe_machine(processes.device, processes.count)
         if processes.device.type == "cuda":
             chosen = {"kernels": machine.kernels, "cuda_graphs": machine.cuda_graphs}
             self.machine_described |= chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,11 @@ from burn.core.paths import same_path
 from burn.data.fingerprint import is_earlier
 
 _HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks", "global_step")
+
+
+def _is_stage(content: Mapping[str, Any]) -> bool:
+    """Return whether a file's content is all that Lightning needs to resume a stage."""
+    return all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
 
 
 def first_difference(old: Any, new: Any, name: str) -> str | None:
@@ -109,6 +114,7 @@ class ResumeFiles:
             another run or stage is never used.
         settings: Everything that affects the numbers of the training, as plain JSON values. It is
             stored in the files, so that a run is never resumed with other settings.
+        whole: Returns whether the content of a file is complete; it may raise KeyError.
 
     Attributes:
         newest: The newest file.
@@ -116,8 +122,14 @@ class ResumeFiles:
         damaged: The name that a damaged newest file is given.
     """
 
-    def __init__(self, folder: Path, owner: str, settings: Mapping[str, Any] | None = None) -> None:
-        self.owner = owner
+    def __init__(
+        self,
+        folder: Path,
+        owner: str,
+        settings: Mapping[str, Any] | None = None,
+        whole: Callable[[Mapping[str, Any]], bool] = _is_stage,
+    ) -> None:
+        self.owner, self._whole = owner, whole
         self.settings = json.dumps(settings or {})
         self.newest = folder / "resume.ckpt"
         self.previous = folder / "resume.previous.ckpt"
@@ -148,7 +160,7 @@ class ResumeFiles:
         files = [file for file in (self.newest, self.previous) if file.exists()]
         damaged: list[Path] = []
         for file in files:
-            problem = _problem(file, shapes, self.owner, self.settings)
+            problem = _problem(file, shapes, self.owner, self.settings, self._whole)
             if problem is None:
                 for other in damaged:
                     # Otherwise the next file would take the good one's place.
@@ -177,7 +189,13 @@ class ResumeFiles:
             file.unlink(missing_ok=True)
 
 
-def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str, settings: str) -> str | None:
+def _problem(
+    file: Path,
+    shapes: Mapping[str, torch.Size],
+    owner: str,
+    settings: str,
+    is_whole: Callable[[Mapping[str, Any]], bool],
+) -> str | None:
     require_regular(file)  # a pipe would block; a file without read permission is not damaged
     try:
         with zipfile.ZipFile(file) as archive:
@@ -185,7 +203,7 @@ def _problem(file: Path, shapes: Mapping[str, torch.Size], owner: str, settings:
                 return "damaged"
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
-        whole = all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
+        whole = is_whole(content)
         written_with = json.loads(content.get("settings", "{}"))  # earlier versions had none
     except MemoryError:
         raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burn.backbones.entries import BACKBONES
-from burn.core.errors import UserError
+from burn.core.errors import UserError, shortened
 from burn.core.files import is_unfinished, remove_unfinished, write_text
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE
@@ -29,10 +29,12 @@ from burn.training.plan import RunPlan
 from burn.training.steps import stage_steps
 
 if TYPE_CHECKING:
-    from burn.checkpoints.foreign.weights import Teacher
-    from burn.runtime.distributed import Processes
+    import torch
 
-_FORMAT = 1
+    from burn.checkpoints.foreign.weights import Teacher
+
+FORMAT = 1
+PRETRAIN = "pretrain"  # the kind of a run whose run.json names none
 PARTS = ("plan", "data", "teacher", "init")  # what a resumed run has to agree in
 
 
@@ -81,7 +83,7 @@ def describe_run(
     origin = None if teacher is None else teacher.origin
     data = {"name": plan.data, "images": len(source), "fingerprint": source.fingerprint}
     versions = {"burn": version("burn-ssl"), "torch": torch.__version__}
-    about = {"format": _FORMAT, **versions, "plan": _plain(plan), "data": data}
+    about = {"format": FORMAT, **versions, "plan": _plain(plan), "data": data}
     about |= {"teacher": origin, "init": init, "resolved": dict(resolved)}
     plugins = _plugins_of(plan.recipe)
     return {**about, "plugins": plugins} if plugins else about
@@ -97,8 +99,12 @@ def _plugins_of(recipe: Recipe) -> list[dict[str, Any]]:
     ]
 
 
-def describe_machine(processes: Processes) -> dict[str, Any]:
-    """Describe this process's machine for the checkpoint of a stage.
+def describe_machine(device: torch.device, processes: int) -> dict[str, Any]:
+    """Describe this process's machine for a checkpoint.
+
+    Args:
+        device: Where it trains.
+        processes: Number of processes that share the run.
 
     Returns:
         Among others `device`, "cpu" or the GPU's name; `cores`, the number that the process may
@@ -109,14 +115,13 @@ def describe_machine(processes: Processes) -> dict[str, Any]:
 
     from burn.runtime.gpu import describe_arithmetic
 
-    device = processes.device
     cuda = device.type == "cuda"
     return {
         "processor": processor(),
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "processes": processes.count,
+        "processes": processes,
         "torch": torch.__version__,
         "burn": version("burn-ssl"),
         "commit": source_commit(),
@@ -137,9 +142,20 @@ def read_run_file(out: Path) -> dict[str, Any]:
     if not (out / RUN_FILE).exists():
         raise UserError(f"{out} holds no run to resume (no {RUN_FILE})")
     stored = read_json(out / RUN_FILE)
-    if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
         raise UserError(f"{out / RUN_FILE} was written by another version of burn")
+    _require_kind(stored, out, PRETRAIN)
     return stored
+
+
+def _require_kind(stored: Any, out: Path, kind: str) -> None:
+    """Raise UserError unless the run of a run.json is of a kind, which names its command."""
+    of = stored.get("kind", PRETRAIN) if isinstance(stored, dict) else PRETRAIN
+    if of != kind:
+        raise UserError(
+            f"{out} holds a run of burn {shortened(str(of), 20)}, which burn {kind} neither "
+            "continues nor replaces: give another --out"
+        )
 
 
 def make_folder(out: Path) -> None:
@@ -164,17 +180,18 @@ def appears(file: Path) -> bool:
     return file.is_file()
 
 
-def require_usable(out: Path, *, resume: bool, overwrite: bool) -> None:
+def require_usable(out: Path, *, resume: bool, overwrite: bool, kind: str = PRETRAIN) -> None:
     """Check that a run can be written to a folder, which need not exist; nothing is changed.
 
     Args:
         out: The folder.
         resume: Whether a run in the folder will be continued.
         overwrite: Whether a run in the folder will be deleted.
+        kind: The command that the run is of.
 
     Raises:
-        UserError: It is a file, or holds other files, or a run that is neither to be resumed nor
-            overwritten, or it cannot be written.
+        UserError: It is a file, or holds other files, or a run of another kind, or one that is
+            neither to be resumed nor overwritten, or it cannot be written.
     """
     existing = next(path for path in (out, *out.parents) if os.path.lexists(path))
     if not existing.is_dir():
@@ -186,6 +203,7 @@ def require_usable(out: Path, *, resume: bool, overwrite: bool) -> None:
         return
     if not (out / RUN_FILE).is_file():
         raise UserError(f"--out {out} is not empty and holds no run: give another folder")
+    _require_kind(read_json(out / RUN_FILE), out, kind)
     if not resume and not overwrite:
         raise UserError(
             f"--out {out} already holds a run: give --resume or --overwrite (in Python "

@@ -19,7 +19,7 @@ def run(arguments: list[str], console: Console) -> None:
         "Write a binary checkpoint (stage 2) as one packed file, which burn-engine runs without\n"
         "torch. The file is run and compared with the network before it is renamed to OUT. With\n"
         "--head it predicts classes; burn evaluate linear --out DIR keeps the classifier that it\n"
-        "trains in DIR.",
+        "trains in DIR. A run of burn finetune has its classifier with it.",
         "  burn evaluate linear runs/student --augment none --train labelled/train \\\n"
         "      --test labelled/test --out runs/linear\n"
         "  burn pack runs/student runs/student.bnn --head runs/linear\n"
@@ -34,7 +34,7 @@ def run(arguments: list[str], console: Console) -> None:
         type=str | None,
         default=None,
         help="linear classifier: the folder or file that evaluate linear wrote, or a checkpoint or "
-        "run of the same backbone with a classifier",
+        "run of the same backbone with a classifier (default: that of a fine-tuned run)",
     )
     parser.add_argument(
         "--results",

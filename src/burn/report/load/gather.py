@@ -270,12 +270,19 @@ class _Finder:
 
 
 # Entries of `Result.settings` that are not settings.
-_OUTCOMES = {"sweep", "classes", "pretraining", "chosen_lr", "rates"}
+_OUTCOMES = {"sweep", "classes", "pretraining", "chosen_lr", "rates", "trials"}
+
+
+# Those that a protocol chooses or measures itself.
+_CHOSEN = {
+    "semi": {"lr", "head_factor"},
+    "finetune": {"lr", "head_lr", "linear", "calibration"},
+}
 
 
 def settings_of(result: Result) -> dict[str, Any]:
     """Return the protocol's settings without its outcomes."""
-    chosen = {"lr", "head_factor"} if result.protocol == "semi" else set()
+    chosen = _CHOSEN.get(result.protocol, set())
     return {k: v for k, v in result.settings.items() if k not in _OUTCOMES | chosen}
 
 

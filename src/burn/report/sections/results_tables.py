@@ -23,7 +23,7 @@ def result_tables(found: Sequence[Network]) -> list[Table]:
     for train, test in pairs:
         here = (n.protocol for network in found for n in network.numbers)
         others = tuple(dict.fromkeys(name for name in here if name not in PROTOCOLS))
-        for family in (PROTOCOLS[:4], ("svm",), ("detection",), others):
+        for family in (PROTOCOLS[:5], ("svm",), ("detection",), others):
             mine = [
                 (network, n)
                 for network in found

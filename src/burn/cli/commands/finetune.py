@@ -1,0 +1,70 @@
+"""The command `burn finetune`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.cli.shared import print_results, settings_of
+from burn.core.errors import one_line, typed
+from burn.core.plugins import imports
+
+_USUAL = ("train", "test", "out", "teacher", "epochs", "resume", "overwrite", "device")
+
+
+def run(arguments: list[str], console: Console) -> None:
+    """Run `burn finetune` with the arguments after its name."""
+    from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
+    from burn.report.render.tables import results_table
+
+    settings = tuple(field.name for field in fields(FinetuneConfig) if field.name not in _USUAL)
+    parser = Parser(
+        "finetune CHECKPOINT",
+        "Train all layers of a pretrained network, and a classifier, on labelled images. A binary\n"
+        "network stays binary. The classifier begins as the linear classifier on the frozen\n"
+        "network; the learning rates are chosen on held-out training images; the test images are\n"
+        "used once, at the end. The folder --out is a run, which burn pack, evaluate, embed,\n"
+        "export, info and report take; packed, it predicts the classes.",
+        "  burn finetune photos --train labelled/train --test labelled/test --out runs/tuned\n"
+        "  burn pack runs/tuned tuned.bnn\n"
+        "  burn finetune runs/student --train labelled --test labelled --teacher lite0 \\\n"
+        "      --out runs/tuned\n"
+        "  burn finetune runs/student --train digits --test digits --flip 0 --lrs 0.002 \\\n"
+        "      --epochs 5 --out runs/tuned",
+        {"usual options": _USUAL, "how it is fine-tuned": settings},
+    )
+    parser.add_argument(
+        "checkpoint",
+        type=str,
+        help="run folder or checkpoint of burn's, photos, lite0 or ARCHITECTURE:FILE",
+    )
+    parser.add_options(FinetuneRequest, skip=["checkpoint"])
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_class_arguments(FinetuneConfig, as_group=False)
+    options = parser.read(arguments)
+    request = settings_of(options, FinetuneRequest)
+    request.check()
+    from burn.finetuning.run import finetune
+
+    def show(results: Sequence[Any], notes: Sequence[str]) -> None:
+        for note in notes:
+            print(one_line(note), file=sys.stderr)
+        print_results(results, options.json, results_table)
+
+    again = [word for word in arguments if word not in ("--overwrite", "--resume")]
+    again = [*(f"--import={name}" for name in imports()), *again]
+    command = typed(["burn", "finetune", *again, "--resume"])
+    done = finetune(
+        request, settings_of(options, FinetuneConfig), console, show, resume_command=command
+    )
+    if not options.json:
+        print(f"-> {done.checkpoint}")
+        out = shlex.quote(request.out)
+        name = shlex.quote(f"{request.out.rstrip('/')}.bnn")
+        print(f"next: burn pack {out} {name}")

@@ -1,0 +1,137 @@
+"""The folder of a fine-tuning run, which resumes and which other commands take as a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from burn.checkpoints.tuned import STAGE
+from burn.core.errors import UserError
+from burn.core.files import remove_unfinished, write_text
+from burn.core.inputs import read_json
+from burn.core.paths import RUN_FILE
+from burn.core.types import Checkpoint
+from burn.evaluation.artifacts.kept import KeptParts
+from burn.training.records.metrics import MetricsFile
+from burn.training.resume_files import ResumeFiles, first_difference
+from burn.training.run_dir import FORMAT
+
+if TYPE_CHECKING:
+    from burn.evaluation.fine_tuning import Tuner
+
+KIND = "finetune"
+_FILES = (
+    STAGE, "stage1.json", "results.jsonl", "confusion.json", "trials.jsonl", "stage1/metrics.csv",
+    "stage1/resume.ckpt", "stage1/resume.previous.ckpt", "stage1/resume.damaged.ckpt",
+)  # fmt: skip
+
+
+class TunedFolder:
+    """The folder of a run, which exists and belongs to this process.
+
+    Args:
+        path: The folder.
+        described: The run, as plain JSON values; `plan`, and the fingerprints in `start`, `data`,
+            `test` and `teacher`, are what makes it the same run.
+        resume: Continue the run in the folder if there is one.
+        overwrite: Delete the run in the folder if there is one.
+
+    Attributes:
+        path: The folder.
+        name: Identifies the run.
+        checkpoint: The file of the trained network and its classifier.
+
+    Raises:
+        UserError: The run in the folder has other settings, or run.json cannot be written.
+    """
+
+    def __init__(
+        self, path: Path, described: Mapping[str, Any], resume: bool, overwrite: bool
+    ) -> None:
+        self.path, self.checkpoint = path, path / STAGE
+        self._stage, self._identity = path / "stage1", _identity(described)
+        for folder in (path, self._stage):
+            remove_unfinished(folder)
+        file = path / RUN_FILE
+        if file.exists() and resume:
+            stored = read_json(file)
+            if difference := first_difference(_identity(stored), self._identity, ""):
+                raise UserError(
+                    f"{path} cannot be resumed with other settings: {difference}; give the same "
+                    "options, or another --out"
+                )
+            self.name = str(stored.get("run"))
+        else:
+            if overwrite:
+                for name in _FILES:
+                    (path / name).unlink(missing_ok=True)
+            self.name = secrets.token_hex(8)
+            about = {"format": FORMAT, **described, "run": self.name}
+            try:
+                write_text(file, json.dumps(about, indent=2) + "\n")
+            except OSError as error:
+                raise UserError(f"--out {path} cannot be written: {error.strerror}") from error
+        try:
+            self._stage.mkdir(exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--out {path} cannot be written: {error.strerror}") from error
+
+    def trials(self, fields: Mapping[str, Any]) -> KeptParts:
+        """Return the finished trials of learning rates."""
+        text = json.dumps(self._identity, sort_keys=True)
+        key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
+        return KeptParts(self.path / "trials.jsonl", key, fields)
+
+    def resume_files(self) -> ResumeFiles:
+        """Return the resume files of the training."""
+        return ResumeFiles(
+            self._stage, self.name, {"finetune": self._identity}, lambda content: "tuner" in content
+        )
+
+    def metrics(self, step: int) -> Callable[[Tuner], None]:
+        """Return a function that adds a row to metrics.csv, which begins after a step."""
+        file = MetricsFile(self._stage / "metrics.csv")
+        file.start(step)
+
+        def add(tuner: Tuner) -> None:
+            numbers = {
+                "loss": float(tuner.loss),
+                "accuracy": float(tuner.right),
+                "learning_rate": tuner.learning_rate,
+            }
+            file.append(tuner.steps, tuner.epoch, numbers)
+
+        return add
+
+    def finish(self) -> None:
+        """Delete what a finished run does not need."""
+        self.resume_files().finish(keep=False)
+
+    def require_own(self, checkpoint: Checkpoint) -> None:
+        """Check that a checkpoint in the folder belongs to the run.
+
+        Raises:
+            UserError: It does not.
+        """
+        if checkpoint.meta.get("run") != self.name:
+            raise UserError(
+                f"{checkpoint.origin} does not belong to this run: remove it to train again"
+            )
+
+
+def _identity(described: Any) -> dict[str, Any]:
+    """Return what makes two descriptions those of one run; places of images are left out."""
+    if not isinstance(described, Mapping):
+        return {}
+    found: dict[str, Any] = {"plan": described.get("plan")}
+    for part in ("start", "data", "test", "teacher"):
+        about = described.get(part)
+        if isinstance(about, Mapping):
+            found[part] = {k: about[k] for k in ("fingerprint", "images", "size") if k in about}
+        else:
+            found[part] = None
+    return json.loads(json.dumps(found))

@@ -1,0 +1,77 @@
+"""How far a fine-tuning is: a bar on a terminal, lines otherwise, with the time left in all."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from burn.evaluation.fine_tuning import Tuner
+from burn.training.callbacks.pace import Pace, rate
+
+_FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far to the next
+
+
+class TuningProgress:
+    """The progress of several trainings, one after the other, within a `with` statement.
+
+    Args:
+        console: Where it is shown.
+        total: Number of steps of all trainings.
+    """
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._total, self._done = console, total, 0
+        self._pace = Pace()
+        self._bar: Progress | None = None
+        self._title = ""
+
+    def __enter__(self) -> TuningProgress:
+        self._started = time.monotonic()
+        self._due = self._started + _FIRST
+        if self._console.is_terminal and not self._console.quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(bar_width=20),
+                TextColumn("{task.fields[told]}"), console=self._console, transient=True,
+            )  # fmt: skip
+            self._task = self._bar.add_task("finetune", total=self._total, told="starting")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, title: str) -> None:
+        """Say which training follows."""
+        self._title = title
+
+    def skip(self, steps: int) -> None:
+        """Count steps that an earlier call of the command made."""
+        self._done += steps
+
+    def step(self, tuner: Tuner) -> None:
+        """Count a step, and show it if it is time to."""
+        self._done += 1
+        now = time.monotonic()
+        self._pace.batch(tuner.images, now)
+        if now < self._due:
+            return  # reading the loss from a GPU waits for it
+        told = [f"{tuner.steps}/{tuner.num_steps} steps"]
+        if (speed := self._pace.images_per_second) is not None:
+            told += [rate(speed), f"{self._pace.left(self._total - self._done)} left in all"]
+        told.append(f"loss {float(tuner.loss):.3f} accuracy {100 * float(tuner.right):.0f} %")
+        text = " · ".join(told)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, description=self._title, told=text)
+            self._due = now + 0.2
+        else:
+            self._console.print(f"{self._title} · {text}", highlight=False)
+            self._due = now + max(_FIRST, _LATER * (now - self._started))

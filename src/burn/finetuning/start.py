@@ -1,0 +1,158 @@
+"""What fine-tuning begins with: linear classifiers on frozen features, of network and teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from burn.backbones.base import Backbone
+from burn.core.errors import UserError
+from burn.core.types import Features
+from burn.data.base import Source
+from burn.data.splits import Subset, hold_out
+from burn.data.view_config import ViewConfig
+from burn.evaluation.configs import LinearConfig
+from burn.evaluation.context import Model, open_model
+from burn.evaluation.features import extract_features
+from burn.evaluation.linear_layer import cached_batches, top_k, train_linear_at_best_rate
+from burn.finetuning.settings import FinetuneConfig
+from burn.runtime.compute import uses_bfloat16
+
+_HELD_OUT = 0.1  # share of the images on which a linear classifier's learning rate is chosen
+_LARGEST_TEACHER = 224
+
+
+@dataclass(frozen=True)
+class LinearStart:
+    """A linear classifier on frozen features of plain views.
+
+    Attributes:
+        layer: The classifier, on the CPU; the softmax of its scores is calibrated.
+        top1: Its accuracy in percent on the images that chose its learning rate, when trained
+            without them.
+    """
+
+    layer: nn.Linear
+    top1: float
+
+
+def linear_start(features: Features, source: Subset, seed: int) -> LinearStart:
+    """Train a linear classifier as linear evaluation does with `--augment none`.
+
+    Args:
+        features: Features of plain views of all images of `source`'s source.
+        source: The images to learn from, of which a tenth chooses the learning rate.
+        seed: The random seed.
+
+    Raises:
+        UserError: No image can be held out, or training diverged.
+    """
+    rows = torch.isin(features.positions, torch.from_numpy(source.indices))
+    learned = _rows(features, rows)
+    _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
+    held = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
+    if not bool(held.any()):
+        raise UserError(f"{source.name}: none of the held-out images can be read")
+    batches = cached_batches(learned, LinearConfig().batch_size, seed)
+    chosen = train_linear_at_best_rate(
+        batches, _rows(features, held), len(source.classes), LinearConfig(), seed
+    )
+    layer = chosen.layer
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.div_(chosen.temperature)
+    return LinearStart(layer, chosen.held_out[chosen.lr])
+
+
+def _rows(features: Features, rows: Tensor) -> Features:
+    labels = None if features.labels is None else features.labels[rows]
+    return Features(features.values[rows], labels, features.classes, features.positions[rows])
+
+
+def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
+    """Return the accuracy in percent of a classifier on a part of the images with features."""
+    part = _rows(features, torch.isin(features.positions, torch.from_numpy(source.indices)))
+    assert part.labels is not None
+    with torch.inference_mode():
+        return 100 * top_k(layer(part.values), part.labels, 1) if len(part.labels) else 0.0
+
+
+class SoftLabels:
+    """A float network that answers with classes of the labelled images.
+
+    Args:
+        config: Names the teacher and the size of its views.
+        start: The network that learns from it.
+        device: Where it runs.
+
+    Attributes:
+        model: The teacher.
+        size: Side of its views in pixels.
+
+    Raises:
+        UserError: It cannot be read, or takes no images of this size.
+    """
+
+    def __init__(self, config: FinetuneConfig, start: Model, device: torch.device) -> None:
+        assert config.teacher is not None
+        self.model = open_model(config.teacher, fresh=False, seed=0)
+        backbone = self.model.backbone
+        self.size = config.teacher_size or _default_size(self.model, start)
+        if backbone.fixed_size not in (None, self.size):
+            raise UserError(
+                f"--teacher-size {self.size}: {config.teacher} needs {backbone.fixed_size} pixels"
+            )
+        self.backbone = backbone.to(device).requires_grad_(False).eval()
+        self._bfloat16 = uses_bfloat16("auto", "cuda" if device.type == "cuda" else "cpu")
+        dtype = torch.bfloat16 if self._bfloat16 else torch.float32
+        self._features = self.backbone.folded(dtype) or self.backbone
+
+    def features(self, source: Source, workers: int) -> Features:
+        """Return its features of plain views of all images."""
+        views = replace(self.model.views, size=self.size, resize=None)
+        return extract_features(
+            self.backbone, source, views, workers=workers, bfloat16=self._bfloat16
+        )
+
+    def answers(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+        """Return the function from views to scores by a linear classifier on its features."""
+        device = next(self.backbone.parameters()).device
+        layer = layer.to(device).requires_grad_(False)
+
+        def scores(views: Tensor) -> Tensor:
+            with torch.no_grad():
+                with torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16):
+                    features = self._features(views)
+                return layer(features.float())
+
+        return scores
+
+
+def _default_size(teacher: Model, start: Model) -> int:
+    if teacher.backbone.fixed_size is not None:
+        return teacher.backbone.fixed_size
+    recipe: Any = (start.meta or {}).get("recipe")
+    size = recipe.get("teacher_size") if isinstance(recipe, dict) else None
+    if isinstance(size, int) and 8 <= size <= 4096:
+        return size
+    if teacher.training is not None:
+        return teacher.views.size
+    return max(start.views.size, min(2 * start.views.size, _LARGEST_TEACHER))
+
+
+def frozen_features(
+    backbone: Backbone, views: ViewConfig, source: Source, workers: int, *, bfloat16: bool
+) -> Features:
+    """Return features of plain views of all images.
+
+    Raises:
+        UserError: No image can be read, or the features are not finite.
+    """
+    features = extract_features(backbone, source, views, workers=workers, bfloat16=bfloat16)
+    if not bool(torch.isfinite(features.values).all()):
+        raise UserError(f"features of {source.name} are not finite: the network diverged")
+    return features
