@@ -51,7 +51,7 @@ ALLOWED = {
     ("evaluation/detection/protocol.py", "load_file"): FIRST,
     ("evaluation/detection/protocol.py", "safe_open"): FIRST,
     ("evaluation/detection/protocol.py", "torch.load"): FIRST,
-    ("finetuning/run.py", "torch.load"): FIRST,
+    ("finetuning/fit.py", "torch.load"): FIRST,
     ("paper/numbers.py", "files('burn.paper').joinpath('paper.csv').read_text"): PACKAGE,
     ("report/load/images.py", "Image.open"): STREAM,
     ("report/sections/try_it.py", "(web / 'burn_engine.wasm').read_bytes"): PACKAGE,

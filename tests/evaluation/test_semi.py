@@ -13,6 +13,8 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
+from burn.checkpoints.foreign.weights import backbone_from
+from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import answers_of
 from burn.core.types import Precision
@@ -20,10 +22,13 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import EpochSampler, light_views
 from burn.data.splits import balanced_share
 from burn.data.view_config import ViewConfig
+from burn.deploy.shared import own_classifier
 from burn.evaluation import semi
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import SemiConfig
 from burn.evaluation.context import EvaluationContext
+from burn.evaluation.features import extract_features
+from burn.evaluation.linear_layer import top_k
 from burn.evaluation.semi import fine_tune, run_semi
 from burn.layers import BinaryConv2d
 from networks import tiny_reactnet
@@ -193,6 +198,42 @@ def test_an_interrupted_sweep_goes_on(context: EvaluationContext, monkeypatch: p
     assert [r.value for r in results] == [r.value for r in whole]
     run_semi(context, TINY, CONSOLE)
     assert len(calls) == 6, "a finished sweep is read"
+
+
+def test_the_network_that_was_tested_is_kept(
+    context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
+):
+    one = replace(TINY, lrs=(0.01,), head_factors=(1.0,))
+    without = run_semi(context, one, CONSOLE)
+    assert context.out is not None
+    assert not list(context.out.glob("*.safetensors"))
+    calls = []
+    monkeypatch.setattr(semi, "fine_tune", lambda *a, **k: calls.append(a) or fine_tune(*a, **k))
+    keeping = replace(one, keep=True)
+    kept = run_semi(context, keeping, CONSOLE)
+    assert len(calls) == 1, "of the finished sweep only the last run is made again"
+    assert [r.value for r in kept] == [r.value for r in without]
+    assert "keep" not in kept[0].settings, "it is the same number"
+    held = load_checkpoint(context.out / "semi-3percent-seed0.safetensors")
+    assert held.meta["classes"] == list("0123456789")
+    network = backbone_from(held)
+    features = extract_features(network, context.test, context.views)
+    classifier = own_classifier(held, network)
+    assert classifier is not None
+    assert features.labels is not None
+    scores = features.values @ classifier.weight.T + classifier.bias
+    assert 100 * top_k(scores, features.labels, 1) == pytest.approx(kept[0].value, abs=1e-3)
+    run_semi(context, keeping, CONSOLE)
+    assert len(calls) == 1, "it is there"
+    run_semi(replace(context, backbone=tiny_reactnet(seed=1)), keeping, CONSOLE)
+    assert len(calls) == 3
+    run_semi(context, keeping, CONSOLE)
+    assert len(calls) == 4, "the file is another sweep's"
+
+
+def test_a_network_that_the_test_images_chose_is_not_kept():
+    with pytest.raises(UserError, match="--keep with --select test"):
+        replace(TINY, keep=True, select="test").check()
 
 
 def test_other_settings_or_weights_are_another_sweep(

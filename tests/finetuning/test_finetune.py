@@ -30,7 +30,8 @@ from burn.data.splits import Subset, balanced_share, hold_out
 from burn.data.view_config import ViewConfig
 from burn.evaluation.fine_tuning import Tuner, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
-from burn.finetuning.run import class_weights, finetune
+from burn.finetuning.job import class_weights
+from burn.finetuning.run import finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.runtime.signals import StopRequest
 from networks import tiny_reactnet

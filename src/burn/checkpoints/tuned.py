@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from burn.checkpoints.native import save_checkpoint
-from burn.core.types import Checkpoint
+from burn.core.types import Checkpoint, Precision
 from burn.data.view_config import ViewConfig
 
 if TYPE_CHECKING:
@@ -63,14 +63,15 @@ def tuned_meta(
 
 
 def plain_meta(name: str, backbone: Backbone, views: ViewConfig) -> dict[str, Any]:
-    """Return the description that a network without one begins from: a float one from elsewhere.
+    """Return the description that a network without one begins from, such as one from elsewhere.
 
     Args:
         name: Its name.
         backbone: The network.
         views: Settings of its views.
     """
-    about = {"precision": "float", "recipe": {"name": name}, "teacher": None}
+    precision = getattr(backbone, "precision", Precision.FLOAT)  # binary networks have it
+    about = {"precision": precision.value, "recipe": {"name": name}, "teacher": None}
     return {**about, "backbone": asdict(backbone.config), "views": asdict(views)}
 
 

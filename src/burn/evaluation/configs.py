@@ -170,6 +170,8 @@ class SemiConfig:
         head_factors: factors to try with each of these, which give the linear layer's learning
             rate.
         weight_decay: weight decay of all parameters.
+        keep: write the network that is tested, with its classifier, to a checkpoint in the folder
+            of the results; not with select test.
     """
 
     labels: float = 1.0
@@ -179,6 +181,7 @@ class SemiConfig:
     lrs: tuple[float, ...] = (0.1, 0.01, 0.001)
     head_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
     weight_decay: float = 5e-4
+    keep: bool = False
 
     def check(self) -> None:
         """Check all values.
@@ -186,6 +189,11 @@ class SemiConfig:
         Raises:
             UserError: A value is out of range.
         """
+        if self.keep and self.select == "test":
+            raise UserError(
+                "--keep with --select test: a network that the test images chose has no honest "
+                "accuracy; give --select held_out"
+            )
         if not 0 < self.labels <= 100:
             raise UserError(f"labels {self.labels} is not a percentage in (0, 100]")
         require_within(1, _MOST_EPOCHS, epochs=self.epochs)

@@ -51,6 +51,7 @@ class EvaluationContext:
         out: Folder for the files that a protocol writes, or None.
         bfloat16: Whether the backbone runs under autocast.
         packed: The backbone in burn-engine, which computes features instead, or None.
+        meta: Description of the backbone's checkpoint, or None where it is not known.
         notes: Remarks to show the user afterwards, such as images that were left out.
         kept: Extracted features by key.
         training: How the checkpoint was trained, as in `Result.training`.
@@ -76,6 +77,7 @@ class EvaluationContext:
     unkept: list[str] = field(default_factory=list)
     classifiers: list[Classifier] = field(default_factory=list)
     packed: PackedForward | None = None
+    meta: Mapping[str, Any] | None = None
 
     @property
     def device(self) -> torch.device:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from burn.backbones.base import Backbone
+from burn.checkpoints.native import read_description
+from burn.checkpoints.tuned import plain_meta, save_tuned, tuned_meta
 from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
@@ -101,7 +105,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     """Run semi-supervised fine-tuning: a sweep of learning rates, and top-1 and top-5 of the best.
 
     It writes semi-<labels>percent-seed<seed>.txt, the labelled images, to `context.out`, and the
-    same name with .jsonl, a line for each run, from which an interrupted sweep is resumed.
+    same name with .jsonl, a line for each run, from which an interrupted sweep is resumed. With
+    `config.keep`, the same name with .safetensors is the network that was tested, with its
+    classifier.
 
     Args:
         context: The backbone, the images and the folder.
@@ -128,7 +134,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     names = "".join(labelled.describe(i) + "\n" for i in range(len(labelled)))
     write_text(stem.with_name(stem.name + ".txt"), names)
     kept_in = stem.with_name(stem.name + ".jsonl")
-    sweep = KeptParts(kept_in, _key(context, labelled, config), _RUN)
+    key = _key(context, labelled, config)
+    sweep = KeptParts(kept_in, key, _RUN)
+    network = kept_in.with_suffix(".safetensors") if config.keep else None
     grid = [(lr, factor) for lr in config.lrs for factor in config.head_factors]
     earlier = 0.0  # seconds of the runs that earlier calls finished
     num_runs = len(grid) + (config.select == "held_out")
@@ -139,7 +147,9 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             lr: float, factor: float, learn: Source, test_on: Source, on: str
         ) -> dict[str, Any]:
             nonlocal earlier
-            if kept := sweep.find(lr=lr, head_factor=factor, on=on):
+            kept = sweep.find(lr=lr, head_factor=factor, on=on)
+            lacks_network = on == "final" and network is not None and not _is_of(network, key)
+            if kept and not lacks_network:
                 earlier += kept["seconds"]
                 context.notes.extend(n for n in kept["notes"] if n not in context.notes)
                 progress.advance(bar, config.epochs)
@@ -164,6 +174,8 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             if test_on is context.test:
                 done["right"] = right
             context.keep(lambda: sweep.add(done))
+            if on == "final" and network is not None and head is not None:
+                _keep_network(network, backbone, head, labelled, context, config, done, key)
             return done
 
         try:
@@ -198,10 +210,44 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
     return context.results(
         "semi",
         {f"{config.labels:g}% {metric}": final[metric] for metric in ("top1", "top5")},
-        asdict(config) | chosen,
+        {name: value for name, value in asdict(config).items() if name != "keep"} | chosen,
         began - earlier,
         right=final.get("right"),  # missing from sweeps that an earlier version wrote
     )
+
+
+def _is_of(network: Path, key: str) -> bool:
+    """Return whether a file is the network of a sweep, by the sweep's key."""
+    if not network.is_file():
+        return False
+    about = read_description(network).meta.get("finetuned")
+    return isinstance(about, dict) and about.get("sweep") == key
+
+
+def _keep_network(
+    path: Path,
+    backbone: Backbone,
+    head: nn.Linear,
+    labelled: Subset,
+    context: EvaluationContext,
+    config: SemiConfig,
+    done: Mapping[str, Any],
+    key: str,
+) -> None:
+    """Write the network that was tested, with its classifier; a failure is noted, not raised."""
+    before = context.meta or plain_meta(context.model, backbone, context.views)
+    data = {"name": labelled.name, "images": len(labelled), "fingerprint": labelled.fingerprint}
+    about = {"protocol": "semi", "sweep": key, "lr": done["lr"], "head_factor": done["head_factor"]}
+    meta = tuned_meta(
+        before,
+        classes=context.class_names,
+        data=data,
+        steps=config.epochs * math.ceil(len(labelled) / config.batch_size),
+        images_per_step=min(config.batch_size, len(labelled)),
+        seed=context.seed,
+        about={**about, "start": {"model": context.model, "fingerprint": context.fingerprint}},
+    )
+    context.keep(lambda: save_tuned(path, backbone, head, meta))
 
 
 def _evaluate(

@@ -145,3 +145,8 @@ class FinetuneRequest:
         require_within(0, 2**32 - 1, seed=self.seed)
         require_processes(0, workers=self.workers)
         require_within(0, 1e6, save_every=self.save_every)
+
+
+def epochs_in_words(number: int) -> str:
+    """Return "1 epoch", "30 epochs"."""
+    return f"{number:,} epoch{'' if number == 1 else 's'}"

@@ -1,0 +1,264 @@
+"""What all parts of a fine-tuning share: the network, the images, the settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from burn.backbones.base import Backbone
+from burn.checkpoints.classifier import fingerprint
+from burn.core.schedule import learning_rate_factor
+from burn.data.base import Source
+from burn.data.checks import remarks
+from burn.data.loader import random_views
+from burn.data.splits import Subset, hold_out
+from burn.data.view_config import ViewConfig
+from burn.evaluation.context import EvaluationContext, Model, open_model
+from burn.evaluation.fine_tuning import Tuner, TuningPlan
+from burn.finetuning.folder import KIND
+from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
+from burn.finetuning.start import SoftLabels
+from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
+from burn.runtime.ranks import ranks
+from burn.runtime.signals import StopRequest
+
+HELD_OUT = 0.2  # share of the training images on which the learning rates are chosen
+_WARMUP = 0.05  # share of the steps in which the learning rates rise linearly
+
+
+class Stopped(Exception):
+    """Raised after a step when a signal asked the run to stop."""
+
+
+Answers = Callable[[Tensor], Tensor]  # from views to scores
+
+
+class Job:
+    """One call of `finetune`, from its sources on.
+
+    Args:
+        request: The network, the images and the folder.
+        config: The settings.
+        console: Where progress is shown.
+        sources: The training and the test images.
+        stop: Tells whether a signal asked the run to stop.
+        model: The network, or None to open the request's.
+
+    Attributes:
+        train: All training images.
+        learn: Those that trials learn from.
+        held: The others, which choose the learning rates.
+        teacher: The teacher, or None.
+        start: What is known of the network before fine-tuning.
+        described: The run, as run.json and the checkpoint describe it.
+        notes: Remarks for the user.
+        began: When the work began, by `time.perf_counter`.
+
+    Raises:
+        UserError: The network or the teacher cannot be read, or no image can be held out.
+    """
+
+    def __init__(
+        self,
+        request: FinetuneRequest,
+        config: FinetuneConfig,
+        console: Console,
+        sources: tuple[Source, Source],
+        stop: StopRequest,
+        model: Model | None,
+    ) -> None:
+        self.request, self.config, self.console, self.stop = request, config, console, stop
+        train, self.test = sources
+        self.device = torch_device(request.device)
+        self.bfloat16 = uses_bfloat16(request.compute, request.device)
+        count = ranks().local_count
+        given = request.workers
+        self.workers = default_workers(request.device, count) if given is None else given
+        if model is None:
+            model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
+        self.model = model
+        self.model.backbone.to(self.device)
+        self.train = Subset(train, range(len(train)))
+        # Also without a choice: the linear classifiers' learning rates need images held out.
+        self.learn, self.held = hold_out(self.train, HELD_OUT, request.seed, keep_single=True)
+        self.teacher: SoftLabels | None = None
+        if config.teacher is not None:
+            self.teacher = SoftLabels(config, model, self.device)
+        self.notes = self._first_notes()
+        self.began = time.perf_counter()
+        about = {
+            "model": model.name,
+            "fingerprint": fingerprint(model.backbone),
+            **({"training": dict(model.training)} if model.training else {}),
+        }
+        teacher = None
+        if self.teacher is not None:
+            teacher = {
+                "spec": config.teacher,
+                "fingerprint": fingerprint(self.teacher.backbone),
+                "size": self.teacher.size,
+            }
+        self.start = about
+        self.described: dict[str, Any] = {
+            "kind": KIND,
+            "burn": version("burn-ssl"),
+            "plan": {
+                "recipe_name": "finetune",
+                "recipe": self._recipe(),
+                "settings": asdict(config),
+                "seed": request.seed,
+                "random_init": request.random_init,
+            },
+            "start": about,
+            "data": _about(train),
+            "test": _about(self.test),
+            "teacher": teacher,
+            "resolved": {
+                "device": self.device.type,
+                "compute": "bfloat16" if self.bfloat16 else "float32",
+            },
+        }
+
+    def _first_notes(self) -> list[str]:
+        notes = []
+        if self.model.training and "teacher_labels" in self.model.training:
+            labels = self.model.training["teacher_labels"]
+            notes.append(f"{self.model.name}: its teacher was trained with {labels} labels")
+        if self.teacher is not None:
+            notes.append(f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels")
+        for source in (self.train, self.test):
+            lines = [f"{source.name}: {line}" for line in remarks(source)]
+            notes.extend(line for line in lines if line not in notes)
+        return notes
+
+    def _recipe(self) -> dict[str, Any]:
+        """Return the settings as a report shows those of a recipe."""
+        config, lrs = self.config, self.config.lrs
+        optim = {"name": "adam", "schedule": "cosine"}
+        return {
+            "method": "finetune",
+            "epochs": config.epochs,
+            "batch_size": min(config.batch_size, len(self.train)),
+            "backbone": asdict(self.model.backbone.config),
+            "views": asdict(self.views()),
+            "optim": optim if len(lrs) > 1 else {**optim, "lr": min(lrs)},
+        }
+
+    def views(self) -> ViewConfig:
+        """Return the settings of the views that are trained on."""
+        config, views = self.config, self.model.views
+        return replace(
+            views,
+            crop_scale=config.crop_scale,
+            flip=config.flip,
+            jitter=config.jitter,
+            rand_augment=0,
+            grey=0.0,
+            blur=0.0,
+        )
+
+    def steps(self, source: Subset, epochs: int) -> int:
+        """Return the number of steps of so many epochs."""
+        return epochs * max(1, len(source) // self.config.batch_size)
+
+    def plan(self, source: Subset, epochs: int, lr: float, head_lr: float) -> TuningPlan:
+        """Return the settings of a training on some of the images."""
+
+        config = self.config
+        weights = class_weights(source, config.class_weights)
+        return TuningPlan(
+            epochs=epochs,
+            batch_size=config.batch_size,
+            lr=lr,
+            head_lr=head_lr,
+            factor=lambda step, of_epoch: learning_rate_factor(
+                step, epochs * of_epoch, round(_WARMUP * epochs * of_epoch), "cosine"
+            ),
+            optimizer="adam",
+            drop_last=True,
+            label_smoothing=config.label_smoothing,
+            class_weights=None if weights is None else torch.tensor(weights, device=self.device),
+            kl=config.kl,
+            temperature=config.temperature,
+        )
+
+    def tuner(
+        self,
+        backbone: Backbone,
+        head: nn.Linear,
+        source: Subset,
+        plan: TuningPlan,
+        answers: Answers | None,
+    ) -> Tuner:
+        """Return a training of a network and a classifier, which it changes in place."""
+
+        views, seed = self.views(), self.request.seed
+        theirs: Sequence[ViewConfig] = ()
+        if self.teacher is not None and self.teacher.size != views.size:
+            theirs = (replace(views, size=self.teacher.size, resize=None),)
+        return Tuner(
+            backbone,
+            head,
+            source,
+            random_views((views,), seed, theirs),
+            plan,
+            seed=seed,
+            workers=self.workers,
+            bfloat16=self.bfloat16,
+            teacher=answers,
+        )
+
+    def class_names(self) -> tuple[str, ...]:
+        """Return the names of the classes."""
+        return self.context(self.model, None).class_names
+
+    def context(self, model: Model, out: Path | None, **options: Any) -> EvaluationContext:
+        """Return what the parts of evaluation ask for, for a network of this run."""
+
+        return EvaluationContext(
+            model.name,
+            str(out or self.request.checkpoint),
+            model.backbone,
+            model.views,
+            self.train,
+            self.test,
+            self.request.seed,
+            self.workers,
+            out,
+            self.bfloat16,
+            training=model.training,
+            **options,
+        )
+
+
+def _about(source: Source) -> dict[str, Any]:
+    return {"name": source.name, "images": len(source), "fingerprint": source.fingerprint}
+
+
+def class_weights(source: Source, how: str) -> list[float] | None:
+    """Return the weight of each class's images in the loss; the mean over all images is 1.
+
+    Args:
+        source: The images, with labels.
+        how: none, balanced (in proportion to 1 / count), or sqrt (to its square root).
+
+    Returns:
+        A weight for each class, 0 for one without images; None for `none`.
+    """
+
+    if how == "none":
+        return None
+    assert source.labels is not None
+    counts = np.bincount(source.labels, minlength=len(source.classes)).astype(float)
+    power = {"balanced": 1.0, "sqrt": 0.5}[how]
+    weights = np.where(counts > 0, np.maximum(counts, 1) ** -power, 0.0)
+    return (weights * counts.sum() / (weights * counts).sum()).tolist()

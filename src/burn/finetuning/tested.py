@@ -1,0 +1,92 @@
+"""The test of a fine-tuned network, once, on the test images, as it will run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from burn.checkpoints.classifier import Classifier
+from burn.checkpoints.foreign.weights import backbone_from
+from burn.core.errors import UserError, printable
+from burn.core.results import Result, append_results
+from burn.core.types import Checkpoint
+from burn.deploy.shared import own_classifier
+from burn.evaluation.artifacts.confusion import keep_confusion
+from burn.evaluation.context import model_of
+from burn.evaluation.features import extract_features
+from burn.evaluation.forward import packed_forward
+from burn.evaluation.linear_layer import right_answers, top_k
+from burn.finetuning.folder import TunedFolder
+from burn.finetuning.job import Job
+
+Show = Callable[[Sequence[Result], Sequence[str]], None]
+
+
+def test(
+    job: Job, folder: TunedFolder, held: Checkpoint, show: Show
+) -> tuple[list[Result], list[str], Classifier]:
+    """Test the trained network once, on the test images, as it will run."""
+    model = model_of(held, backbone_from(held))
+    model.backbone.to(job.device)
+    classifier = own_classifier(held, model.backbone)
+    assert classifier is not None
+    packed = None
+    if job.request.compute == "auto":
+        packed = packed_forward(model.backbone, model.views.size, "auto", job.device)
+    context = job.context(model, folder.path, packed=packed)
+    context.notes.extend(job.notes)
+    features = extract_features(
+        model.backbone,
+        job.test,
+        model.views,
+        workers=job.workers,
+        bfloat16=job.bfloat16,
+        packed=packed,
+    )
+    missing = set(range(len(job.test))) - set(features.positions.tolist())
+    context.note_unreadable(job.test, missing)
+    assert features.labels is not None
+    scores = features.values @ classifier.weight.T + classifier.bias
+    if not bool(torch.isfinite(scores).all()):
+        raise UserError("the scores of the test images are not finite: give lower --lrs")
+    of_class = _class_accuracies(scores, features.labels, context.class_names)
+    numbers = {f"top{k}": 100 * top_k(scores, features.labels, k) for k in (1, 5)}
+    known = [one["top1"] for one in of_class.values() if one["images"]]
+    numbers["mean per class"] = sum(known) / len(known)
+    about = held.meta["finetuned"]
+    told = ("lr", "head_lr", "linear", "trials", "calibration")
+    settings = {
+        **asdict(job.config),
+        "random_init": job.request.random_init,
+        "start": about["start"]["model"],
+        **{name: about[name] for name in told},
+        "classes": of_class,
+    }
+    right = right_answers(scores, features.labels, features.positions, len(job.test))
+    results = context.results("finetune", numbers, settings, job.began, right=right)
+    show(results, context.notes)
+    context.keep(partial(append_results, folder.path / "results.jsonl", results))
+    told_so_far = len(context.notes)
+    names = context.class_names
+    keep_confusion(context, "finetune", "top1", scores, features.labels, names)
+    for note in context.notes[told_so_far:]:
+        job.console.print(printable(note))
+    context.require_kept()
+    return results, context.notes, classifier
+
+
+def _class_accuracies(scores: Tensor, labels: Tensor, names: Sequence[str]) -> dict[str, Any]:
+    """Return top-1 in percent and number of test images of each class, by its name."""
+    right = scores.topk(1, dim=1).indices[:, 0] == labels
+    found = {}
+    for label, name in enumerate(names):
+        rows = labels == label
+        count = int(rows.sum())
+        top1 = round(100 * float(right[rows].float().mean()), 4) if count else None
+        found[name] = {"top1": top1, "images": count}
+    return found
