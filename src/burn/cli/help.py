@@ -23,7 +23,7 @@ _TEXTS = {
     "seeds": "N,...",
     "share": "K/N",
     **dict.fromkeys(
-        ("compared", "config", "data", "head", "out", "results", "teacher_cache"), "PATH"
+        ("compared", "config", "data", "head", "out", "results", "teacher_cache", "work"), "PATH"
     ),
     **dict.fromkeys(("test", "train", "transfer_test", "transfer_train", "with_model"), "PATH"),
     **dict.fromkeys(("labelled_teacher", "teacher"), "TEACHER"),

@@ -41,6 +41,7 @@ usage: burn COMMAND [options]
 
 commands:
   demo       train, evaluate and pack a network on built-in images, in minutes
+  train      make a packed classifier of folders of images, by the commands below
   pretrain   train a binary backbone on unlabelled images
   finetune   train a pretrained network and a classifier on labelled images
   evaluate   evaluate a checkpoint by one of the paper's protocols
@@ -62,6 +63,7 @@ and recipes.
 
 _COMMANDS = {  # the module of each command, imported only when the command runs
     "demo": "burn.cli.commands.demo",
+    "train": "burn.cli.commands.train",
     "pretrain": "burn.cli.commands.pretrain",
     "finetune": "burn.cli.commands.finetune",
     "evaluate": "burn.cli.commands.evaluate",

@@ -27,6 +27,7 @@ from burn.data.formats.parquet import Parquet
 from burn.data.formats.shards import open_shards
 from burn.data.formats.voc import open_voc
 from burn.data.formats.walk import walk
+from burn.data.splits import part_of
 from burn_engine.folders import is_image, suffix_of
 
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
@@ -47,7 +48,9 @@ def open_source(spec: str, split: Split = "train") -> Source:
     - a list, .txt, .csv or .lst, with lines `path label`;
     - a folder of images.
 
-    A suffix `:train` or `:test` of the specification takes precedence over `split`.
+    A suffix `:train` or `:test` of the specification takes precedence over `split`. The suffixes
+    `:tenth` and `:rest` split labelled images that have no test images: the first is a tenth of
+    each class, always the same, the second the others.
 
     Args:
         spec: The specification.
@@ -60,6 +63,9 @@ def open_source(spec: str, split: Split = "train") -> Source:
     Raises:
         UserError: There is nothing at the path, it cannot be read, or it holds no usable images.
     """
+    for part in ("tenth", "rest"):
+        if spec.endswith(f":{part}") and not Path(spec).exists():
+            return part_of(open_source(spec.removesuffix(f":{part}"), split), part)
     for suffix in ("train", "test"):
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
             spec, split = spec.removesuffix(f":{suffix}"), suffix

@@ -1,0 +1,278 @@
+"""The command `burn train`: from folders of images to a packed classifier, step by step."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from burn.cli.parser import Parser
+from burn.core.errors import Interrupted, UserError, typed
+from burn.core.plugins import imports
+
+if TYPE_CHECKING:
+    from burn.data.base import Source
+
+_PLAN = "train.json"
+_USUAL = ("data", "test", "init", "teacher", "work", "epochs", "pretrain_epochs", "overwrite")
+
+
+@dataclass(frozen=True)
+class Road:
+    """What `burn train` was asked for.
+
+    Attributes:
+        labelled: images with classes.
+        data: images without labels to pretrain on first.
+        test: images with classes to test on; default: the test images beside those in LABELLED if
+            it holds both, and otherwise a tenth of them, which is then not trained on.
+        init: network to start from: photos, a run folder or its file.
+        teacher: float network to learn from: lite0, a run folder, or others.
+        recipe: recipe of pretraining, whose network --init must be.
+        epochs: passes over the labelled images.
+        pretrain_epochs: passes over --data in each stage of pretraining; default: the recipe's.
+        seed: random seed.
+    """
+
+    labelled: str
+    data: str | None = None
+    test: str | None = None
+    init: str = "photos"
+    teacher: str = "lite0"
+    recipe: str = "burn"
+    epochs: int = 30
+    pretrain_epochs: int | None = None
+    seed: int = 0
+
+
+def run(arguments: list[str], console: Console) -> None:
+    """Run `burn train` with the arguments after its name."""
+    from burn.core.settings import from_plain
+
+    parser = Parser(
+        "train LABELLED OUT.bnn",
+        "Make a packed classifier of your images, from a pretrained network. Each step is a\n"
+        "command of burn, which is printed: pretraining on --data if it is given, a linear\n"
+        "classifier on the frozen network, fine-tuning of all layers, packing of whichever of the\n"
+        "two is better on the test images, and a report. The same command goes on where it was\n"
+        "interrupted.",
+        "  burn train labelled/ flowers.bnn\n"
+        "  burn train labelled/ flowers.bnn --data photos/\n"
+        "  burn train labelled/train flowers.bnn --test labelled/test --epochs 60\n"
+        "  burn-engine run flowers.bnn photo.jpg",
+        {"usual options": _USUAL},
+    )
+    parser.add_argument("labelled", type=str, help="images in one folder per class, or other data")
+    parser.add_argument("out", type=str, help="packed file to write, a new one")
+    parser.add_options(Road, skip=["labelled"])
+    parser.add_argument(
+        "--work", type=str | None, default=None,
+        help="folder for the steps (default: OUT without .bnn)",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="start again, and replace OUT.bnn")
+    options = parser.read(arguments)
+    names = Road.__dataclass_fields__
+    road = from_plain(Road, {name: getattr(options, name) for name in names})
+    out = Path(options.out)
+    if out.suffix != ".bnn":
+        raise UserError(f"{options.out} does not end in .bnn: name the packed file, such as x.bnn")
+    again = [f"--import={name}" for name in imports()]
+    again += [word for word in arguments if word != "--overwrite"]
+    command = typed(["burn", "train", *again])
+    work = Path(options.work) if options.work is not None else out.with_suffix("")
+    _Walk(road, out, work, command, console).walk(overwrite=options.overwrite)
+
+
+class _Walk:
+    """The steps of one call of `burn train`.
+
+    Args:
+        road: What was asked for.
+        out: The packed file.
+        work: The folder of the steps.
+        command: The command that goes on after an interruption.
+        console: Where the steps report.
+    """
+
+    def __init__(self, road: Road, out: Path, work: Path, command: str, console: Console) -> None:
+        self._road, self._out, self._work = road, out, work
+        self._command, self._console = command, console
+
+    def walk(self, *, overwrite: bool) -> None:
+        """Do the steps that are not done yet.
+
+        Raises:
+            UserError: What was asked for cannot be done.
+            Interrupted: After a signal; the same command goes on.
+        """
+        from burn.core.files import locked
+        from burn.core.paths import expand
+        from burn.training.run_dir import make_folder
+
+        train, test = self._check()
+        out, work = expand(str(self._out)), expand(str(self._work))
+        self._prepare(out, work, overwrite=overwrite)
+        make_folder(work)
+        with locked(work):
+            self._remember(work)
+            network = self._pretrain(work)
+            linear = self._linear(network, train, test, work)
+            tuned = self._finetune(network, train, test, work)
+            better = "fine-tuning" if tuned > linear else "the linear classifier"
+            print(
+                f"on the test images, fine-tuning has {tuned:.1f} % and the linear classifier "
+                f"{linear:.1f} %: packing {better}"
+            )
+            if not out.exists():
+                chosen = [str(self._work / "tuned"), str(self._out)]
+                if tuned <= linear:
+                    chosen = [network, str(self._out), "--head", str(self._work / "linear")]
+                self._step("pack", *chosen)
+            runs = [name for name in ("pretrained", "linear", "tuned") if (work / name).exists()]
+            page = str(self._work / "report.html")
+            paths = [str(self._work / name) for name in runs]
+            self._step("report", *paths, "--with-model", str(self._out), "--out", page)
+        print(f"next: burn-engine run {shlex.quote(str(self._out))} PHOTO")
+
+    def _check(self) -> tuple[str, str]:
+        """Check everything that is named, without torch; return the training and test images."""
+        from burn.data.open import open_source
+        from burn.evaluation.checks import check_sources
+        from burn.finetuning.settings import FinetuneConfig
+        from burn.methods.registry import find_method
+        from burn.recipes.registry import find_recipe
+        from burn.runtime.bounds import require_within
+        from burn.training.start import check_start
+
+        road = self._road
+        recipe = find_recipe(road.recipe)
+        if not find_method(recipe.method).needs_teacher:
+            raise UserError(f"--recipe {road.recipe} has no teacher: give another, such as burn")
+        require_within(0, 2**32 - 1, seed=road.seed)
+        if road.pretrain_epochs is not None:
+            require_within(1, 10**6, pretrain_epochs=road.pretrain_epochs)
+        FinetuneConfig(epochs=road.epochs).check()
+        check_start(road.init, recipe)
+        self._require_teacher()
+        train, test = self._parts(open_source(road.labelled, "train"))
+        check_sources(open_source(train, "train"), open_source(test, "test"))
+        if road.data is not None:
+            open_source(road.data)
+        return train, test
+
+    def _require_teacher(self) -> None:
+        from burn.checkpoints.foreign.named import require_network
+
+        require_network(self._road.teacher)
+
+    def _parts(self, train: Source) -> tuple[str, str]:
+        """Return the names of the training and the test images."""
+        from burn.data.open import open_source
+
+        labelled = self._road.labelled
+        if self._road.test is not None:
+            return labelled, self._road.test
+        if open_source(labelled, "test").fingerprint != train.fingerprint:
+            return labelled, labelled  # it holds both
+        return f"{labelled}:rest", f"{labelled}:tenth"
+
+    def _prepare(self, out: Path, work: Path, *, overwrite: bool) -> None:
+        """Check the folder and the file, which may be those of an earlier call like this one."""
+        plan = work / _PLAN
+        if work.exists() and not work.is_dir():
+            raise UserError(f"--work {self._work} is a file: give a folder")
+        if overwrite and plan.is_file():
+            for name in ("pretrained", "linear", "tuned"):
+                shutil.rmtree(work / name, ignore_errors=True)
+            for file in (plan, work / "report.html", out):
+                file.unlink(missing_ok=True)
+        if plan.is_file():
+            self._require_same(plan)
+            return
+        if work.exists() and any(work.iterdir()):
+            raise UserError(f"--work {self._work} holds other files: give another folder")
+        if out.exists():
+            raise UserError(f"{self._out} exists: give another name, or remove it")
+
+    def _require_same(self, plan: Path) -> None:
+        from burn.core.inputs import read_json
+
+        before = read_json(plan)
+        for name, value in asdict(self._road).items():
+            if not isinstance(before, dict) or before.get(name) != value:
+                was = before.get(name) if isinstance(before, dict) else None
+                raise UserError(
+                    f"--work {self._work} holds steps of another call: {name} was {was}, is "
+                    f"{value}; give another --work, or --overwrite"
+                )
+
+    def _remember(self, work: Path) -> None:
+        from burn.core.files import write_text
+
+        if not (work / _PLAN).exists():
+            write_text(work / _PLAN, json.dumps(asdict(self._road), indent=2) + "\n")
+
+    def _pretrain(self, work: Path) -> str:
+        """Pretrain on the unlabelled images, if there are any; return the network's name."""
+        road = self._road
+        if road.data is None:
+            return road.init
+        words = ["--init", road.init, "--data", road.data, "--teacher", road.teacher]
+        if road.recipe != Road("").recipe:
+            words += ["--recipe", road.recipe]
+        if road.pretrain_epochs is not None:
+            words += ["--epochs", str(road.pretrain_epochs)]
+        words += self._seed()
+        words += ["--resume"] if (work / "pretrained" / "run.json").exists() else []
+        network = str(self._work / "pretrained")
+        self._step("pretrain", *words, "--out", network)
+        return network
+
+    def _linear(self, network: str, train: str, test: str, work: Path) -> float:
+        """Train the linear classifier; return its accuracy on the test images in percent."""
+        folder = work / "linear"
+        if _accuracy(folder, "linear") is None:
+            shutil.rmtree(folder, ignore_errors=True)  # begun, but not finished
+            words = [network, "--augment", "none", "--train", train, "--test", test]
+            out = str(self._work / "linear")
+            self._step("evaluate", "linear", *words, *self._seed(), "--out", out)
+        return _accuracy(folder, "linear") or 0.0
+
+    def _finetune(self, network: str, train: str, test: str, work: Path) -> float:
+        """Fine-tune all layers; return the accuracy on the test images in percent."""
+        folder, road = work / "tuned", self._road
+        if _accuracy(folder, "finetune") is None:
+            words = [network, "--train", train, "--test", test, "--teacher", road.teacher]
+            words += ["--epochs", str(road.epochs), *self._seed()]
+            words += ["--resume"] if (folder / "run.json").exists() else []
+            self._step("finetune", *words, "--out", str(self._work / "tuned"))
+        return _accuracy(folder, "finetune") or 0.0
+
+    def _seed(self) -> list[str]:
+        return ["--seed", str(self._road.seed)] if self._road.seed else []
+
+    def _step(self, command: str, *words: str) -> None:
+        """Run a command of burn's in this process, after it was printed."""
+        self._console.print(f"\n$ {typed(['burn', command, *words])}", style="bold")
+        module: Any = importlib.import_module(f"burn.cli.commands.{command}")
+        try:
+            module.run(list(words), self._console)
+        except Interrupted as stopped:
+            message = f"stopped in burn {command}; to go on: "
+            raise Interrupted(message + self._command, stopped.number, self._command) from None
+
+
+def _accuracy(folder: Path, protocol: str) -> float | None:
+    """Return the top-1 accuracy that a step measured, in percent, or None if it is not done."""
+    from burn.core.results import read_results
+
+    file = folder / "results.jsonl"
+    found = read_results(file) if file.is_file() else []
+    values = [r.value for r in found if (r.protocol, r.metric) == (protocol, "top1")]
+    return values[-1] if values else None

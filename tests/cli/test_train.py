@@ -1,0 +1,127 @@
+"""`burn train`, from labelled images to a packed file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import burn_engine
+import tiny
+from burn.cli.commands import pretrain as pretraining
+from burn.cli.main import main
+from burn.core.errors import Interrupted
+from burn.core.results import read_results
+from burn.recipes import registry
+from burn.recipes.registry import find_recipe
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with labelled digits, a teacher, and a network of recipe tiny to start from."""
+    folder = tmp_path_factory.mktemp("place")
+    tiny.some_digits(folder, 120)
+    tiny.train(tiny.teacher_recipe(), folder / "teacher", max_steps=1)
+    recipe = replace(tiny.baseline_recipe("simclr"), stages=1)
+    tiny.train(recipe, folder / "start", max_steps=1)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def recipe_tiny(place: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(place)
+    recipe = replace(find_recipe("demo"), backbone=tiny.STUDENT, stages=1, compute="float32")
+    monkeypatch.setitem(registry.RECIPES, "tiny", lambda: recipe)
+
+
+def train(*words: str, out: str = "digits.bnn", data: str = "digits.parquet") -> int:
+    given = ["--init", "start", "--teacher", "teacher", "--recipe", "tiny", "--epochs", "1"]
+    return main(["train", data, out, *given, *words])
+
+
+def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureFixture[str]):
+    assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
+    text = capsys.readouterr()
+    commands = [line.split()[2] for line in text.err.splitlines() if line.startswith("$ ")]
+    assert commands == ["pretrain", "evaluate", "finetune", "pack", "report"]
+    files = [place / "digits" / name / "results.jsonl" for name in ("linear", "tuned")]
+    results = [result for file in files for result in read_results(file)]
+    top1 = {r.protocol: r for r in results if r.metric == "top1"}
+    # Ten classes of 12 images: a tenth is one of each.
+    assert {r.data["test_images"] for r in top1.values() if r.data} == {10}
+    assert {r.data["train_images"] for r in top1.values() if r.data} == {110}
+    packed = burn_engine.load(str(place / "digits.bnn"))
+    assert len(packed.classes) == 10
+    better = max(top1, key=lambda protocol: (top1[protocol].value, protocol == "linear"))
+    chosen = {"finetune": "fine-tuning", "linear": "the linear classifier"}[better]
+    assert f"packing {chosen}" in text.out
+    assert (place / "digits" / "report.html").stat().st_size > 10_000
+    # The same call does nothing again but the report; another one is refused.
+    assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
+    again = [line.split()[2] for line in capsys.readouterr().err.splitlines() if line[:2] == "$ "]
+    assert again == ["pretrain", "report"]
+    assert train("--data", "digits.parquet", "--pretrain-epochs", "2") == 2
+    assert "pretrain_epochs was 1, is 2; give another --work" in capsys.readouterr().err
+
+
+def test_an_interrupted_step_names_the_whole_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def stop(*_: object) -> None:
+        raise Interrupted("stopped; resume with: ", 15, "burn pretrain --resume")
+
+    monkeypatch.setattr(pretraining, "run", stop)
+    assert train("--data", "digits.parquet", out="other.bnn") == 143
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("burn: stopped in burn pretrain; to go on: burn train digits.parquet")
+    assert "--overwrite" not in line
+    assert json.loads((place / "other" / "train.json").read_text())["data"] == "digits.parquet"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--init", "phots"), "--init phots is no pretrained network and no run: did you mean"),
+        (("--init", "photos"), "--init photos is another network than the recipe's"),
+        (("--teacher", "nothere"), "no checkpoint at nothere"),
+        (("--data", "nothere"), "no data at nothere"),
+        (("--test", "nothere"), "no data at nothere"),
+        (("--recipe", "simclr_small"), "--recipe simclr_small has no teacher: give another"),
+        (("--epochs", "0"), "epochs 0"),
+        (("--pretrain-epochs", "0"), "pretrain-epochs 0"),
+        (("--work", "digits.parquet"), "--work digits.parquet is a file"),
+        (("--work", "start"), "--work start holds other files"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_written(
+    words: tuple[str, ...], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+):
+    before = sorted(place.rglob("*"))
+    assert train(*words, out="never.bnn") == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.count("\n") == 0
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("data", "out", "message"),
+    [
+        ("digits.parquet", "never", "never does not end in .bnn"),
+        ("nothere", "never.bnn", "no data at nothere"),
+        ("one", "never.bnn", "one:rest needs a class of at least 3 images"),
+    ],
+)
+def test_labelled_images_and_the_packed_file_are_checked(
+    data: str, out: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name, colour in (("a", "red"), ("b", "blue")):
+        (place / "one" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), colour).save(place / "one" / name / "x.png")
+    before = sorted(place.rglob("*"))
+    assert train(out=out, data=data) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(place.rglob("*")) == before
