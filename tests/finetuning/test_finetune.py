@@ -28,12 +28,14 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import random_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.data.view_config import ViewConfig
+from burn.evaluation import fine_tuning
 from burn.evaluation.fine_tuning import Tuner, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.runtime.signals import StopRequest
+from burn.runtime.threads import ThreadChooser
 from networks import tiny_reactnet
 
 CONSOLE = Console(file=io.StringIO())
@@ -148,15 +150,19 @@ def test_class_weights_of_a_rare_class(how: str, ratio: float | None):
 # The trainer
 
 
-def tuner(few: Subset, teacher: Any = None, sizes: tuple[int, ...] = (), **settings: Any) -> Tuner:
+def tuner(
+    few: Subset, teacher: Any = None, sizes: tuple[int, ...] = (), epochs: int = 2,
+    threads: ThreadChooser | None = None, **settings: Any,
+) -> Tuner:  # fmt: skip
     views = ViewConfig(size=32, jitter=0, grey=0, blur=0)
     network = tiny_reactnet()
     head = new_head(network.num_features, 10, seed=0)
     given = {"optimizer": "adam", "drop_last": True, **settings}
-    chosen = TuningPlan(2, 64, 0.01, 0.001, lambda step, of: 1 / (1 + step), **given)
+    chosen = TuningPlan(epochs, 64, 0.01, 0.001, lambda step, of: 1 / (1 + step), **given)
     theirs = tuple(replace(views, size=size) for size in sizes)
     transform = random_views((views,), 0, theirs)
-    return Tuner(network, head, few, transform, chosen, seed=0, workers=0, teacher=teacher)
+    given = {"teacher": teacher, "threads": threads}
+    return Tuner(network, head, few, transform, chosen, seed=0, workers=0, **given)
 
 
 def test_a_resumed_training_has_the_same_bits(few: Subset):
@@ -504,3 +510,33 @@ def test_a_class_with_one_image_keeps_it_in_training():
     assert (sorted(learn.labels), held.labels.tolist()) == ([0, 1], [0])
     with pytest.raises(UserError, match="class 1"):
         hold_out(three, 0.5, 0)
+
+
+def test_the_number_of_threads_follows_the_measured_rate(
+    few: Subset, monkeypatch: pytest.MonkeyPatch
+):
+    """Two threads of a busy machine take longer than one, and the next steps take one."""
+    seconds = {1: 1.0, 2: 3.0}
+    now = [0.0]
+    used: list[int] = []
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            used.append(torch.get_num_threads())
+            now[0] += seconds[torch.get_num_threads()]
+            return now[0]
+
+    monkeypatch.setattr(fine_tuning, "time", Time)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        first = tuner(few, threads=ThreadChooser(2), epochs=60)
+        assert first.train()
+        assert torch.get_num_threads() == 2  # as it was
+        assert set(used[-4:]) == {1}
+        again = tuner(few, threads=ThreadChooser(2), epochs=60)
+        again.load_state_dict(first.state_dict())
+        assert again.train()  # nothing is left to do
+    finally:
+        torch.set_num_threads(before)

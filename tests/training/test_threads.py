@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from burn.runtime.threads import ThreadChooser
 from burn.training.callbacks.threads import Threads, chooses_threads
 from burn.training.plan import Machine
-from burn.training.threads import ThreadChooser
 
 Rates = Mapping[int, float]  # images per second of each number of threads
 # Measured on two cores of a Zen 5 with recipe burn: alone, beside two busy loops, beside tests.

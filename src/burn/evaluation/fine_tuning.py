@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from burn.core.errors import UserError
 from burn.core.types import Batch
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, Transform
+from burn.runtime.threads import ThreadChooser
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Tuner:
         bfloat16: Run the backbone under autocast.
         teacher: Function from views, uint8 (batch, 3, height, width) on the device of the backbone,
             to scores of the classes, without gradients; or None.
+        threads: Chooses the number of threads after every step, on a CPU; or None.
 
     Attributes:
         steps: Number of optimizer steps so far.
@@ -114,9 +117,11 @@ class Tuner:
         workers: int,
         bfloat16: bool = False,
         teacher: Callable[[Tensor], Tensor] | None = None,
+        threads: ThreadChooser | None = None,
     ) -> None:
         self.backbone, self.head, self._plan = backbone, head, plan
         self._source, self._teacher, self._bfloat16 = source, teacher, bfloat16
+        self._threads = threads
         self._device = next(backbone.parameters()).device
         self._optimizer = self._build_optimizer()
         sampler = EpochSampler(len(source), plan.batch_size, seed, drop_last=plan.drop_last)
@@ -159,6 +164,16 @@ class Tuner:
             UserError: Too few images can be read.
         """
         self.backbone.train()
+        if self._threads is None:
+            return self._train(on_step, on_epoch)
+        try:
+            torch.set_num_threads(self._threads.threads)
+            return self._train(on_step, on_epoch)
+        finally:
+            torch.set_num_threads(self._threads.most)
+
+    def _train(self, on_step: Callable[[], None], on_epoch: Callable[[], None]) -> bool:
+        last: float | None = None  # the first batch also starts workers
         for _ in range(self.epoch, self._plan.epochs):
             for batch in self._loader:
                 factor = self._plan.factor(self._batches, self._per_epoch)
@@ -167,6 +182,11 @@ class Tuner:
                 if not batch.views or len(batch.indices) < 2:  # BN needs a batch
                     continue
                 self._step(batch, factor)
+                if self._threads is not None:
+                    now = time.monotonic()
+                    self._threads.step(len(batch.indices), None if last is None else now - last)
+                    torch.set_num_threads(self._threads.threads)
+                    last = now
                 on_step()
             if not self.steps:
                 raise UserError(
@@ -219,6 +239,7 @@ class Tuner:
             "unreadable": sorted(self.unreadable),
             "finite": self._finite,
             "random": torch.get_rng_state(),  # dropout of float networks
+            "threads": None if self._threads is None else self._threads.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -231,3 +252,5 @@ class Tuner:
         self.unreadable = set(state["unreadable"])
         self._finite = state["finite"].to(self._device)
         torch.set_rng_state(state["random"])
+        if self._threads is not None and state.get("threads"):
+            self._threads.load_state_dict(state["threads"])

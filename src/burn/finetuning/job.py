@@ -30,6 +30,7 @@ from burn.finetuning.start import SoftLabels
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.runtime.ranks import ranks
 from burn.runtime.signals import StopRequest
+from burn.runtime.threads import ThreadChooser, chooses_threads
 
 HELD_OUT = 0.2  # share of the training images on which the learning rates are chosen
 _WARMUP = 0.05  # share of the steps in which the learning rates rise linearly
@@ -93,6 +94,11 @@ class Job:
         self.teacher: SoftLabels | None = None
         if config.teacher is not None:
             self.teacher = SoftLabels(config, model, self.device)
+        self.threads: ThreadChooser | None = None
+        steps = self.steps(self.learn, config.trial_epochs) * config.trials
+        steps += self.steps(self.train, config.epochs)
+        if self.device.type == "cpu" and chooses_threads(steps):
+            self.threads = ThreadChooser(torch.get_num_threads())
         self.notes = self._first_notes()
         self.began = time.perf_counter()
         about = {
@@ -129,10 +135,7 @@ class Job:
         }
 
     def _first_notes(self) -> list[str]:
-        notes = []
-        if self.model.training and "teacher_labels" in self.model.training:
-            labels = self.model.training["teacher_labels"]
-            notes.append(f"{self.model.name}: its teacher was trained with {labels} labels")
+        notes = self.model.labels_notes
         if self.teacher is not None:
             notes.append(f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels")
         for source in (self.train, self.test):
@@ -215,6 +218,7 @@ class Job:
             workers=self.workers,
             bfloat16=self.bfloat16,
             teacher=answers,
+            threads=self.threads,
         )
 
     def class_names(self) -> tuple[str, ...]:

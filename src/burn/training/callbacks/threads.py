@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -10,12 +9,10 @@ import lightning as L
 import torch
 
 from burn.core.types import Batch
+from burn.runtime import threads
 from burn.runtime.distributed import Processes
+from burn.runtime.threads import ThreadChooser
 from burn.training.plan import Machine
-from burn.training.threads import ThreadChooser
-
-_FEWEST = 100  # batches of a stage for which trials pay
-_PINS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def chooses_threads(machine: Machine, processes: Processes, batches: int) -> bool:
@@ -32,10 +29,8 @@ def chooses_threads(machine: Machine, processes: Processes, batches: int) -> boo
     return (
         processes.device.type == "cpu"
         and processes.count == 1
-        and torch.get_num_threads() > 1
-        and not any(os.environ.get(name) for name in _PINS)
         and not (machine.deterministic or machine.compile)
-        and batches >= _FEWEST
+        and threads.chooses_threads(batches)
     )
 
 

@@ -7,10 +7,13 @@ of them waits for the one that was interrupted, and fewer threads are faster tha
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections import deque
 from typing import Any
 
+_FEWEST = 100  # batches for which trials pay
+_PINS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _ROUNDS = 2  # times that a trial goes through its numbers
 _STEPS = (
     4  # steps of a round with a number of threads; the first, which starts threads, is left out
@@ -20,6 +23,20 @@ _FALL = 0.7  # part of the best rate since the last trial below which there is a
 _CLEAR = 2  # times the second best rate, which end a trial after a round
 _GAIN = 1.1  # times the rate of more threads that fewer must have
 _PAUSE, _LONGEST_PAUSE = 50, 400  # steps from a trial to the next, doubled up to the second
+
+
+def chooses_threads(batches: int) -> bool:
+    """Return whether the number of threads of a training on the CPU is chosen while it runs.
+
+    It is not where the user gave a number, and in short trainings.
+
+    Args:
+        batches: Number of batches.
+    """
+    import torch
+
+    pinned = any(os.environ.get(name) for name in _PINS)
+    return torch.get_num_threads() > 1 and not pinned and batches >= _FEWEST
 
 
 class ThreadChooser:
