@@ -13,6 +13,7 @@ from burn.data.decode import UnreadableImage
 from burn.data.formats.folder import Folder
 from burn.data.formats.labeled import LabeledFiles
 from burn.data.formats.voc import Voc
+from burn.data.splits import Subset
 
 _MOST_TRIED = 1000  # images to try before a source counts as unreadable
 
@@ -109,6 +110,8 @@ def require_outside(out: Path, *sources: Source) -> None:
         UserError: `out` is the folder of a source or lies in it.
     """
     for source in sources:
+        while isinstance(source, Subset):
+            source = source.whole  # noqa: PLW2901
         if isinstance(source, Folder) and resolved(out).is_relative_to(resolved(source.root)):
             raise UserError(
                 f"--out {out} lies in the folder of images {source.root}, which would then hold "

@@ -21,10 +21,13 @@ class Subset:
     Args:
         source: The other source.
         indices: Positions of the images in it, in the order that the subset has them.
+
+    Attributes:
+        whole: The other source.
     """
 
     def __init__(self, source: Source, indices: Sequence[int] | np.ndarray) -> None:
-        self._source = source
+        self.whole = source
         self.indices = np.asarray(indices, dtype=np.int64)
         self.name, self.classes = source.name, source.classes
         self.labels: np.ndarray | None = (
@@ -36,10 +39,10 @@ class Subset:
         return len(self.indices)
 
     def read(self, index: int) -> Tensor:
-        return self._source.read(int(self.indices[index]))
+        return self.whole.read(int(self.indices[index]))
 
     def describe(self, index: int) -> str:
-        return self._source.describe(int(self.indices[index]))
+        return self.whole.describe(int(self.indices[index]))
 
 
 def balanced_share(source: Source, share: float, seed: int) -> Subset:

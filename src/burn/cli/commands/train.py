@@ -142,6 +142,7 @@ class _Walk:
 
     def _check(self) -> tuple[str, str]:
         """Check everything that is named, without torch; return the training and test images."""
+        from burn.data.checks import require_outside
         from burn.data.open import open_source
         from burn.evaluation.checks import check_sources
         from burn.finetuning.settings import FinetuneConfig
@@ -161,9 +162,10 @@ class _Walk:
         check_start(road.init, recipe)
         self._require_teacher()
         train, test = self._parts(open_source(road.labelled, "train"))
-        check_sources(open_source(train, "train"), open_source(test, "test"))
+        sources = [*check_sources(open_source(train, "train"), open_source(test, "test"))]
         if road.data is not None:
-            open_source(road.data)
+            sources.append(open_source(road.data))
+        require_outside(self._work, *sources)
         return train, test
 
     def _require_teacher(self) -> None:
