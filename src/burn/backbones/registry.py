@@ -42,9 +42,10 @@ def build_backbone(config: BackboneConfig, precision: Precision) -> Backbone:
         UserError: Name, width, strides and precision do not go together, or the network is too
             large for this machine's memory.
     """
-    _check_memory(describe_backbone(config, precision))
+    check_backbone(config)
     import torch
 
+    _check_memory(config, _state_bytes(config, precision))
     backbone = _build(config, precision)
     # Not by `Module.to`, which fails where a layer has weights of five dimensions.
     for tensor in (*backbone.parameters(), *backbone.buffers()):
@@ -96,10 +97,25 @@ def _check_built(built: Any, entry: BackboneEntry) -> None:
         )
 
 
-def _check_memory(described: Backbone) -> None:
+# By all that it follows from. A description takes as long as a small network, and a run builds the
+# same ones several times.
+_STATE_BYTES: dict[tuple[object, ...], int] = {}
+
+
+def _state_bytes(config: BackboneConfig, precision: Precision) -> int:
+    """Return the size of a network's parameters and buffers, which nothing is allocated for."""
+    import torch
+
+    key = (repr(config), precision, BACKBONES.get(config.name), torch.get_default_dtype())
+    if key not in _STATE_BYTES:
+        state = describe_backbone(config, precision).state_dict()
+        _STATE_BYTES[key] = sum(t.numel() * t.element_size() for t in state.values())
+    return _STATE_BYTES[key]
+
+
+def _check_memory(config: BackboneConfig, size: int) -> None:
     """Raise UserError for a network of which this machine cannot hold two copies in memory."""
-    config, memory = described.config, memory_bytes()
-    size = sum(t.numel() * t.element_size() for t in described.state_dict().values())
+    memory = memory_bytes()
     if memory is not None and 2 * size > memory:
         raise UserError(
             f"backbone {config.name} of width {config.width:g} takes {size / 1e9:,.1f} GB; this "
