@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import burn.data.builtin.digits
 import burn.training.callbacks.knn
 import threads
 import tiny
+from burn.data.base import Split
 from burn.data.builtin.scenes import write_digit_scenes
 
 threads.limit()
@@ -75,6 +79,24 @@ def labelled_teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("labelled-teacher") / "run"
     tiny.train(replace(tiny.teacher_recipe(), method="supervised"), out, max_steps=8)
     return out
+
+
+@pytest.fixture(scope="module")
+def few_digits(teacher: Path, labelled_teacher: Path) -> Iterator[None]:
+    """A third of the built-in images, in this process, where what is evaluated matters little.
+
+    The tiny teachers come first: they are the same whichever test asks for them first.
+    """
+    enlarged = burn.data.builtin.digits._enlarged
+
+    def some(split: Split) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = enlarged(split)
+        count = len(labels) // 3
+        return images[:count], labels[:count]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(burn.data.builtin.digits, "_enlarged", some)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ from burn.recipes.schema import Recipe
 from burn.training.module import PretrainModule
 from burn.training.plan import Machine
 
+pytestmark = pytest.mark.usefixtures("few_digits")
 BATCH, BUDGET = 64, 4 * 64
 DIGITS = Comparison(
     data="digits", test="digits", budget=BUDGET, stages=1,
@@ -68,7 +69,7 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def _supervised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _supervised(few_digits: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("supervised")
     with pytest.MonkeyPatch.context() as patch:
         use_tiny_recipes(patch)

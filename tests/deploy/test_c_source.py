@@ -111,13 +111,24 @@ def check_integers(network: Host, packed: Path, images: Array) -> None:
     assert np.array_equal(best, scores.argmax(axis=1))
 
 
-@pytest.mark.parametrize("epilogue", EPILOGUES)
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_every_layer_of_random_networks(shape: tuple[Any, ...], epilogue: str, tmp_path: Path):
-    packed = random_file(tmp_path / "n.bnn", shape)
+QUICK = {
+    *zip(SHAPES, itertools.cycle(EPILOGUES), strict=False),
+    *(("all kinds of layers", epilogue) for epilogue in EPILOGUES),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "epilogue"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
+        for case in itertools.product(SHAPES, EPILOGUES)
+    ],
+)
+def test_every_layer_of_random_networks(shape: str, epilogue: str, tmp_path: Path):
+    packed = random_file(tmp_path / "n.bnn", SHAPES[shape])
     network = host(packed, tmp_path, epilogue)
     check = check_float if epilogue == "float" else check_integers
-    check(network, packed, noise(shape[-1]))
+    check(network, packed, noise(SHAPES[shape][-1]))
 
 
 @pytest.mark.parametrize(
@@ -382,8 +393,17 @@ def test_the_proof_finds_constants_that_overflow(tmp_path: Path, monkeypatch: py
             export_c(packed, tmp_path, name="b", epilogue=epilogue)
 
 
-@pytest.mark.parametrize("value", [1e30, 1e-30])
-@pytest.mark.parametrize("tensor", ["b1.slope", "b1.multiplier", "b1.bias", "stem.weight"])
+CONSTANTS = ("b1.slope", "b1.multiplier", "b1.bias", "stem.weight")
+QUICK_CONSTANTS = list(zip(CONSTANTS, itertools.cycle([1e-30, 1e30]), strict=False))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value"),
+    [
+        pytest.param(*case, marks=() if case in QUICK_CONSTANTS else pytest.mark.long)
+        for case in itertools.product(CONSTANTS, [1e30, 1e-30])
+    ],
+)
 def test_constants_of_any_size_are_exact_or_refused(tensor: str, value: float, tmp_path: Path):
     """No overflow, which the sanitizers would find, and no result that the proof does not cover."""
     packed = random_file(tmp_path / "n.bnn", SHAPES["whole words"])

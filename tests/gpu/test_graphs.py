@@ -33,7 +33,11 @@ def loss_of(run: Run) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     ("case", "bfloat16"),
-    [*((case, True) for case in RECORDED), ("burn joint", False), ("byol", False)],
+    [
+        *((case, True) for case in RECORDED),
+        ("burn joint", False),
+        pytest.param("byol", False, marks=pytest.mark.long),
+    ],
 )
 def test_replayed_steps_are_ordinary_steps_bit_by_bit(case: str, bfloat16: bool):
     """Losses, gradients, weights and buffers, while λ, learning rate and batches change.
@@ -114,10 +118,10 @@ def test_another_phase_is_recorded_again():
     """SwAV begins to use its queue in the middle of the stage."""
     with pretended():
         recorder = PretendedRecorder()
-        run = build("swav with a queue", num_steps=40, recorder=recorder)
+        run = build("swav with a queue", num_steps=28, recorder=recorder)
         method: Any = run.module.method
         method.config = replace(method.config, queue_from=0.45)
-        for _ in range(30):
+        for _ in range(22):
             run.step()
     assert recorder.recorded == 2
 

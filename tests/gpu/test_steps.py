@@ -134,7 +134,16 @@ def network(name: str, precision: Precision) -> Run:
     return Run(Supervised(backbone, 3), (32,), synchronize=True)
 
 
-@pytest.mark.parametrize(("name", "precision"), NETWORKS)
+# What other networks have of float weights and of float activations, their binary ones have too.
+QUICK = [
+    key for key in NETWORKS if REACTNET in key or not is_binary(key[0]) or Precision.BINARY in key
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [pytest.param(*key, marks=() if key in QUICK else pytest.mark.long) for key in NETWORKS],
+)
 def test_a_step_of_a_network_stays_within_its_kernels_and_waits(name: str, precision: Precision):
     most = NETWORKS[name, precision]
     with pretended():
