@@ -30,7 +30,17 @@ def test_methods(method: str):
     testing.check_method(method, recipe)
 
 
-@pytest.mark.parametrize("name", [REACTNET, "reactnet_m", *BNEXT, EXPERT])
+# Networks of one code, of which the larger ones differ in their numbers of blocks and channels.
+LARGER = {"bnext_m", "bnext_l"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LARGER else ())
+        for name in (REACTNET, "reactnet_m", *BNEXT, EXPERT)
+    ],
+)
 def test_backbones(name: str):
     width = 1 / 6 if name in ("bnext_s", "bnext_m") else 0.125  # a stem of 8 channels at least
     testing.check_backbone(name, config=BackboneConfig(width=width, stage_strides=(2, 2, 2, 1)))

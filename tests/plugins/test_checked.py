@@ -278,7 +278,7 @@ def test_a_campaign_goes_on_after_a_fault_of_a_plugin(
     plugin = write(tmp_path, "faulty_plugin.py", method_text(loss="features.no_such()"))
     command = [
         "compare", "--import", plugin, "--methods", "mine,simclr", "--data", "digits", "--test",
-        "digits", "--budget", "256", "--out", str(tmp_path / "out"),
+        "digits", "--budget", "128", "--out", str(tmp_path / "out"),
         "--linear.epochs", "1", "--linear.lr", "0.1",
     ]  # fmt: skip
     assert main(command) == 2

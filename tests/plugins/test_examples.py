@@ -99,7 +99,7 @@ def test_own_method_beside_burn(teacher: str, tmp_path: Path, monkeypatch: pytes
     """In processes of their own, which import the plugin themselves."""
     command = [
         "compare", "--import", METHOD, "--methods", "burn,relations", "--data", "digits", "--test",
-        "digits", "--budget", "256", "--teacher", teacher, "--out", str(tmp_path / "out"),
+        "digits", "--budget", "128", "--teacher", teacher, "--out", str(tmp_path / "out"),
         "--linear.epochs", "1", "--linear.lr", "0.1", "--processes", "2",
     ]  # fmt: skip
     forked = SimpleNamespace(get_context=lambda _: CONTEXT)

@@ -93,8 +93,15 @@ class Visit:
         return self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (360, "light"),
+        (1280, "dark"),
+        pytest.param(360, "dark", marks=pytest.mark.long),
+        pytest.param(1280, "light", marks=pytest.mark.long),
+    ],
+)
 def test_page_fits_and_can_be_read(browser, address: str, width: int, scheme):
     visit = Visit(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     visit.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")

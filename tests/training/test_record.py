@@ -83,10 +83,11 @@ def test_gradients_are_those_of_the_whole_step(
 
 
 def test_monitors_change_no_bit_and_count_what_happened(teacher: Path, tmp_path: Path):
-    recipe = replace(tiny.student_recipe(), epochs=2, batch_size=128)
+    recipe = replace(tiny.student_recipe(), epochs=2, batch_size=32)
+    some = tiny.some_digits(tmp_path, 32 * 6)  # six steps an epoch
     every_step, rarely = tmp_path / "every-step", tmp_path / "rarely"
     for out, every in ((every_step, 1), (rarely, 1000)):
-        summaries = tiny.train(recipe, out, teacher, max_steps=14, monitor_every=every)
+        summaries = tiny.train(recipe, out, teacher, data=some, max_steps=8, monitor_every=every)
         assert [summary.features_collapsed_at for summary in summaries] == [None, None]
     for stage in (1, 2):
         a, b = (load_file(out / f"stage{stage}.safetensors") for out in (every_step, rarely))
@@ -100,7 +101,7 @@ def test_monitors_change_no_bit_and_count_what_happened(teacher: Path, tmp_path:
         }
         assert layers.keys() == weights.keys()
         for name, rows in layers.items():
-            assert [(row["step"], row["epoch"]) for row in rows] == [(11, 0), (14, 1)]
+            assert [(row["step"], row["epoch"]) for row in rows] == [(6, 0), (8, 1)]
             assert "weight_flips" not in rows[0]
             positive = float((weights[name] >= 0).double().mean())
             assert rows[1]["weight_balance"] == pytest.approx(positive, rel=1e-5)  # six digits
@@ -110,12 +111,12 @@ def test_monitors_change_no_bit_and_count_what_happened(teacher: Path, tmp_path:
         ends = [
             row for row in read_metrics(out / "stage2" / "metrics.csv") if "weight_flips" in row
         ]
-        assert [row["step"] for row in ends] == [14]
+        assert [row["step"] for row in ends] == [8]
         share = flips / sum(w.numel() for w in weights.values())
         assert ends[0]["weight_flips"] == pytest.approx(share, rel=1e-4)  # sums of six digits
         assert ends[0]["memory"] > 50
-    assert len(rows_of(every_step / "stage1" / "gradients.csv")) == 14 * 3
-    assert {row["step"] for row in rows_of(rarely / "stage1" / "gradients.csv")} == {"1", "14"}
+    assert len(rows_of(every_step / "stage1" / "gradients.csv")) == 8 * 3
+    assert {row["step"] for row in rows_of(rarely / "stage1" / "gradients.csv")} == {"1", "8"}
     events = EventAccumulator(str(every_step / "stage2"))
     events.Reload()
     tags = set(events.Tags()["scalars"])

@@ -104,18 +104,18 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     and so are the numbers that were written."""
     recipe = replace(tiny.student_recipe(classifier="joint"), accumulate=accumulate, epochs=2)
     recipe = replace(recipe, batch_size=32)
-    some = tiny.some_digits(tmp_path, 32 * 11)
-    steps = 14  # 11 steps an epoch: the run crosses an epoch's end
+    some = tiny.some_digits(tmp_path, 32 * 5)
+    steps = 8  # 5 steps an epoch: the run crosses an epoch's end
     tiny.train(recipe, tmp_path / "whole", teacher, data=some, max_steps=steps)
 
     out = tmp_path / "cut"
-    tiny.stop_at(monkeypatch, 11 * accumulate)
-    with pytest.raises(Interrupted, match=r"step 11 of 14 in stage 1; resume with: burn pretrain"):
+    tiny.stop_at(monkeypatch, 5 * accumulate)
+    with pytest.raises(Interrupted, match=r"step 5 of 8 in stage 1; resume with: burn pretrain"):
         tiny.train(recipe, out, teacher, data=some, max_steps=steps)
     monkeypatch.undo()
     assert not (out / "stage1.safetensors").exists()
-    tiny.stop_at(monkeypatch, (3 + 12) * accumulate)
-    with pytest.raises(Interrupted, match="step 12 of 14 in stage 2"):
+    tiny.stop_at(monkeypatch, (3 + 6) * accumulate)
+    with pytest.raises(Interrupted, match="step 6 of 8 in stage 2"):
         tiny.train(recipe, out, teacher, data=some, max_steps=steps, resume=True)
     monkeypatch.undo()
     tiny.train(recipe, out, teacher, data=some, max_steps=steps, resume=True)

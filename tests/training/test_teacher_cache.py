@@ -74,8 +74,21 @@ def no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LateBackbone, "build", fail)
 
 
-@pytest.mark.parametrize("size", [None, 48])
-@pytest.mark.parametrize("method", ["burn", "burn crossed", "s2bnn", "supervised_kl"])
+@pytest.mark.parametrize(
+    ("method", "size"),
+    [
+        ("burn", None),
+        ("burn crossed", 48),
+        ("s2bnn", None),
+        ("supervised_kl", 48),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("burn", 48), ("burn crossed", None), ("s2bnn", 48), ("supervised_kl", None)
+            )
+        ),
+    ],
+)  # fmt: skip
 def test_the_same_bits_without_a_cache_filling_it_and_from_it(
     method: str, size: int | None, teacher: Path, labelled_teacher: Path, tmp_path: Path,
     request: pytest.FixtureRequest,
@@ -161,8 +174,9 @@ def test_other_features_are_not_taken_for_it(
     assert same(tmp_path / "b", tmp_path / "c")
 
 
+@pytest.mark.usefixtures("few_digits")
 def test_views_that_repeat_are_shown_to_the_teacher_once(teacher: Path, tmp_path: Path):
-    recipe = recipe_of("burn", epochs=2, batch_size=256, view_epochs=1)
+    recipe = recipe_of("burn", epochs=2, batch_size=64, view_epochs=1)
     run(recipe, tmp_path / "without", teacher, None, max_steps=None)
     said = run(recipe, tmp_path / "filling", teacher, tmp_path / "cache", max_steps=None)
     assert "none cached; 1 MB when complete" in said
