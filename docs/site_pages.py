@@ -30,6 +30,7 @@ from burn.recipes.registry import RECIPES
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # a command to what follows it in each of its help texts
     "demo": [""],
+    "train": [""],
     "pretrain": ["", "--help-fields"],
     "finetune": [""],
     "evaluate": list(PROTOCOLS),

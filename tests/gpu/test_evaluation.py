@@ -130,8 +130,8 @@ def test_fine_tuning_waits_once_an_epoch_and_at_the_end(gpu: Gpu, bfloat16: bool
     head = fine_tune(network, source, context, config, 0.01, 1.0, epoch)  # type: ignore[arg-type]
     assert isinstance(head, torch.nn.Linear)
     assert isinstance(head.weight, OnGpu)
-    assert [waits for _, waits in found[1:]] == [{"semi.fine_tune": 1}] * 2
-    assert gpu.waits == {"semi.fine_tune": 1}  # whether all weights are finite
+    assert [waits for _, waits in found[1:]] == [{"fine_tuning._train": 1}] * 2
+    assert gpu.waits == {"fine_tuning._train": 1}  # whether all weights are finite
     steps = -(-len(source) // 10)
     assert (found[2][0] - found[1][0]) / steps <= MOST_OF_SEMI[bfloat16]
 

@@ -171,7 +171,7 @@ def _run(arguments: list[str], console: Console) -> int:
         import difflib
 
         near = difflib.get_close_matches(command, _COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_COMMANDS)}"
+        hint = f"did you mean {near[0]}?" if near else "burn --help lists the commands"
         raise UserError(f"unknown command {command!r}: {hint}")
     load_installed(lambda line: console.print(line, style="yellow"))
     rest = _import_plugins(rest)
