@@ -24,6 +24,7 @@ from burn.paper.ablations import GROUPS, ablation_rows, find_group
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine
 
+pytestmark = pytest.mark.usefixtures("few_digits")
 DIGITS = Ablation(
     data="digits", test="digits", budget=4 * 64, teacher="teacher", recipe="demo",
     linear=LinearConfig(augment="none", epochs=2),
