@@ -261,7 +261,7 @@ def pretrain(
         raise UserError(f"recipe is a {type(recipe).__name__}: give a name or a burn.Recipe")
     folder = _path(out, "out")
     name = recipe if isinstance(recipe, str) else "custom"
-    source = None if isinstance(data, (str, Path)) else open_data(data)
+    called, source = _named(data, "train")
     taught: Teacher | None = None
     if isinstance(teacher, nn.Module):
         taught = _teacher_of(teacher, named)
@@ -273,7 +273,6 @@ def pretrain(
         spec = str(taught.origin["spec"])
     else:
         spec = None if teacher is None else str(teacher)
-    called = str(data) if source is None else source.name
     trained = {"recipe_name": name, "recipe": named, "data": called, "teacher": spec}
     if not isinstance(init, (str, Path, NoneType)):
         raise UserError(f"init is a {type(init).__name__}: give a name, a run's folder or its file")
@@ -374,20 +373,14 @@ def evaluate(
         was_training = model.training
         given = _model_of(model)
         was_on = given.backbone.mean.device
-    sources = [
-        None if isinstance(data, (str, Path)) else open_data(data, part)
-        for data, part in ((train, "train"), (test, "test"))
-    ]
-    names = [
-        str(data) if source is None else source.name
-        for data, source in zip((train, test), sources, strict=True)
-    ]
+    train_name, train_source = _named(train, "train")
+    test_name, test_source = _named(test, "test")
     request = from_plain(
         Request,
         {
             "checkpoint": str(model) if given is None else given.name,
-            "train": names[0],
-            "test": names[1],
+            "train": train_name,
+            "test": test_name,
             "out": None if out is None else str(_path(out, "out")),
             "seed": seed,
             "device": device,
@@ -401,8 +394,8 @@ def evaluate(
             config,
             _console(progress),
             model=given,
-            train=sources[0],
-            test=sources[1],
+            train=train_source,
+            test=test_source,
         )
     finally:
         if given is not None:  # leave the caller's network as it was
@@ -460,20 +453,14 @@ def finetune(
         given = _model_of(copy.deepcopy(model))
     else:
         _path(model, "model")
-    sources = [
-        None if isinstance(data, (str, Path)) else open_data(data, part)
-        for data, part in ((train, "train"), (test, "test"))
-    ]
-    names = [
-        str(data) if source is None else source.name
-        for data, source in zip((train, test), sources, strict=True)
-    ]
+    train_name, train_source = _named(train, "train")
+    test_name, test_source = _named(test, "test")
     request = from_plain(
         FinetuneRequest,
         {
             "checkpoint": str(model) if given is None else given.name,
-            "train": names[0],
-            "test": names[1],
+            "train": train_name,
+            "test": test_name,
             "out": str(_path(out, "out")),
             "seed": seed,
             "resume": resume,
@@ -489,8 +476,8 @@ def finetune(
         _console(progress),
         resume_command="the same call with resume=True",
         model=given,
-        train=sources[0],
-        test=sources[1],
+        train=train_source,
+        test=test_source,
     )
     return Tuned(done.results, done.notes, done.classifier, done.checkpoint.parent)
 
@@ -548,6 +535,14 @@ def _path(value: Any, name: str) -> Path:
 
 def _console(progress: bool) -> Console:
     return Console(stderr=True, quiet=not progress, soft_wrap=True, markup=False, highlight=False)
+
+
+def _named(data: Any, split: str) -> tuple[str, Source | None]:
+    """Return the name of images, and their source unless a command would open it by the name."""
+    if isinstance(data, (str, Path)):
+        return str(data), None
+    source = open_data(data, split)
+    return source.name, source
 
 
 def _model_of(backbone: nn.Module) -> Model:

@@ -18,7 +18,7 @@ from rich.console import Console
 from torch.nn import functional as F
 
 import burn
-from burn.checkpoints.foreign.weights import backbone_from
+from burn.checkpoints.foreign.weights import backbone_from, load_teacher
 from burn.checkpoints.native import load_checkpoint
 from burn.cli.main import main
 from burn.core.errors import Interrupted, UserError
@@ -357,6 +357,12 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
     monkeypatch.setattr(StopRequest, "__init__", remember)
     monkeypatch.setattr(Tuner, "_step", counted)
+
+
+def test_who_learns_from_it_is_told_of_its_labels(tuned: Path):
+    labels = load_teacher(str(tuned)).origin["labels"]
+    own = load_checkpoint(tuned / "stage1.safetensors").meta["data"]["name"]
+    assert labels == f"{own} and ImageNet"  # the latter of its teacher in pretraining
 
 
 @pytest.mark.parametrize("steps", [2, 5, 12])

@@ -12,6 +12,8 @@ import torch
 from rich.console import Console
 
 import tiny
+from burn.checkpoints.foreign.weights import load_teacher
+from burn.checkpoints.labels import labels_behind
 from burn.checkpoints.native import load_checkpoint, save_checkpoint
 from burn.core.errors import UserError
 from burn.core.types import Precision
@@ -23,7 +25,7 @@ from burn.runtime.distributed import Processes
 from burn.training.plan import Machine, RunPlan
 from burn.training.prepared import PreparedRun
 from burn.training.run import train_plan
-from burn.training.start import check_start, labels_behind, load_start
+from burn.training.start import check_start, load_start
 
 MACHINE = Machine(device="cpu", workers=0, monitor_every=2, save_every=0)
 
@@ -152,6 +154,9 @@ def test_what_training_alone_needs_may_differ(before: Path):
         ({"teacher": {"spec": "runs/t"}, "init": {"labels": "ImageNet"}}, "ImageNet"),
         ({"recipe": {"method": "supervised"}, "data": {"name": "clothes"}}, "clothes"),
         ({"recipe": {"method": "simclr"}, "data": {"name": "clothes"}}, None),
+        ({"labels": "clothes", "teacher": {"labels": "ImageNet"}}, "clothes and ImageNet"),
+        ({"labels": "clothes", "init": {"labels": "clothes"}}, "clothes"),
+        ({"labels": "a", "finetuned": {"teacher": {"labels": "ImageNet"}}}, "a and ImageNet"),
         ({"recipe": "damaged", "data": 3, "teacher": 4}, None),
     ],
 )
@@ -167,3 +172,12 @@ def test_an_evaluation_says_which_labels_are_behind_the_start(before: Path, tmp_
     save_checkpoint(out / "stage1.safetensors", checkpoint.weights, meta)
     (note,) = open_model(str(out), fresh=False, seed=0).labels_notes
     assert note.endswith("behind the weights that it started from are ImageNet labels")
+
+
+def test_a_teacher_that_learned_from_labels_is_called_so(tmp_path: Path):
+    """A network of method supervised, whatever the data, as lite0 is."""
+    recipe = replace(tiny.teacher_recipe(), method="supervised")
+    tiny.train(recipe, tmp_path / "teacher", max_steps=1)
+    assert load_teacher(str(tmp_path / "teacher")).origin["labels"] == "digits"
+    tiny.train(tiny.teacher_recipe(), tmp_path / "other", max_steps=1)
+    assert "labels" not in load_teacher(str(tmp_path / "other")).origin

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from burn.runtime.threads import ThreadChooser
-from burn.training.callbacks.threads import Threads, chooses_threads
+from burn.training.callbacks.threads import Threads, stage_chooser
 from burn.training.plan import Machine
 
 Rates = Mapping[int, float]  # images per second of each number of threads
@@ -118,29 +118,30 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_a_number_is_chosen_unless_something_speaks_against_it(monkeypatch: pytest.MonkeyPatch):
-    assert chooses_threads(Machine(), ALONE, 100)
-    assert not chooses_threads(Machine(), ALONE, 99)
-    assert not chooses_threads(Machine(deterministic=True), ALONE, 100)
-    assert not chooses_threads(Machine(compile=True), ALONE, 100)
+    assert stage_chooser(Machine(), ALONE, 100)
+    assert not stage_chooser(Machine(), ALONE, 99)
+    assert not stage_chooser(Machine(deterministic=True), ALONE, 100)
+    assert not stage_chooser(Machine(compile=True), ALONE, 100)
     gpu: Any = SimpleNamespace(device=torch.device("cuda"), count=1)
     several: Any = SimpleNamespace(device=torch.device("cpu"), count=2)
-    assert not chooses_threads(Machine(), gpu, 100)
-    assert not chooses_threads(Machine(), several, 100)
+    assert not stage_chooser(Machine(), gpu, 100)
+    assert not stage_chooser(Machine(), several, 100)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert not chooses_threads(Machine(), ALONE, 100)
+    assert not stage_chooser(Machine(), ALONE, 100)
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_threads_are_set_and_given_back(monkeypatch: pytest.MonkeyPatch):
     given: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", given.append)
-    threads, nothing = Threads(), SimpleNamespace(indices=range(64))
+    threads = Threads(ThreadChooser(torch.get_num_threads()))
+    nothing = SimpleNamespace(indices=range(64))
     trained: Any = (None, None)
     threads.on_train_start(*trained)
     for _ in range(6):
         threads.on_train_batch_end(*trained, None, nothing, 0)  # type: ignore[arg-type]
     threads.on_train_end(*trained)
     assert given == [2, 1, 2]
-    again = Threads()
+    again = Threads(ThreadChooser(torch.get_num_threads()))
     again.load_state_dict(threads.state_dict())
     assert again.chooser.threads == 1

@@ -47,7 +47,7 @@ def tuned_meta(
         seed: The random seed.
         about: How it was fine-tuned, as plain JSON values.
     """
-    kept = ("precision", "backbone", "views", "recipe", "teacher", "plugins")
+    kept = ("precision", "backbone", "views", "recipe", "teacher", "init", "plugins")
     return {
         **{name: before[name] for name in kept if name in before},
         "stage": 1,
@@ -57,21 +57,25 @@ def tuned_meta(
         "max_steps": None,
         "seed": seed,
         "data": dict(data),
+        "labels": data["name"],
         "classes": list(classes),
         "finetuned": dict(about),
     }
 
 
-def plain_meta(name: str, backbone: Backbone, views: ViewConfig) -> dict[str, Any]:
+def plain_meta(
+    name: str, backbone: Backbone, views: ViewConfig, labels: str | None = None
+) -> dict[str, Any]:
     """Return the description that a network without one begins from, such as one from elsewhere.
 
     Args:
         name: Its name.
         backbone: The network.
         views: Settings of its views.
+        labels: The data whose labels it was trained with, if that is known.
     """
     precision = getattr(backbone, "precision", Precision.FLOAT)  # binary networks have it
-    about = {"precision": precision.value, "recipe": {"name": name}, "teacher": None}
+    about = {"precision": precision.value, "recipe": {"name": name}, "labels": labels}
     return {**about, "backbone": asdict(backbone.config), "views": asdict(views)}
 
 

@@ -306,7 +306,8 @@ def open_model(spec: str, *, fresh: bool, seed: int) -> Model:
         name = str(origin["architecture"])
         if "labels" in origin:
             name += f", trained with {origin['labels']} labels"
-        return Model(name, backbone, views, meta=plain_meta(name, backbone, views))
+        meta = plain_meta(name, backbone, views, origin.get("labels"))
+        return Model(name, backbone, views, meta=meta)
     checkpoint = load_checkpoint(find_checkpoint(Path(spec)))
     model = model_of(checkpoint, backbone_from(checkpoint, fresh=fresh, seed=seed))
     if not fresh:

@@ -36,7 +36,7 @@ from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.evaluation.linear_layer import new_head, right_answers, top_k
 from burn.evaluation.progress import progress_bar
 from burn.runtime.signals import interrupted
-from burn.runtime.threads import ThreadChooser, chooses_threads
+from burn.runtime.threads import thread_chooser
 
 _HELD_OUT = 0.2  # share of the labelled images on which the learning rates are chosen
 _RUN = {
@@ -88,9 +88,6 @@ def fine_tune(
         weight_decay=config.weight_decay,
     )
     steps = config.epochs * -(-len(source) // config.batch_size)
-    chooser = None
-    if device.type == "cpu" and chooses_threads(steps):
-        chooser = ThreadChooser(torch.get_num_threads())
     tuner = Tuner(
         backbone,
         head,
@@ -100,7 +97,7 @@ def fine_tune(
         seed=context.seed,
         workers=context.workers,
         bfloat16=context.bfloat16,
-        threads=chooser,
+        threads=thread_chooser(steps) if device.type == "cpu" else None,
     )
     finite = tuner.train(on_epoch=on_epoch)
     context.note_unreadable(source, tuner.unreadable)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
 from burn.checkpoints.classifier import fingerprint
+from burn.checkpoints.labels import labels_behind
 from burn.core.schedule import learning_rate_factor
 from burn.data.base import Source
 from burn.data.checks import remarks
@@ -30,7 +31,7 @@ from burn.finetuning.start import SoftLabels
 from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.runtime.ranks import ranks
 from burn.runtime.signals import StopRequest
-from burn.runtime.threads import ThreadChooser, chooses_threads
+from burn.runtime.threads import thread_chooser
 
 HELD_OUT = 0.2  # share of the training images on which the learning rates are chosen
 _WARMUP = 0.05  # share of the steps in which the learning rates rise linearly
@@ -94,11 +95,9 @@ class Job:
         self.teacher: SoftLabels | None = None
         if config.teacher is not None:
             self.teacher = SoftLabels(config, model, self.device)
-        self.threads: ThreadChooser | None = None
         steps = self.steps(self.learn, config.trial_epochs) * config.trials
         steps += self.steps(self.train, config.epochs)
-        if self.device.type == "cpu" and chooses_threads(steps):
-            self.threads = ThreadChooser(torch.get_num_threads())
+        self.threads = thread_chooser(steps) if self.device.type == "cpu" else None
         self.notes = self._first_notes()
         self.began = time.perf_counter()
         about = {
@@ -112,6 +111,7 @@ class Job:
                 "spec": config.teacher,
                 "fingerprint": fingerprint(self.teacher.backbone),
                 "size": self.teacher.size,
+                "labels": labels_behind(self.teacher.model.meta or {}),
             }
         self.start = about
         self.described: dict[str, Any] = {
@@ -175,7 +175,6 @@ class Job:
 
     def plan(self, source: Subset, epochs: int, lr: float, head_lr: float) -> TuningPlan:
         """Return the settings of a training on some of the images."""
-
         config = self.config
         weights = class_weights(source, config.class_weights)
         return TuningPlan(
@@ -203,7 +202,6 @@ class Job:
         answers: Answers | None,
     ) -> Tuner:
         """Return a training of a network and a classifier, which it changes in place."""
-
         views, seed = self.views(), self.request.seed
         theirs: Sequence[ViewConfig] = ()
         if self.teacher is not None and self.teacher.size != views.size:
@@ -227,7 +225,6 @@ class Job:
 
     def context(self, model: Model, out: Path | None, **options: Any) -> EvaluationContext:
         """Return what the parts of evaluation ask for, for a network of this run."""
-
         return EvaluationContext(
             model.name,
             str(out or self.request.checkpoint),
@@ -258,7 +255,6 @@ def class_weights(source: Source, how: str) -> list[float] | None:
     Returns:
         A weight for each class, 0 for one without images; None for `none`.
     """
-
     if how == "none":
         return None
     assert source.labels is not None

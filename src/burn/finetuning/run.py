@@ -149,11 +149,11 @@ def _train(job: Job, folder: TunedFolder) -> None:
     if job.teacher is not None:
         taught = job.teacher.features(job.train, workers)
     linear = linear_start(features, job.learn, seed)
-    frozen = accuracy(linear.layer, features, job.held)
+    frozen = accuracy(linear, features, job.held)
     said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
     if taught is not None:
         of_teacher = linear_start(taught, job.learn, seed)
-        known = accuracy(of_teacher.layer, taught, job.held)
+        known = accuracy(of_teacher, taught, job.held)
         said += f", on the teacher: {known:.1f} %"
     job.console.print(said, highlight=False)
     steps = job.steps(job.learn, config.trial_epochs) * config.trials
@@ -161,15 +161,14 @@ def _train(job: Job, folder: TunedFolder) -> None:
     with TuningProgress(job.console, steps) as progress:
         answers = None
         if config.trials and job.teacher is not None and taught is not None:
-            answers = job.teacher.answers(of_teacher.layer)
-        trials = choose(job, folder, linear.layer, answers, progress)
+            answers = job.teacher.answers(of_teacher)
+        trials = choose(job, folder, linear, answers, progress)
         best = best_of(trials) if trials else None
         lr = best["lr"] if best else config.lrs[0]
         head_lr = best["head_lr"] if best else config.head_lrs[0]
-        head = linear_start(features, job.train, seed).layer
+        head = linear_start(features, job.train, seed)
         if job.teacher is not None and taught is not None:
-            layer = linear_start(taught, job.train, seed).layer
-            answers = job.teacher.answers(layer)
+            answers = job.teacher.answers(linear_start(taught, job.train, seed))
         backbone = copy.deepcopy(job.model.backbone)
         plan = job.plan(job.train, config.epochs, lr, head_lr)
         tuner = job.tuner(backbone, head.to(job.device), job.train, plan, answers)
@@ -190,9 +189,7 @@ def _train(job: Job, folder: TunedFolder) -> None:
     _write(job, folder, tuner, head, about, seconds)
 
 
-def _say_plan(
-    job: Job,
-) -> None:
+def _say_plan(job: Job) -> None:
     config, learn = job.config, len(job.learn)
     text = f"fine-tuning {job.model.name} on {len(job.train):,} images"
     if config.trials:

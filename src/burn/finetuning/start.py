@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,27 +26,16 @@ _HELD_OUT = 0.1  # share of the images on which a linear classifier's learning r
 _LARGEST_TEACHER = 224
 
 
-@dataclass(frozen=True)
-class LinearStart:
-    """A linear classifier on frozen features of plain views.
-
-    Attributes:
-        layer: The classifier, on the CPU; the softmax of its scores is calibrated.
-        top1: Its accuracy in percent on the images that chose its learning rate, when trained
-            without them.
-    """
-
-    layer: nn.Linear
-    top1: float
-
-
-def linear_start(features: Features, source: Subset, seed: int) -> LinearStart:
-    """Train a linear classifier as linear evaluation does with `--augment none`.
+def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
+    """Train a linear classifier on frozen features, as linear evaluation with `--augment none`.
 
     Args:
         features: Features of plain views of all images of `source`'s source.
         source: The images to learn from, of which a tenth chooses the learning rate.
         seed: The random seed.
+
+    Returns:
+        The classifier, on the CPU; the softmax of its scores is calibrated.
 
     Raises:
         UserError: No image can be held out, or training diverged.
@@ -65,7 +54,7 @@ def linear_start(features: Features, source: Subset, seed: int) -> LinearStart:
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.div_(chosen.temperature)
-    return LinearStart(layer, chosen.held_out[chosen.lr])
+    return layer
 
 
 def _rows(features: Features, rows: Tensor) -> Features:

@@ -25,20 +25,6 @@ _GAIN = 1.1  # times the rate of more threads that fewer must have
 _PAUSE, _LONGEST_PAUSE = 50, 400  # steps from a trial to the next, doubled up to the second
 
 
-def chooses_threads(batches: int) -> bool:
-    """Return whether the number of threads of a training on the CPU is chosen while it runs.
-
-    It is not where the user gave a number, and in short trainings.
-
-    Args:
-        batches: Number of batches.
-    """
-    import torch
-
-    pinned = any(os.environ.get(name) for name in _PINS)
-    return torch.get_num_threads() > 1 and not pinned and batches >= _FEWEST
-
-
 class ThreadChooser:
     """Chooses between all threads, half of them and so on, by trials of a few steps each.
 
@@ -141,6 +127,22 @@ class ThreadChooser:
         """Go on from a state, unless it is that of a machine with another number of threads."""
         if state["most"] == self.most:
             vars(self).update(state, _newest=deque(state["_newest"], maxlen=_WINDOW))
+
+
+def thread_chooser(batches: int) -> ThreadChooser | None:
+    """Return what chooses the number of threads of a training on the CPU while it runs.
+
+    Args:
+        batches: Number of batches.
+
+    Returns:
+        None where the user gave a number, there is but one, or the training is short.
+    """
+    import torch
+
+    most = torch.get_num_threads()
+    pinned = any(os.environ.get(name) for name in _PINS)
+    return ThreadChooser(most) if most > 1 and not pinned and batches >= _FEWEST else None
 
 
 def _without_firsts(each: list[float | None]) -> list[float]:

@@ -18,6 +18,7 @@ from burn.core.types import Precision
 from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
 from burn.methods.base import Method
+from burn.methods.registry import find_method
 from burn.methods.shared.frozen import FrozenTarget
 from burn.runtime.signals import StopRequest
 from burn.training.batches import stage_batches
@@ -28,7 +29,7 @@ from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadab
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
 from burn.training.callbacks.resume import ResumeWriter, SaveResume
-from burn.training.callbacks.threads import Threads, chooses_threads
+from burn.training.callbacks.threads import Threads, stage_chooser
 from burn.training.collapse import collapse_message, features_message
 from burn.training.graphs import CudaRecorder, StepGraph
 from burn.training.module import PretrainModule
@@ -66,8 +67,7 @@ class Stage:
 
         Args:
             weights: The weights to begin from, or None for those that the run starts from. A resume
-                file, which a stage
-                that is extended has as well, takes precedence.
+                file, which a stage that is extended has as well, takes precedence.
 
         Raises:
             UserError: Training cannot continue, or the checkpoint cannot be written.
@@ -128,8 +128,8 @@ class Stage:
             if known is not None and len(known) >= LEAST_IMAGES and np.ptp(known) > 0:
                 callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
         threads = None
-        if chooses_threads(machine, processes, steps.total * steps.parts):
-            threads = Threads()
+        if chooser := stage_chooser(machine, processes, steps.total * steps.parts):
+            threads = Threads(chooser)
             callbacks.append(threads)
         callbacks.append(saver)
         if processes.is_main:
@@ -221,6 +221,7 @@ class Stage:
             "data": run.described["data"],
             "teacher": run.described["teacher"],
             "init": run.described["init"],
+            **({"labels": run.plan.data} if find_method(recipe.method).needs_labels else {}),
             **({"plugins": run.described["plugins"]} if "plugins" in run.described else {}),
             "machine": run.machine_described,
             "monitor": {

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from burn.backbones.registry import is_binary
 from burn.checkpoints.foreign.named import own_file
+from burn.checkpoints.labels import labels_behind
 from burn.checkpoints.native import load_checkpoint, read_description, take
 from burn.checkpoints.pretrained import names_checkpoint, nearest_network
 from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import sha256_of
 from burn.core.types import Precision
-from burn.methods.registry import METHODS
 from burn.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Start:
     Attributes:
         weights: The backbone's tensors by name.
         origin: Where they came from, as plain JSON values: `spec`, `sha256`, `precision`, and
-            `labels`, the data whose labels they or their teacher learned from, where there is one.
+            `labels`, the data whose labels are behind them, where there is one.
     """
 
     weights: Mapping[str, Tensor]
@@ -93,20 +93,3 @@ def check_start(spec: str, recipe: Recipe) -> None:
         )
     if is_binary(recipe.backbone.name) and meta["precision"] == Precision.FLOAT.value:
         raise UserError(f"--init {spec} is a float network, and the recipe's is binary")
-
-
-def labels_behind(meta: Mapping[str, Any]) -> str | None:
-    """Return the data whose labels a network, its teacher or its start learned from, or None.
-
-    Args:
-        meta: The description of the network's checkpoint.
-    """
-    for part in ("teacher", "init"):
-        origin = meta.get(part)
-        if isinstance(origin, Mapping) and isinstance(origin.get("labels"), str):
-            return printable(origin["labels"])[:80]
-    recipe, data = meta.get("recipe"), meta.get("data")
-    method = METHODS.get(str(recipe.get("method"))) if isinstance(recipe, Mapping) else None
-    if method is not None and method.needs_labels and isinstance(data, Mapping):
-        return printable(str(data.get("name")))[:80]
-    return None

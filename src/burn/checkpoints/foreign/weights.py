@@ -43,6 +43,7 @@ from burn.checkpoints.foreign.layouts import (
 from burn.checkpoints.foreign.named import own_file, split_name
 from burn.checkpoints.foreign.numpy_values import STAND_INS
 from burn.checkpoints.foreign.torch_file import check_tensors, check_torch_file, code_in
+from burn.checkpoints.labels import labels_behind
 from burn.checkpoints.native import load_checkpoint, take
 from burn.checkpoints.pretrained import names_checkpoint
 from burn.core.errors import UserError, listed, printable, shortened
@@ -116,7 +117,7 @@ class Teacher:
         head: Projection head, features (batch, d) -> embedding, or None.
         classifier: Linear layer to the class logits of a network trained with labels, or None.
         origin: Where the network came from, as plain JSON values; `labels` in it names the data
-            whose labels it was trained with, where that is known.
+            whose labels are behind it, where that is known.
     """
 
     network: Backbone | LateBackbone
@@ -203,6 +204,8 @@ def _read_ours(spec: str) -> _Source:
     classifier = {k: v for k, v in checkpoint.weights.items() if k.startswith("classifier.")}
     _check_numbers({**head, **classifier}, {}, checkpoint.origin)
     origin = _origin(spec, network.config.name, "backbone.", file)
+    if labels := labels_behind(checkpoint.meta):
+        origin["labels"] = labels
     return _Source(network, _classifiers(network.described), head, classifier, file, origin)
 
 

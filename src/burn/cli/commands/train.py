@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from burn.cli.parser import Parser
+from burn.cli.shared import settings_of
 from burn.core.errors import Interrupted, UserError, typed
 from burn.core.plugins import imports
 
@@ -24,7 +25,7 @@ _USUAL = ("data", "test", "init", "teacher", "work", "epochs", "pretrain_epochs"
 
 
 @dataclass(frozen=True)
-class Road:
+class TrainRequest:
     """What `burn train` was asked for.
 
     Attributes:
@@ -53,8 +54,6 @@ class Road:
 
 def run(arguments: list[str], console: Console) -> None:
     """Run `burn train` with the arguments after its name."""
-    from burn.core.settings import from_plain
-
     parser = Parser(
         "train LABELLED OUT.bnn",
         "Make a packed classifier of your images, from a pretrained network. Each step is a\n"
@@ -70,15 +69,14 @@ def run(arguments: list[str], console: Console) -> None:
     )
     parser.add_argument("labelled", type=str, help="images in one folder per class, or other data")
     parser.add_argument("out", type=str, help="packed file to write, a new one")
-    parser.add_options(Road, skip=["labelled"])
+    parser.add_options(TrainRequest, skip=["labelled"])
     parser.add_argument(
         "--work", type=str | None, default=None,
         help="folder for the steps (default: OUT without .bnn)",
     )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="start again, and replace OUT.bnn")
     options = parser.read(arguments)
-    names = Road.__dataclass_fields__
-    road = from_plain(Road, {name: getattr(options, name) for name in names})
+    request = settings_of(options, TrainRequest)
     out = Path(options.out)
     if out.suffix != ".bnn":
         raise UserError(f"{options.out} does not end in .bnn: name the packed file, such as x.bnn")
@@ -86,25 +84,27 @@ def run(arguments: list[str], console: Console) -> None:
     again += [word for word in arguments if word != "--overwrite"]
     command = typed(["burn", "train", *again])
     work = Path(options.work) if options.work is not None else out.with_suffix("")
-    _Walk(road, out, work, command, console).walk(overwrite=options.overwrite)
+    _Steps(request, out, work, command, console).run(overwrite=options.overwrite)
 
 
-class _Walk:
+class _Steps:
     """The steps of one call of `burn train`.
 
     Args:
-        road: What was asked for.
+        request: What was asked for.
         out: The packed file.
         work: The folder of the steps.
         command: The command that goes on after an interruption.
         console: Where the steps report.
     """
 
-    def __init__(self, road: Road, out: Path, work: Path, command: str, console: Console) -> None:
-        self._road, self._out, self._work = road, out, work
+    def __init__(
+        self, request: TrainRequest, out: Path, work: Path, command: str, console: Console
+    ) -> None:
+        self._request, self._out, self._work = request, out, work
         self._command, self._console = command, console
 
-    def walk(self, *, overwrite: bool) -> None:
+    def run(self, *, overwrite: bool) -> None:
         """Do the steps that are not done yet.
 
         Raises:
@@ -142,6 +142,7 @@ class _Walk:
 
     def _check(self) -> tuple[str, str]:
         """Check everything that is named, without torch; return the training and test images."""
+        from burn.checkpoints.foreign.named import require_network
         from burn.data.checks import require_outside
         from burn.data.open import open_source
         from burn.evaluation.checks import check_sources
@@ -151,35 +152,30 @@ class _Walk:
         from burn.runtime.bounds import require_within
         from burn.training.start import check_start
 
-        road = self._road
-        recipe = find_recipe(road.recipe)
+        request = self._request
+        recipe = find_recipe(request.recipe)
         if not find_method(recipe.method).needs_teacher:
-            raise UserError(f"--recipe {road.recipe} has no teacher: give another, such as burn")
-        require_within(0, 2**32 - 1, seed=road.seed)
-        if road.pretrain_epochs is not None:
-            require_within(1, 10**6, pretrain_epochs=road.pretrain_epochs)
-        FinetuneConfig(epochs=road.epochs).check()
-        check_start(road.init, recipe)
-        self._require_teacher()
-        train, test = self._parts(open_source(road.labelled, "train"))
+            raise UserError(f"--recipe {request.recipe} has no teacher: give another, such as burn")
+        require_within(0, 2**32 - 1, seed=request.seed)
+        if request.pretrain_epochs is not None:
+            require_within(1, 10**6, pretrain_epochs=request.pretrain_epochs)
+        FinetuneConfig(epochs=request.epochs).check()
+        check_start(request.init, recipe)
+        require_network(request.teacher)
+        train, test = self._parts(open_source(request.labelled, "train"))
         sources = [*check_sources(open_source(train, "train"), open_source(test, "test"))]
-        if road.data is not None:
-            sources.append(open_source(road.data))
+        if request.data is not None:
+            sources.append(open_source(request.data))
         require_outside(self._work, *sources)
         return train, test
-
-    def _require_teacher(self) -> None:
-        from burn.checkpoints.foreign.named import require_network
-
-        require_network(self._road.teacher)
 
     def _parts(self, train: Source) -> tuple[str, str]:
         """Return the names of the training and the test images."""
         from burn.data.open import open_source
 
-        labelled = self._road.labelled
-        if self._road.test is not None:
-            return labelled, self._road.test
+        labelled = self._request.labelled
+        if self._request.test is not None:
+            return labelled, self._request.test
         if open_source(labelled, "test").fingerprint != train.fingerprint:
             return labelled, labelled  # it holds both
         return f"{labelled}:rest", f"{labelled}:tenth"
@@ -206,7 +202,7 @@ class _Walk:
         from burn.core.inputs import read_json
 
         before = read_json(plan)
-        for name, value in asdict(self._road).items():
+        for name, value in asdict(self._request).items():
             if not isinstance(before, dict) or before.get(name) != value:
                 was = before.get(name) if isinstance(before, dict) else None
                 raise UserError(
@@ -218,18 +214,18 @@ class _Walk:
         from burn.core.files import write_text
 
         if not (work / _PLAN).exists():
-            write_text(work / _PLAN, json.dumps(asdict(self._road), indent=2) + "\n")
+            write_text(work / _PLAN, json.dumps(asdict(self._request), indent=2) + "\n")
 
     def _pretrain(self, work: Path) -> str:
         """Pretrain on the unlabelled images, if there are any; return the network's name."""
-        road = self._road
-        if road.data is None:
-            return road.init
-        words = ["--init", road.init, "--data", road.data, "--teacher", road.teacher]
-        if road.recipe != Road("").recipe:
-            words += ["--recipe", road.recipe]
-        if road.pretrain_epochs is not None:
-            words += ["--epochs", str(road.pretrain_epochs)]
+        request = self._request
+        if request.data is None:
+            return request.init
+        words = ["--init", request.init, "--data", request.data, "--teacher", request.teacher]
+        if request.recipe != TrainRequest("").recipe:
+            words += ["--recipe", request.recipe]
+        if request.pretrain_epochs is not None:
+            words += ["--epochs", str(request.pretrain_epochs)]
         words += self._seed()
         words += ["--resume"] if (work / "pretrained" / "run.json").exists() else []
         network = str(self._work / "pretrained")
@@ -248,16 +244,16 @@ class _Walk:
 
     def _finetune(self, network: str, train: str, test: str, work: Path) -> float:
         """Fine-tune all layers; return the accuracy on the test images in percent."""
-        folder, road = work / "tuned", self._road
+        folder, request = work / "tuned", self._request
         if _accuracy(folder, "finetune") is None:
-            words = [network, "--train", train, "--test", test, "--teacher", road.teacher]
-            words += ["--epochs", str(road.epochs), *self._seed()]
+            words = [network, "--train", train, "--test", test, "--teacher", request.teacher]
+            words += ["--epochs", str(request.epochs), *self._seed()]
             words += ["--resume"] if (folder / "run.json").exists() else []
             self._step("finetune", *words, "--out", str(self._work / "tuned"))
         return _accuracy(folder, "finetune") or 0.0
 
     def _seed(self) -> list[str]:
-        return ["--seed", str(self._road.seed)] if self._road.seed else []
+        return ["--seed", str(self._request.seed)] if self._request.seed else []
 
     def _step(self, command: str, *words: str) -> None:
         """Run a command of burn's in this process, after it was printed."""

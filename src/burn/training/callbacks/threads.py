@@ -9,40 +9,38 @@ import lightning as L
 import torch
 
 from burn.core.types import Batch
-from burn.runtime import threads
 from burn.runtime.distributed import Processes
-from burn.runtime.threads import ThreadChooser
+from burn.runtime.threads import ThreadChooser, thread_chooser
 from burn.training.plan import Machine
 
 
-def chooses_threads(machine: Machine, processes: Processes, batches: int) -> bool:
-    """Return whether the number of threads of a stage is chosen while it trains.
-
-    It is not where the user gave a number or asked for the same bits again, where compiled code
-    would be compiled again for another number, and in short stages.
+def stage_chooser(machine: Machine, processes: Processes, batches: int) -> ThreadChooser | None:
+    """Return what chooses the number of threads of a stage while it trains.
 
     Args:
         machine: Where and how the run trains.
         processes: The processes that share it.
         batches: Batches of the stage.
+
+    Returns:
+        None where `thread_chooser` chooses none, where the user asked for the same bits again, and
+        where compiled code would be compiled again for another number.
     """
-    return (
-        processes.device.type == "cpu"
-        and processes.count == 1
-        and not (machine.deterministic or machine.compile)
-        and threads.chooses_threads(batches)
-    )
+    alone = processes.device.type == "cpu" and processes.count == 1
+    if not alone or machine.deterministic or machine.compile:
+        return None
+    return thread_chooser(batches)
 
 
 class Threads(L.Callback):
     """Sets the number of threads that a chooser chooses, which a resumed run goes on with.
 
-    Attributes:
+    Args:
         chooser: Chooses by the time from batch to batch.
     """
 
-    def __init__(self) -> None:
-        self.chooser = ThreadChooser(torch.get_num_threads())
+    def __init__(self, chooser: ThreadChooser) -> None:
+        self.chooser = chooser
         self._last: float | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
