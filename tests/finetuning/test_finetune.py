@@ -320,7 +320,7 @@ def test_other_commands_take_the_run(tuned: Path, tmp_path: Path):
     page = tmp_path / "page.html"
     assert main(["report", str(tuned), "--out", str(page)]) == 0
     text = page.read_text()
-    assert "finetune top-1" in text
+    assert "fine-tuned top-1" in text
     assert "Accuracy while training" in text
 
 

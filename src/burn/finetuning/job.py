@@ -109,6 +109,7 @@ class Job:
         if self.teacher is not None:
             teacher = {
                 "spec": config.teacher,
+                "architecture": self.teacher.backbone.config.name,
                 "fingerprint": fingerprint(self.teacher.backbone),
                 "size": self.teacher.size,
                 "labels": labels_behind(self.teacher.model.meta or {}),

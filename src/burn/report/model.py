@@ -388,9 +388,9 @@ def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Ver
 
 
 _MEASURES = (
+    ("finetune", "top1"),  # of a network that was made to be used
     ("knn", "top1"),
     ("linear", "top1"),
-    ("finetune", "top1"),
     ("transfer", "top1"),
     ("semi", "10% top1"),
     ("semi", "1% top1"),

@@ -231,4 +231,4 @@ def number_name(protocol: str, metric: str) -> str:
 
 def protocol_name(protocol: str) -> str:
     """Return a protocol's name for people."""
-    return {"knn": "kNN"}.get(protocol, protocol)
+    return {"knn": "kNN", "finetune": "fine-tuned"}.get(protocol, protocol)
