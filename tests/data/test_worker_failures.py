@@ -176,11 +176,29 @@ def in_worker_loop(name: str) -> Any:
     return frame.f_locals[name]
 
 
+def semlocks() -> list[SemLock]:
+    """All locks that this process shares with another."""
+    return [found for found in gc.get_objects() if issubclass(type(found), SemLock)]
+
+
+_others: list[SemLock] = []
+
+
+@pytest.fixture(autouse=True)
+def remember_locks_of_others() -> Iterator[None]:
+    """A library's, such as tqdm's, which a dying worker must not take from the tests after it."""
+    _others[:] = semlocks()
+    yield
+    _others.clear()
+
+
 def die_with_every_lock() -> None:
-    """All that this process shares with another: those of queues and events."""
-    for found in gc.get_objects():
-        if issubclass(type(found), SemLock):
-            found.acquire(False)
+    """Those of queues and events."""
+    others = {id(lock) for lock in _others}
+    mine = [lock for lock in semlocks() if id(lock) not in others]
+    assert mine
+    for lock in mine:
+        lock.acquire(False)
     die()
 
 
@@ -212,6 +230,7 @@ class AsIfPinned:
 
 
 def assert_none_is_left() -> None:
+    gc.collect()  # a loader of an earlier test keeps its workers until then
     for child in multiprocessing.active_children():
         child.join(60)
         assert not child.is_alive()
