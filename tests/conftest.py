@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,10 +84,13 @@ def labelled_teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def few_digits(teacher: Path, labelled_teacher: Path) -> Iterator[None]:
+def few_digits(teacher: Path, labelled_teacher: Path) -> Iterator[Callable[[Split], Any]]:
     """A third of the built-in images, in this process, where what is evaluated matters little.
 
     The tiny teachers come first: they are the same whichever test asks for them first.
+
+    Yields:
+        What gives all of them, for a test that starts other processes.
     """
     enlarged = burn.data.builtin.digits._enlarged
 
@@ -97,7 +101,7 @@ def few_digits(teacher: Path, labelled_teacher: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(burn.data.builtin.digits, "_enlarged", some)
-        yield
+        yield enlarged
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,11 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import burn.campaigns.compare
+import burn.data.builtin.digits
 import threads
 import tiny
 from burn.campaigns.compare import Comparison, compare
@@ -25,6 +27,7 @@ from burn.campaigns.settings import Execution, More
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
 from burn.core.results import Result, read_results
+from burn.data.base import Split
 from burn.evaluation.configs import LinearConfig, SemiConfig, SvmConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
@@ -207,7 +210,10 @@ def test_other_settings_want_another_folder(change: dict, words: str, compared: 
 
 
 @pytest.mark.long
-def test_two_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_processes_give_what_one_gives(
+    few_digits: Callable[[Split], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(burn.data.builtin.digits, "_enlarged", few_digits)
     # Each takes half of these; other numbers of threads than here would round differently.
     monkeypatch.setenv("OMP_NUM_THREADS", str(2 * threads.THREADS))
     alone, _ = run(tmp_path / "alone", ["supervised", "simclr"])

@@ -74,13 +74,18 @@ def descendants(pid: int) -> list[int]:
 
 
 def ranks(launcher: int) -> dict[int, int]:
-    """Rank -> process, of those that a launcher started."""
-    found = {}
-    for task in Path(f"/proc/{launcher}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            names = Path(f"/proc/{child}/environ").read_text().split("\0")
-            found |= {int(n.removeprefix("RANK=")): child for n in names if n.startswith("RANK=")}
-    return found
+    """Rank -> process, of those that a launcher started on one machine, which it does in order."""
+    children = [
+        int(child)
+        for task in Path(f"/proc/{launcher}/task").glob("*/children")
+        for child in task.read_text().split()
+    ]
+    return dict(enumerate(sorted(children, key=_started_at)))
+
+
+def _started_at(pid: int) -> int:
+    """Clock ticks since the machine's start, the 22nd field; the second may hold spaces."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def run(arguments: Sequence[str], die: str | None = None, **environment: str) -> tuple[int, str]:

@@ -11,6 +11,7 @@ import commands
 import killing
 import numpy as np
 import pytest
+import victim
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -28,6 +29,14 @@ MOMENTS = [
     "step:4",
     "hand-over",
 ]
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, "rank 1 finds no data"])
+def test_what_a_moment_waits_for_exists(moment: str, monkeypatch: pytest.MonkeyPatch):
+    """`make test` comes to few of them."""
+    monkeypatch.setattr(victim, "before", lambda owner, name, _: getattr(owner, name))
+    monkeypatch.setenv("RANK", "1" if moment.startswith("rank 1") else "0")
+    victim.arrange(moment)
 
 
 @pytest.mark.parametrize(

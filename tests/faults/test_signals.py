@@ -66,7 +66,7 @@ def test_interrupt_exits_with_its_code(teacher: Path, tmp_path: Path):
     words = shlex.split(last.partition("resume with: ")[2])
     assert words[:5] == ["burn", "pretrain", "--resume", "--out", str(out)]
     # What belongs to the machine is typed again; the recipe is known.
-    assert words[5:] == ["--device=cpu", "--workers=1", "--monitor-every=1"]
+    assert words[5:] == ["--device", "cpu", "--workers", "1", "--monitor-every", "1"]
 
 
 def test_two_processes_end_with_success_and_one_summary(teacher: Path, tmp_path: Path):
@@ -100,6 +100,7 @@ def test_the_processes_end_with_their_launcher(teacher: Path, tmp_path: Path):
     with started(arguments) as process:
         wait_for_step(process, out, 2)
         members = list(ranks(process.pid).values())
+        assert len(members) == 2
         process.kill()
         deadline = time.monotonic() + 60
         while any(Path(f"/proc/{member}").exists() for member in members):

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 
 import burn.checkpoints.native
 import burn.methods.base
 import burn.training.callbacks.knn
 import burn.training.module
-import burn.training.prepared
+import burn.training.named
 import burn.training.stage
 from burn.core.errors import UserError
 from burn.methods.base import StepOutput
@@ -74,13 +75,13 @@ def arrange(moment: str) -> None:
     elif name == "evaluation":
         before(burn.training.callbacks.knn, "knn_accuracy", strike)
     elif name == "stage file half written":
-        before(burn.checkpoints.native, "save_file", strike)
+        before(safetensors.torch, "save_file", strike)
     elif name == "hand-over":  # the stage's file is there, its description and clean-up are not
         before(burn.checkpoints.native, "write_text", strike)
     elif name == "stage 2 begins":
         before(burn.training.stage.Stage, "_fit", strike)
     elif name == "rank 1 finds no data":
-        before(burn.training.prepared, "open_source", refuse)
+        before(burn.training.named, "open_source", refuse)
     elif name == "rank 1 loses its numbers":
         lose_numbers(left[0])
     else:

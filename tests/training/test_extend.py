@@ -110,15 +110,19 @@ def test_two_stages_are_extended_and_the_second_begins_again_from_the_first(
     assert "stage 2 is done already" in extend(out, recipe, data, 4, teacher)
 
 
-@pytest.mark.parametrize("how", ["epochs", "max_steps", "python"])
+@pytest.mark.parametrize("how", ["epochs", "the last of two epochs", "max_steps", "python"])
 def test_a_first_try_goes_on_to_the_whole_run(how: str, tmp_path: Path, data: str):
     out, recipe = tmp_path / "run", float_recipe()
     burn.pretrain(recipe, data=data, out=out, max_steps=2, **SETTINGS)  # type: ignore[arg-type]
     if how == "python":
         burn.pretrain(recipe, data=data, out=out, resume=True, **SETTINGS)  # type: ignore[arg-type]
     else:
-        more = {"epochs": "--epochs=2", "max_steps": "--max-steps=10"}[how]
-        assert main(["pretrain", "--resume", f"--out={out}", "--workers=0", more]) == 0
+        more = {
+            "epochs": ["--epochs=2"],
+            "the last of two epochs": ["--epochs=1", "--epochs=2"],
+            "max_steps": ["--max-steps=10"],
+        }[how]
+        assert main(["pretrain", "--resume", f"--out={out}", "--workers=0", *more]) == 0
     assert load_checkpoint(out).meta["steps"] == 10
 
 

@@ -147,6 +147,15 @@ class Parser(jsonargparse.ArgumentParser):
             raise UserError(f"two values of --{name} are given, {values[0]} and {values[-1]}")
         return values[0] if values else None
 
+    def given(self, expanded: Sequence[str], name: str) -> bool:
+        """Tell before parsing whether an option is given; of several values the last one counts.
+
+        Args:
+            expanded: Arguments as `expand` returns them.
+            name: Name of the option, with _ for -.
+        """
+        return any(word.startswith(f"--{name}=") for word in expanded)
+
     def expand(self, arguments: Sequence[str]) -> list[str]:
         """Write option names with _, and replace each --config by the options in its file.
 

@@ -120,7 +120,7 @@ def run(arguments: list[str], console: Console) -> None:
             init=resuming.init,
             seed=resuming.seed,
             # Who extends a run by its epochs wants all of them.
-            max_steps=None if parser.peek(expanded, "epochs") else resuming.max_steps,
+            max_steps=None if parser.given(expanded, "epochs") else resuming.max_steps,
         )
     resize = _resize_of_views(parser, expanded, recipe)
     if resize is not None:
@@ -259,7 +259,7 @@ def _resumed_plan(parser: Parser, arguments: Sequence[str]) -> Any:
     out = parser.peek(arguments, "out")
     if not out:
         raise UserError("--resume needs --out, the folder of the run to continue")
-    begins = any(parser.peek(arguments, name) is not None for name in ("recipe", "data"))
+    begins = any(parser.given(arguments, name) for name in ("recipe", "data"))
     if begins and not (expand(out) / "run.json").exists():
         return None
     from burn.training.run_dir import read_plan
