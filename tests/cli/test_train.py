@@ -77,6 +77,7 @@ def test_an_interrupted_step_names_the_whole_command(
     assert train("--data", "digits.parquet", out="other.bnn") == 143
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("burn: stopped in burn pretrain; to go on: burn train digits.parquet")
+    assert line.count("burn train") == 1
     assert "--overwrite" not in line
     assert json.loads((place / "other" / "train.json").read_text())["data"] == "digits.parquet"
 

@@ -31,6 +31,7 @@ from burn.data.view_config import ViewConfig
 from burn.evaluation import fine_tuning
 from burn.evaluation.fine_tuning import Tuner, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
+from burn.experiments.cost.compute import count_named
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
@@ -379,8 +380,10 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     out = tmp_path / "r"
     with monkeypatch.context() as patched:
         stop_after(patched, steps)
-        with pytest.raises(Interrupted, match="stopped and saved"):
+        with pytest.raises(Interrupted, match="stopped and saved") as stopped:
             finetune(request(start, out), QUICK, CONSOLE, train=few, test=test_images)
+        assert str(stopped.value).count("to go on: ") == 1
+        assert str(stopped.value).endswith(f"to go on: {stopped.value.command}")
     assert not (out / "stage1.safetensors").exists()
     assert not (out / "results.jsonl").exists()
     again = request(start, out, resume=True)
@@ -546,3 +549,10 @@ def test_the_number_of_threads_follows_the_measured_rate(
         assert again.train()  # nothing is left to do
     finally:
         torch.set_num_threads(before)
+
+
+def test_its_classifier_is_counted(tuned: Path):
+    cost, about = count_named(str(tuned), tuned, None, None, None)
+    assert about["classes"] == 10
+    without, _ = count_named(str(tuned), tuned, None, 0, None)
+    assert cost.float_parameters > without.float_parameters

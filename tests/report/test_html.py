@@ -653,7 +653,7 @@ def test_ten_steps_are_no_verdict(tmp_path: Path, given: str):
     samples.append_results(tmp_path / "j" / "results.jsonl", found)
     page = page_of(tmp_path, *([run] if given == "run" else []), tmp_path / "j")
     assert headline(page) == "Inconclusive after 10 steps."
-    assert "trained for 10 optimizer steps (1,280 images seen) in stage 2 only" in words_of(page)
+    assert "trained for only 10 optimizer steps (1,280 images seen) in stage 2," in words_of(page)
 
 
 def test_a_long_training_that_did_not_learn_says_how_long_it_was(tmp_path: Path):

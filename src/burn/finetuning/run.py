@@ -118,7 +118,7 @@ def finetune(
             return _run(job, folder, show)
         except Stopped:
             message = f"stopped and saved in {out}; to go on: "
-            raise Interrupted(message + resume_command, stop.number, resume_command) from None
+            raise Interrupted(message, stop.number, resume_command) from None
 
 
 def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:

@@ -41,7 +41,9 @@ def run(arguments: list[str], console: Console) -> None:
         help="compare burn's binary networks: sizes, and milliseconds in burn-engine, measured now",
     )
     parser.add_argument("--image_size", type=int | None, default=None, help="side in pixels")
-    parser.add_argument("--classes", type=int, default=0, help="outputs of a linear classifier")
+    parser.add_argument("--classes", type=int | None, default=None,
+        help="outputs of a linear classifier (default: the checkpoint's, or none)",
+    )  # fmt: skip
     parser.add_argument("--width", type=float | None, default=None, help="factor on the channels")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.read(arguments)
@@ -86,7 +88,7 @@ def _family_info(options: Any, console: Console) -> None:
 
     if options.name is not None:
         raise UserError(f"--family compares all binary networks: leave out {options.name}")
-    if (options.classes, options.width) != (0, None):
+    if (options.classes, options.width) != (None, None):
         raise UserError(
             "--family compares networks as they are, without a classifier: leave out --classes and "
             "--width"
@@ -105,7 +107,7 @@ def _packed_info(options: Any, file: Path) -> None:
     """Print the contents of a packed file, as `burn info FILE.bnn` shows them."""
     from burn.deploy.described import packed_facts, packed_table
 
-    if (options.image_size, options.classes, options.width) != (None, 0, None):
+    if (options.image_size, options.classes, options.width) != (None, None, None):
         raise UserError(
             f"{options.name} is a packed file, which cannot be changed: leave out --image-size, "
             "--classes and --width"

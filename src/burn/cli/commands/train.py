@@ -263,7 +263,7 @@ class _Steps:
             module.run(list(words), self._console)
         except Interrupted as stopped:
             message = f"stopped in burn {command}; to go on: "
-            raise Interrupted(message + self._command, stopped.number, self._command) from None
+            raise Interrupted(message, stopped.number, self._command) from None
 
 
 def _accuracy(folder: Path, protocol: str) -> float | None:

@@ -140,7 +140,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def count_named(
-    name: str, path: Path, image_size: int | None, num_classes: int, width: float | None
+    name: str, path: Path, image_size: int | None, num_classes: int | None, width: float | None
 ) -> tuple[Cost, dict[str, Any]]:
     """Count the network of a name or of a checkpoint.
 
@@ -150,7 +150,8 @@ def count_named(
         name: Name of a network, or a path.
         path: `name` as a path. If it exists, its checkpoint or run is counted.
         image_size: Side of the images in pixels. None takes the checkpoint's, or 224.
-        num_classes: Outputs of a linear classifier; 0 for no classifier.
+        num_classes: Outputs of a linear classifier; 0 for no classifier. None takes the
+            checkpoint's, or 0.
         width: Factor on the channels of a named network, or None.
 
     Returns:
@@ -162,11 +163,13 @@ def count_named(
     """
     about: dict[str, Any] = {"name": name}
     own_size: int = 224
+    own_classes: object = None
     if names_checkpoint(path):
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
         description = read_description(path)
         config, described, own_size = _described(description)
+        own_classes = description.meta.get("classes")
         about |= described
         build = partial(_float_network, path)
     else:
@@ -176,6 +179,8 @@ def count_named(
     if network is not None:
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
+    if num_classes is None:
+        num_classes = len(own_classes) if isinstance(own_classes, list) else 0
     require_within(1, _LARGEST_SIDE, image_size=size)
     require_within(0, 10**7, classes=num_classes)
     about |= {"image_size": size, "classes": num_classes}

@@ -115,7 +115,7 @@ def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathere
     if answer.short is not None:
         steps = answer.short.steps
         said += (
-            f". It was trained for {answer.short.said} only, from which nothing can be concluded: "
+            f". It was trained for only {answer.short.said}, from which nothing can be concluded: "
             "train longer before you compare"
         )
         headline = f"Inconclusive after {steps:,} step{'' if steps == 1 else 's'}"

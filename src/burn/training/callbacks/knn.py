@@ -75,7 +75,7 @@ class OnlineKnn(L.Callback):
         accuracy = knn_accuracy(
             features.values[cut:], labels[cut:], features.values[:cut], labels[:cut]
         )
-        chance = float((labels[:cut] == labels[cut:].bincount().argmax()).float().mean())
+        chance = float(labels[:cut].bincount().max()) / cut
         self._monitor.knn = WatchedKnn(accuracy, cut, chance)
         # Not Lightning's number of the epoch, which after a resume is that of the next epoch.
         step = trainer.global_step

@@ -15,7 +15,7 @@ class WatchedKnn:
         accuracy: Share of right answers, in [0, 1].
         images: Number of images that were classified; None for a run of burn 0.2.0 or earlier.
         chance: Share of right answers, in [0, 1], if all were the most frequent class of the
-            neighbours; None likewise.
+            images; None likewise.
     """
 
     accuracy: float
