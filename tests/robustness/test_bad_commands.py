@@ -185,6 +185,8 @@ VALUES = [
          "evaluate knn {student} --train d --test d --out d/x",
          ["--out d/x lies in the folder of images d"],
          prepare=lambda folder, samples: shutil.copytree(samples["photos"], folder / "d")),
+    Case("only a comma", "finetune photos --lrs ,", ["--lrs ,", "before or after a comma"]),
+    Case("two commas", "finetune photos --lrs 0.1,,0.2", ["before or after a comma"]),
     Case("a value with a tag", ["pretrain", "--epochs", "!!bool x"], ["--epochs", "tags"]),
     Case("an option for a value", "demo --out --overwrite", ["--out lacks its value"]),
     Case("two folders", "pretrain --resume --out run --out other", ["two values of --out"]),

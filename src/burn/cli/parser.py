@@ -375,13 +375,14 @@ _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 def _check_syntax(option: str, text: str) -> None:
     """Raise UserError for text that is not a value in YAML's syntax, which jsonargparse uses."""
-    parts = (part.strip(" []") for part in text.split(","))
+    parts = [part.strip(" []") for part in text.split(",")]
     if any(_SEXAGESIMAL.fullmatch(part) for part in parts):  # 12:30 is 750 in YAML 1.1
         raise UserError(f"{option} {text} is not a number: write it without colons")
     try:
         load_value(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{option} {shortened(text)} is not usable: {reason(error)}") from error
+        why = reason(error) if all(parts) else "a value before or after a comma is missing"
+        raise UserError(f"{option} {shortened(text)} is not usable: {why}") from error
 
 
 def _check_value(option: str, value: Any) -> None:

@@ -88,8 +88,8 @@ def check_start(spec: str, recipe: Recipe) -> None:
         here = [f"{name} {ours[name]}" for name in other]
         raise UserError(
             f"--init {spec} is another network than the recipe's: backbone.{listed(there, 3)} "
-            f"instead of {listed(here, 3)}; give the recipe that it was trained with, or "
-            f"--backbone.{next(iter(other)).replace('_', '-')}"
+            f"instead of {listed(here, 3)}; give the recipe that it was trained with, or to "
+            f"burn pretrain --backbone.{next(iter(other)).replace('_', '-')}"
         )
     if is_binary(recipe.backbone.name) and meta["precision"] == Precision.FLOAT.value:
         raise UserError(f"--init {spec} is a float network, and the recipe's is binary")
