@@ -90,7 +90,7 @@ def few_digits(teacher: Path, labelled_teacher: Path) -> Iterator[Callable[[Spli
     The tiny teachers come first: they are the same whichever test asks for them first.
 
     Yields:
-        What gives all of them, for a test that starts other processes.
+        The function that returns all of them, for a test that starts other processes.
     """
     enlarged = burn.data.builtin.digits._enlarged
 

@@ -19,6 +19,7 @@ from timm.layers.norm import LayerNorm2d
 from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch._inductor.exc import InvalidCxxCompiler
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tiny
 from burn.backbones import bnext, expert, reactnet
@@ -263,6 +264,41 @@ def tiny_images(count: int, seed: int = 5) -> Tensor:
     return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
 
 
+class Nearest(TorchDispatchMode):
+    """Keeps the smallest size of the numbers of images whose signs are taken.
+
+    Args:
+        count: Number of images.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.size = count, float("inf")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket is torch.ops.aten.copysign:
+            numbers = args[1]
+            if numbers.ndim == 4 and len(numbers) == self.count:
+                self.size = min(self.size, float(numbers.abs().min()))
+        return func(*args, **(kwargs or {}))
+
+
+def clear_images(exact: Backbone, count: int) -> Tensor:
+    """Images of which no sign is decided by rounding.
+
+    In float32 a sign of a number below 1e-6 may flip, here with and there without compiling, and
+    every flip changes all that follows.
+    """
+    network = copy.deepcopy(exact)
+    sizes = []
+    for seed in range(24):
+        with Nearest(count) as nearest, torch.no_grad():
+            network(tiny_images(count, seed))
+        sizes.append(nearest.size)
+    assert max(sizes) > 1e-5
+    return tiny_images(count, sizes.index(max(sizes)))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", BLOCKS)
@@ -275,30 +311,22 @@ def test_generated_code_of_every_block(name: str, dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_of_recipes(name: str, dtype: torch.dtype, threads: int):
-    """Steps of each, an evaluation and short batches, against those that are not compiled.
-
-    A sign near zero that rounding flips changes all that follows, in a batch of four to twelve, in
-    compiled networks and others. What is wrong is wrong in every batch.
-    """
+    """Two steps of each, an evaluation and a short batch, against those that are not compiled."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         backbone = build_backbone(*NETWORKS[name]).train()
         exact, eager = copy.deepcopy(backbone).double(), copy.deepcopy(backbone)
         compile_training(backbone, never)
-        for count in (8, 5):
-            excess = []
-            for seed in range(4):
-                images = tiny_images(count, seed)
-                truth = step(exact, images, torch.float64)
-                plain = errors(step(eager, images, dtype), truth)
-                found = errors(step(backbone, images, dtype), truth)
-                mean, plain_mean = (sum(e.values()) / len(e) for e in (found, plain))
-                excess.append(mean - 1.5 * plain_mean)
-            if dtype == torch.float32:
-                assert min(excess) <= 1e-4
-            else:  # some flip in each batch
-                assert max(excess) <= 0.1
+        whole, short = (clear_images(exact, count) for count in (8, 5))
+        for images in (whole, whole, short):
+            truth = step(exact, images, torch.float64)
+            plain = errors(step(eager, images, dtype), truth)
+            found = errors(step(backbone, images, dtype), truth)
+            # In bfloat16 signs flip in both, and every flip changes all that follows.
+            allowed = 1e-4 if dtype == torch.float32 else 0.1
+            mean, plain_mean = (sum(e.values()) / len(e) for e in (found, plain))
+            assert mean <= 1.5 * plain_mean + allowed
         with torch.no_grad():
             backbone.eval()(tiny_images(4))
     finally:

@@ -162,14 +162,14 @@ def count_named(
             checkpoint, or a number is out of range.
     """
     about: dict[str, Any] = {"name": name}
-    own_size: int = 224
-    own_classes: object = None
+    own_size, own_classes = 224, 0
     if names_checkpoint(path):
         if width is not None:
             raise UserError("--width cannot change a checkpoint")
         description = read_description(path)
         config, described, own_size = _described(description)
-        own_classes = description.meta.get("classes")
+        names = description.meta.get("classes")
+        own_classes = len(names) if isinstance(names, list) else 0
         about |= described
         build = partial(_float_network, path)
     else:
@@ -180,7 +180,7 @@ def count_named(
         own_size = network.fixed_size or own_size
     size = own_size if image_size is None else image_size
     if num_classes is None:
-        num_classes = len(own_classes) if isinstance(own_classes, list) else 0
+        num_classes = own_classes
     require_within(1, _LARGEST_SIDE, image_size=size)
     require_within(0, 10**7, classes=num_classes)
     about |= {"image_size": size, "classes": num_classes}
