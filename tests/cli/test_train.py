@@ -59,6 +59,8 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     chosen = {"finetune": "fine-tuning", "linear": "the linear classifier"}[better]
     assert f"packing {chosen}" in text.out
     assert (place / "digits" / "report.html").stat().st_size > 10_000
+    (report,) = [line for line in text.err.splitlines() if line.startswith("$ burn report")]
+    assert ("tuned" in report) == (better == "finetune"), "it tells of what was packed"
     # The same call does nothing again but the report; another one is refused.
     assert train("--data", "digits.parquet", "--pretrain-epochs", "1") == 0
     again = [line.split()[2] for line in capsys.readouterr().err.splitlines() if line[:2] == "$ "]

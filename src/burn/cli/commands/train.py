@@ -134,9 +134,10 @@ class _Steps:
                 if tuned <= linear:
                     chosen = [network, str(self._out), "--head", str(self._work / "linear")]
                 self._step("pack", *chosen)
-            runs = [name for name in ("pretrained", "linear", "tuned") if (work / name).exists()]
+            # A fine-tuned network that was not packed would open the report.
+            told = ["pretrained", "linear", *(["tuned"] if tuned > linear else [])]
+            paths = [str(self._work / name) for name in told if (work / name).exists()]
             page = str(self._work / "report.html")
-            paths = [str(self._work / name) for name in runs]
             self._step("report", *paths, "--with-model", str(self._out), "--out", page)
         print(f"next: burn-engine run {shlex.quote(str(self._out))} PHOTO")
 
