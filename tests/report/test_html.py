@@ -18,7 +18,7 @@ from burn.report import page as html
 from burn.report.load.datasets import DATASETS, difference
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
-from burn.report.page import MOST_BYTES
+from burn.report.page import MOST_BYTES, _unbroken
 from burn.report.render.charts import COLOURS, Line, Scale, curves
 from burn.report.sections.ladder import ladder
 from burn.report.write import write_report
@@ -806,3 +806,18 @@ def test_a_millisecond_names_pixels_instruction_set_and_processor(tmp_path: Path
     assert "0.5 pixels and processor were not recorded" in words_of(
         page_of(tmp_path, tmp_path / "k")
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("burn, stage 2", "burn, stage&nbsp;2"),
+        (
+            "which --random-init measures",
+            'which <span class="option">--random-init</span> measures',
+        ),
+        ("a stage--2 of <b>", "a stage--2 of &lt;b&gt;"),
+    ],
+)
+def test_what_is_read_as_one_word_stays_on_one_line(text: str, kept: str):
+    assert _unbroken(text) == kept

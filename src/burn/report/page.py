@@ -188,9 +188,10 @@ def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbo
     )
 
 
-def _unbroken(name: str) -> Markup:
-    """Keep the word stage and its number on one line, wherever the name has to be broken."""
-    return Markup(re.sub(r"\bstage (?=\d)", "stage&nbsp;", str(escape(printable(name)))))
+def _unbroken(text: str) -> Markup:
+    """Keep "stage" and its number, and each option, on one line, wherever the text is broken."""
+    text = re.sub(r"\bstage (?=\d)", "stage&nbsp;", str(escape(printable(text))))
+    return Markup(re.sub(r"(?<!\S)--[a-z][a-z-]*", r'<span class="option">\g<0></span>', text))
 
 
 def _over(gathered: Gathered, answer: Verdict) -> str:
