@@ -188,15 +188,17 @@ def test_only_reactnet_is_binary():
 @pytest.mark.parametrize("settings", [{}, {"width": 0.25}, {"width": 0.25, "stem_stride": 1}])
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.parametrize("sides", [(40, 48), (20, 20)], ids=["", "one pixel at the end"])
 def test_a_folded_resnet_gives_the_same(
-    name: str, settings: dict[str, float], onednn: bool, monkeypatch: pytest.MonkeyPatch
-):
+    name: str, settings: dict[str, float], onednn: bool, sides: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
     if not onednn:
         monkeypatch.setattr("burn.backbones.folded._onednn", lambda dtype: False)
     elif not _onednn(torch.float32):
         pytest.skip("this PyTorch has no fused oneDNN convolution")
     backbone = randomize(build(name, **settings)).eval()
-    images = torch.randint(0, 256, (3, 3, 40, 48), dtype=torch.uint8)
+    images = torch.randint(0, 256, (3, 3, *sides), dtype=torch.uint8)
     with torch.no_grad():
         expected = backbone(images)
     folded = backbone.folded(torch.float32)

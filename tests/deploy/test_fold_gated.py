@@ -23,12 +23,13 @@ from burn.backbones.registry import build_backbone
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.deploy.fold_gated import fold_gated, round_rows
+from burn.deploy.fold_gated import fold_gated, round_rows, with_rounded_gates
 from burn.deploy.layers import Array, GatedConvolution, Matrix
 from burn.deploy.layout import file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import encode, pack
 from burn.experiments.cost.walk import count
+from burn.layers.gate import ChannelGate
 from burn_engine import reference
 from burn_engine.format import Program, parse_program
 from networks import randomize
@@ -126,6 +127,60 @@ def test_the_packed_file_gives_the_networks_features(name: str, tmp_path: Path):
     assert cost.float_bytes == packed.float32_bytes
     if name != "bnext_s":  # a stage before binary weights is predicted what it will be
         assert count(network(name, Precision.BINARY_ACTIVATIONS), 64, 0) == cost
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_rounded_gates_are_those_of_the_file(name: str):
+    # Gates whose rounding is coarse: one weight of each row is a thousand times as large.
+    backbone = network(name).double()
+    with torch.no_grad():
+        for module in backbone.modules():
+            if isinstance(module, ChannelGate):
+                module.squeeze.weight[:, 0] *= 1000
+    before = {key: tensor.clone() for key, tensor in backbone.state_dict().items()}
+    rounded = with_rounded_gates(backbone)
+    assert all(torch.equal(tensor, before[key]) for key, tensor in backbone.state_dict().items())
+    assert any(not torch.equal(tensor, before[key]) for key, tensor in rounded.state_dict().items())
+    compared = 0
+    for once, twice in zip(fold_gated(backbone), fold_gated(rounded), strict=True):
+        if not isinstance(once, GatedConvolution):
+            continue
+        assert isinstance(twice, GatedConvolution)
+        for first, second in ((once.gate_down, twice.gate_down), (once.gate_up, twice.gate_up)):
+            assert first is not None
+            assert second is not None
+            np.testing.assert_allclose(second.matrix().weight, first.matrix().weight, rtol=1e-6)
+            np.testing.assert_allclose(second.matrix().bias, first.matrix().bias, atol=1e-9)
+            compared += 1
+    assert compared > 20
+    plain = build_backbone(BackboneConfig(width=0.125), Precision.BINARY)
+    assert with_rounded_gates(plain) is plain
+
+
+def test_gates_that_rounding_changes_are_said_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """One weight of each row is so large that the others are lost; its unit is never on."""
+    backbone = network("bnext_t")
+    gates = [module for module in backbone.modules() if isinstance(module, ChannelGate)]
+    gates = [gate for gate in gates if gate.squeeze.out_features > 1]
+    with torch.no_grad():
+        for gate in gates:
+            gate.squeeze.bias[0] = -1e3
+            gate.excite.weight *= 300
+    for largest, status in ((1e8, 2), (1e6, 0)):
+        with torch.no_grad():
+            for gate in gates:
+                gate.excite.weight[:, 0] = largest
+        file = save_checkpoint(tmp_path / "n.safetensors", backbone, size=64)
+        assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == status
+        assert (tmp_path / "n.bnn").exists() == (status == 0)
+        said = capsys.readouterr()
+        if status:
+            assert "too unlike to be rounded to 16 bits" in said.err
+        else:
+            assert "least cosine of the features 1.0000" in said.out
+            assert "are rounded to 16 bits: cosine to the features of before 0.9" in said.out
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])

@@ -29,7 +29,7 @@ from burn.backbones.plan import block_plan
 from burn.backbones.registry import build_backbone
 from burn.core.types import Precision
 from burn.layers.chain import BinaryLayer
-from burn.training.compiled import compile_training
+from burn.training.compiled import compile_training, compiles_layers
 
 DTYPES = (torch.float32, torch.bfloat16)
 DECOMPOSED = "aot_eager_decomp_partition"
@@ -77,6 +77,11 @@ NETWORKS = {
     "expert": (BackboneConfig(name="expert_bnn", width=0.25), Precision.BINARY),
     "float": (tiny.TEACHER, Precision.FLOAT),
 }
+
+
+pytestmark = pytest.mark.skipif(
+    not compiles_layers(), reason="this PyTorch does not compile burn's layers"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -331,3 +336,20 @@ def test_networks_of_recipes(name: str, dtype: torch.dtype, threads: int):
             backbone.eval()(tiny_images(4))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("version", "compiles"),
+    [("2.11.0+cu130", False), ("2.13.1", False), ("2.14.0a1", True), ("3.0.0", True)],
+)
+def test_an_older_torch_trains_without_and_says_so(
+    version: str, compiles: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch, "__version__", version)
+    said: list[str] = []
+    backbone = Small(nn.BatchNorm2d(8))
+    compile_training(backbone, said.append)
+    assert ("forward" in vars(backbone)) == compiles
+    assert [line.startswith(f"--compile: torch {version} does not") for line in said] == (
+        [] if compiles else [True]
+    )

@@ -165,10 +165,14 @@ class _Convolution:
             settings = (self._weight, self._bias, padding, stride, dilation, groups)
             if plus is None:
                 return operation(x, *settings, *_ONEDNN_NAMES[activation])
-            if activation != "relu6":
+            if plus.shape[2:] == (1, 1):
+                # torch 2.11 cannot add maps of one pixel in that pass: "could not create a memory".
+                x = operation(x, *settings, *_ONEDNN_NAMES["none"]).add_(plus)
+            elif activation != "relu6":
                 name = None if activation == "none" else activation
                 return operation.binary(x, plus, *settings, "add", 1.0, name, [], "")
-            x = operation.binary(x, plus, *settings, "add", 1.0, None, [], "")
+            else:
+                x = operation.binary(x, plus, *settings, "add", 1.0, None, [], "")
         else:
             x = F.conv2d(x, self._weight, self._bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
             if plus is not None:

@@ -21,9 +21,11 @@ convolutions of the expert network's shortcuts stay float32 (format 4): of a tra
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
@@ -67,6 +69,41 @@ def fold_gated(backbone: Backbone) -> tuple[Layer, ...]:
     """
     layers = _bnext(backbone) if isinstance(backbone, BNext) else _expert_net(backbone)
     return (*layers, pool(np.zeros(backbone.num_features), backbone.feature_norm))
+
+
+def with_rounded_gates(backbone: Backbone) -> Backbone:
+    """Return the network that `fold_gated` folds: with its gates' matrices as they are in the file.
+
+    Rounding them moves the arguments of all later signs a little, so that of large maps some signs
+    turn: of a trained bnext_t on 96 × 96 pixels, every second image's features have a cosine below
+    0.999 to those of before. What is packed is therefore compared with this network, where a wrong
+    constant shows. A network without gates is returned as it is, others are copied.
+
+    Args:
+        backbone: Any backbone.
+    """
+    if not is_gated(backbone):
+        return backbone
+    rounded = copy.deepcopy(backbone)
+    for layer in rounded.modules():
+        if isinstance(layer, MixedLayer):
+            down = round_rows(_linear(layer.gate, "squeeze")).matrix()
+        elif isinstance(layer, ExpertLayer):
+            gain, offset = affine(layer.norm)
+            behind = round_rows(_behind(_linear(layer.gate, "squeeze"), gain, offset)).matrix()
+            weight = behind.weight / np.where(gain == 0, 1, gain)
+            down = Matrix(weight, behind.bias - weight @ offset)
+        else:
+            continue
+        _set_linear(layer.gate.squeeze, down)
+        _set_linear(layer.gate.excite, round_rows(_linear(layer.gate, "excite")).matrix())
+    return rounded
+
+
+def _set_linear(linear: nn.Linear, matrix: Matrix) -> None:
+    like = linear.weight
+    linear.weight = nn.Parameter(torch.from_numpy(matrix.weight).to(like), requires_grad=False)
+    linear.bias = nn.Parameter(torch.from_numpy(matrix.bias).to(like), requires_grad=False)
 
 
 def _bnext(backbone: BNext) -> list[Layer]:

@@ -7,6 +7,7 @@ would write the graph by hand.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
-from burn.deploy.fold_gated import fold_gated, is_gated, precision_of
+from burn.deploy.fold_gated import fold_gated, is_gated, precision_of, with_rounded_gates
 from burn.deploy.layers import (
     BinaryConvolution,
     BranchedConvolution,
@@ -226,16 +227,19 @@ def _export(
     network: nn.Module, images: Tensor, names: Sequence[str], to: Path, origin: str
 ) -> None:
     try:
-        program = torch.onnx.export(
-            network,
-            (images,),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-            input_names=["images"],
-            output_names=list(names),
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-        )
+        with warnings.catch_warnings():
+            # The exporter of torch 2.11 uses what torch 2.11 says is deprecated.
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
+            program = torch.onnx.export(
+                network,
+                (images,),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+                input_names=["images"],
+                output_names=list(names),
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+            )
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise UserError(f"{origin} cannot be exported to ONNX: {reason}") from error
@@ -258,7 +262,7 @@ def _verify(
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     with torch.inference_mode():
-        features = backbone(images)
+        features = with_rounded_gates(backbone)(images)
         expected = [features] if classifier is None else [features, classifier(features)]
     batches = [session.run(None, {"images": part.numpy()}) for part in (images[:1], images[1:])]
     found = [

@@ -14,6 +14,7 @@ from torch import Tensor
 from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.deploy.fold import float64
+from burn.deploy.fold_gated import with_rounded_gates
 from burn.deploy.layers import GlobalMean, Layer
 from burn.deploy.layout import program_of
 from burn.deploy.pack import encode, folded, unpackable
@@ -97,7 +98,8 @@ class PackedForward:
         self._offset = torch.from_numpy(offset).float()
         images = sample_images(size)
         with torch.inference_mode():
-            each = cosines(self.features(images).numpy(), backbone(images).numpy())
+            expected = with_rounded_gates(backbone)(images)
+            each = cosines(self.features(images).numpy(), expected.numpy())
         if not agree(each):
             raise UserError(
                 "burn-engine cannot run this network: its features agree with PyTorch's only to "

@@ -25,18 +25,35 @@ from burn.core.errors import shortened
 _LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.utils.cpp_extension")
 
 
+# The first PyTorch that was seen to compile burn's layers. 2.11 and 2.12 refuse operations that
+# overwrite channels-last maps, and without those end in a segmentation fault in bfloat16.
+_LEAST = (2, 14)
+
+
+def compiles_layers() -> bool:
+    """Return whether this PyTorch compiles burn's layers."""
+    major, minor = torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= _LEAST
+
+
 def compile_training(backbone: Backbone, report: Callable[[str], None]) -> None:
     """Run a backbone's training passes through torch.compile, from now on.
 
     Evaluation is not compiled, which would take as long again. Neither is a batch of another
     length than the first of its size in pixels: the incomplete last batch of an epoch. Frozen
     networks run as a folded copy, whose exact bits a cache stores. Where the network cannot be
-    compiled, for want of a C++ compiler for instance, it trains uncompiled.
+    compiled, for want of a C++ compiler or of a newer PyTorch for instance, it trains uncompiled.
 
     Args:
         backbone: The network.
         report: Receives one line if the network cannot be compiled.
     """
+    if not compiles_layers():
+        report(
+            f"--compile: torch {torch.__version__} does not compile this network safely, which "
+            f"trains without: use torch {'.'.join(map(str, _LEAST))} or later"
+        )
+        return
     plain = backbone.forward
 
     def whole(images: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Machine:
         on_nonfinite: if loss or gradient is not finite: stop, or skip:N steps.
         max_bad: largest share of unreadable images, which are left out.
         profile: time the parts of a step, and print it after stages.
-        compile: run the networks through torch.compile.
+        compile: run the networks through torch.compile, from torch 2.14 on.
         deterministic: give the same bits again, on a GPU and a busy CPU too, but slower.
         kernels: PyTorch's or burn's own, in ReActNets on a GPU.
         cuda_graphs: record a step's kernels and replay them, on one GPU, which is faster.

@@ -82,6 +82,11 @@ def run(arguments: list[str], console: Console) -> None:
         f"run and compared on {done.images} images: least cosine of the features {done.cosine:.6f}"
         + (f", same class for {done.same_class} of them" if done.classes else "")
     )
+    if done.unrounded < min(done.cosine, 0.9999):
+        print(
+            "its gates' weights are rounded to 16 bits: cosine to the features of before "
+            f"{done.unrounded:.6f}"
+        )
     if kept:
         added = "" if unkept else f", added to {kept}"
         print(f"{speed['milliseconds']:.3f} ms an image here on one thread{added}")
