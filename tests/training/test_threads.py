@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -48,10 +49,18 @@ def test_never_far_from_the_better_of_one_and_two_threads(rates: Rates, seed: in
     assert share > 0.9
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("two", [14, 16, 18, 22, 28])
+def test_little_is_lost_in_two_minutes(two: int, seed: int):
+    """Beside two busy loops on a Zen 4: 29.3 images/s with one thread."""
+    _, _, share = run(2, lambda _: {2: two, 1: 29.3}, 120, seed=seed)
+    assert share > 0.9
+
+
 @pytest.mark.parametrize("rates", [FOUR, FOUR_LOADED])
 def test_more_threads_are_halved(rates: Rates):
-    chooser, _, share = run(4, lambda _: rates, 2000)
-    assert rates[chooser.threads] == max(rates.values())
+    _, threads, share = run(4, lambda _: rates, 2000)
+    assert rates[statistics.mode(threads[-100:])] == max(rates.values())
     assert share > 0.9
 
 

@@ -20,7 +20,7 @@ _STEPS = (
 )
 _WINDOW = 8  # steps whose median is the rate now
 _FALL = 0.7  # part of the best rate since the last trial below which there is another
-_CLEAR = 2  # times the second best rate, which end a trial after a round
+_CLEAR = 2  # times another rate, which end a trial early
 _GAIN = 1.1  # times the rate of more threads that fewer must have
 _PAUSE, _LONGEST_PAUSE = 50, 400  # steps from a trial to the next, doubled up to the second
 
@@ -29,9 +29,10 @@ class ThreadChooser:
     """Chooses between all threads, half of them and so on, by trials of a few steps each.
 
     The first trial begins with the second step. There is another when the rate has fallen to less
-    than 0.7 of the best since the last one and, while fewer than all threads compute, now and then,
-    because what else runs may have ended. The steps of the first trial are the same in every run,
-    so that runs on an idle machine compute the same bits.
+    than 0.7 of the best since the last one. While fewer than all threads compute, a few steps now
+    and then try the other numbers, because what else runs may have ended; if one of them seems
+    faster, a trial follows. The steps of the first trial are the same in every run, so that runs
+    on an idle machine compute the same bits.
 
     Args:
         most: Largest number of threads.
@@ -52,6 +53,7 @@ class ThreadChooser:
         self._best = 0.0
         self._trial: list[int] = []  # numbers of threads of the steps that are still to try
         self._tried: dict[int, list[float | None]] = {}
+        self._probes = False  # whether this is less than a trial, which only a trial can confirm
 
     def step(self, images: int, seconds: float | None) -> None:
         """Record a step that `threads` threads computed, and set `threads` for the next one.
@@ -71,13 +73,37 @@ class ThreadChooser:
     def _try(self, each: float | None) -> None:
         threads = self._trial.pop(0)
         self._tried[threads].append(each)
+        rates = self._rates()
+        if self._probes and 0 < _CLEAR * rates[threads] < rates[self._chosen]:
+            self._trial = [n for n in self._trial if n != threads]
         if len(self._trial) == _STEPS * len(self._tried):  # a round is over
-            second, best = sorted(self._rates().values())[-2:]
+            second, best = sorted(rates.values())[-2:]
             if best > _CLEAR * second:
                 self._trial.clear()
         if not self._trial:
+            if self._probes and self._fastest() != self._chosen:
+                self._begin()
+                return
             self._choose()
         self.threads = self._trial[0] if self._trial else self._chosen
+
+    def _begin(self, now: float | None = None) -> None:
+        """Begin a trial; or only of the other numbers than the chosen one, whose rate is `now`."""
+        numbers = {self._chosen, max(1, self._chosen // 2), min(self.most, 2 * self._chosen)}
+        around = sorted(numbers, reverse=True)
+        self._tried = {threads: [] for threads in around}
+        self._probes = now is not None
+        rounds = _ROUNDS
+        if now is not None:
+            self._tried[self._chosen] = [1 / now] * _STEPS
+            around.remove(self._chosen)
+            rounds = 1
+        self._trial = [n for _ in range(rounds) for n in around for _ in range(_STEPS)]
+        self.threads = self._trial[0]
+
+    def _fastest(self) -> int:
+        rates = self._rates()
+        return max(rates, key=lambda n: rates[n] * (_GAIN if n == max(rates) else 1))
 
     def _rates(self) -> dict[int, float]:
         """Return images per second of each number of threads of the trial."""
@@ -90,25 +116,23 @@ class ThreadChooser:
         """Begin a trial if it is the first one, or if the rate gives a reason."""
         if each is not None:
             self._newest.append(each)
-        if self.reason:
-            if len(self._newest) < _WINDOW:
-                return
-            now = 1 / statistics.median(self._newest)
-            self._best = max(self._best, now)
-            doubtful = now < _FALL * self._best or self._chosen < self.most
-            if not doubtful or self._since < self._pause:
-                return
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        numbers = {self._chosen, max(1, self._chosen // 2), min(self.most, 2 * self._chosen)}
-        around = sorted(numbers, reverse=True)
-        self._tried = {threads: [] for threads in around}
-        self._trial = [n for _ in range(_ROUNDS) for n in around for _ in range(_STEPS)]
-        self.threads = self._trial[0]
+        if not self.reason:
+            self._begin()
+            return
+        if len(self._newest) < _WINDOW:
+            return
+        now = 1 / statistics.median(self._newest)
+        self._best = max(self._best, now)
+        fallen = now < _FALL * self._best
+        if self._since < self._pause or not (fallen or self._chosen < self.most):
+            return
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._begin(None if fallen else now)
 
     def _choose(self) -> None:
         rates = self._rates()
         before = self._chosen
-        self._chosen = max(rates, key=lambda n: rates[n] * (_GAIN if n == max(rates) else 1))
+        self._chosen = self._fastest()
         if self._chosen != before:
             self._pause = _PAUSE
         others = " and ".join(
