@@ -14,19 +14,22 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: .venv/ready
 	$(BIN)/burn demo
 
+# Three processes for two cores, since tests of signals and of lost nodes wait.
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 test: .venv/ready
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 # The same on kernels that round otherwise: as on an x86 processor without AVX-512, whichever this
 # is. Of libraries that choose kernels by the processor only NumPy and ONNX Runtime stay as they are.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-	BURN_ENGINE_ISA=avx2 OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX
+	BURN_ENGINE_ISA=avx2 OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX \
+	TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/build/inductor-avx2  # whose keys do not tell the processor
 test-avx2: .venv/ready
-	$(AVX2) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(AVX2) $(BIN)/pytest $(SIDE_BY_SIDE)
 
 # The same with `--compute auto` as bfloat16, which it is on some processors alone.
 test-bfloat16: .venv/ready
-	BURN_COMPUTE=bfloat16 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	BURN_COMPUTE=bfloat16 $(BIN)/pytest $(SIDE_BY_SIDE)
 
 # The tests that take minutes: faults of many processes, and whether every method learns.
 test-long: .venv/ready
@@ -44,7 +47,7 @@ docs: .venv/ready
 site: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# The pretrained networks, from clones of the repositories that docs/models/ names:
+# The pretrained network photos, from clones of the repositories that docs/models/ names:
 # make models CLONES="imagenette imagewoof imagenet-sample-images". A later call resumes.
 models: .venv/ready
 	mkdir -p build

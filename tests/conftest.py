@@ -29,31 +29,42 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 burn.training.callbacks.knn._KNN_IMAGES = 100
 
 
-# Files that take half a minute or more. They begin first, so that both processes end together.
+# Files that take half a minute or more. They begin first, so that all processes end together.
 LONG_FILES = (
     "training/test_run.py",
     "golden/test_golden.py",
     "campaigns/test_compare.py",
     "checkpoints/foreign/test_exchange.py",
     "plugins/test_examples.py",
-    "test_notebook.py",
     "deploy/test_pack.py",
     "training/test_teacher_cache.py",
     "evaluation/test_semi.py",
     "experiments/test_costs.py",
     "faults/test_checkpoints.py",
     "test_build.py",
-    "test_wheels.py",
     "embedding/test_embed_killed.py",
-    "recipes/test_learning.py",
+    "embedding/test_embed_cluster.py",
     "evaluation/test_detection.py",
     "faults/test_signals.py",
     "faults/test_kill.py",
     "deploy/test_onnx.py",
+    "deploy/test_c_source.py",
     "cli/test_demo.py",
-    "campaigns/test_ablate.py",
     "recipes/test_recipes.py",
     "faults/test_workers.py",
+    "data/test_worker_failures.py",
+    "finetuning/test_finetune.py",
+    "layers/test_fused.py",
+    "gpu/test_steps.py",
+    "gpu/test_graphs.py",
+    "report/test_browser.py",
+    "report/test_html.py",
+    "report/test_try_it.py",
+    "robustness/test_bad_checkpoints.py",
+    "robustness/test_bad_commands.py",
+    "robustness/test_bad_data.py",
+    "robustness/test_bad_values.py",
+    "robustness/test_outputs.py",
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook.ipynb"
 
 
+@pytest.mark.long
 def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from burn.methods.registry import METHODS
 

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-# One by default: pytest runs two processes. BURN_TEST_THREADS=2 adds up sums in another order.
+# One by default: pytest runs several processes. BURN_TEST_THREADS=2 adds up sums in another order.
 THREADS = int(os.environ.get("BURN_TEST_THREADS", "1"))
 
 

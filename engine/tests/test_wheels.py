@@ -78,6 +78,7 @@ def check(python, networks, tmp_path, isas, **settings):
     assert "runs on" in printed
 
 
+@pytest.mark.long  # two minutes of a processor
 def test_on_64_bit_arm(networks, tmp_path):
     """In an emulator, by an ARM Python's own pip."""
     if not (ARM / "ready").exists():

@@ -121,6 +121,7 @@ def test_doubled_stages_see_twice_the_images():
     assert images == {"two-stages": 2, "two-stages-double": 4}
 
 
+@pytest.mark.long
 def test_runs_share_a_budget_and_seeds_and_groups_may_be_added(teacher: Path, tmp_path: Path):
     out = tmp_path / "ablated"
     results, _ = run(out, "direction", teacher=str(teacher))

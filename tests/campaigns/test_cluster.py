@@ -134,6 +134,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(nodes: Any, tmp_path: Path):
         nodes.remove_node(node)
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_named(nodes: Any, tmp_path: Path):
     node = add(nodes)
     out = tmp_path / "compared"

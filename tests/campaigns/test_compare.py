@@ -350,6 +350,7 @@ def test_protocols_may_be_added_to_what_is_trained(compared: Path):
     assert [r.value for r in mended] == [r.value for r in results]
 
 
+@pytest.mark.long
 def test_few_shots_are_evaluated_for_teachers_too(compared: Path, monkeypatch: pytest.MonkeyPatch):
     few = partial(SvmConfig, shots=(16,), samples=2)  # all shots take minutes
     monkeypatch.setattr("burn.campaigns.jobs.SvmConfig", few)
@@ -407,6 +408,7 @@ def test_a_busy_run_is_not_a_failed_one(compared: Path):
     assert (compared / "byol-seed0" / "compared.jsonl").is_file()
 
 
+@pytest.mark.long
 def test_a_teacher_may_be_named_in_another_way(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -441,6 +443,7 @@ def test_a_teacher_is_evaluated_at_the_size_that_it_taught_at(
     assert seen == {"burn": 32, "random weights": 32, "teacher": 40}
 
 
+@pytest.mark.long
 def test_methods_of_one_teacher_share_its_features(teacher: Path, tmp_path: Path):
     """The second run finds what the first one kept, and its table says that its time is less."""
     results, said = run(

@@ -236,7 +236,7 @@ def assert_none_is_left() -> None:
         assert not child.is_alive()
 
 
-@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("pin", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("moment", "why"),
     [

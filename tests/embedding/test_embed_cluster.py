@@ -91,6 +91,7 @@ def test_a_lost_node_loses_nothing(folder: Path, nodes: Any, tmp_path: Path):
     assert contents(out) == contents(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_what_a_node_cannot_do_is_one_line(folder: Path, nodes: Any, tmp_path: Path):
     node = add(nodes)
     many = config(folder, tmp_path / "out", nodes.address)

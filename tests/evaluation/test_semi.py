@@ -236,6 +236,7 @@ def test_a_network_that_the_test_images_chose_is_not_kept():
         replace(TINY, keep=True, select="test").check()
 
 
+@pytest.mark.long
 def test_other_settings_or_weights_are_another_sweep(
     context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
 ):

@@ -121,6 +121,7 @@ def test_shots_that_a_class_lacks_are_left_out_unless_asked_for(context: Evaluat
         run_svm(context, replace(chosen, shots=(96,)), CONSOLE)
 
 
+@pytest.mark.long
 def test_results_repeat_for_a_seed_and_features_come_from_the_folder(
     context: EvaluationContext, tmp_path: Path
 ):

@@ -35,6 +35,7 @@ def test_operations_count_what_they_read_and_write_once(bytes_moved: Any):
     assert moved.kernels == 4
 
 
+@pytest.mark.long
 def test_kernels_move_less_than_half_of_what_operations_move(bytes_moved: Any):
     """Bounds on what is counted now: 659 and 241 MB an image, 1,886 and 1,209 kernels a step."""
     found = bytes_moved.measure(torch.bfloat16)

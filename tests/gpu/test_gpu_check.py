@@ -34,6 +34,7 @@ def read(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
+@pytest.mark.long
 def test_what_it_finds_on_a_cpu(gpu_check: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "found.json"
     words = ["--device=cpu", "--only=methods,stages,repeats,kernels,graphs", "--methods=burn"]
@@ -85,6 +86,7 @@ def test_a_loss_that_is_not_finite_is_a_failure(gpu_check: Any, monkeypatch: Any
         gpu_check.check_methods(gpu_check.Bench("cpu", Path("nowhere"), ("simclr",)))
 
 
+@pytest.mark.long
 def test_the_options_of_a_gpu_as_on_one(
     gpu_check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -39,9 +39,10 @@ def test_in_the_interpreter_they_compute_what_the_layers_compute(cases: str):
     assert "skipped" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "architecture",
-    [pytest.param(80, id="A100", marks=pytest.mark.long), pytest.param(90, id="H100")],
+    [pytest.param(80, id="A100"), pytest.param(90, id="H100")],
 )
 def test_they_compile_for_gpus_without_spilling_registers(architecture: int, tmp_path: Path):
     """By ptxas, which needs no GPU. How fast they are is not known."""

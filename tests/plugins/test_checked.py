@@ -272,6 +272,7 @@ def test_the_command_that_resumes_has_what_a_configuration_said(
     assert said == [f"burn pretrain --resume --out '{tmp_path}/a b' {options}"]
 
 
+@pytest.mark.long
 def test_a_campaign_goes_on_after_a_fault_of_a_plugin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -95,6 +95,7 @@ def test_own_method_is_resumed_after_a_kill(teacher: str, tmp_path: Path):
         assert weights.equal(cut.weights[name]), name
 
 
+@pytest.mark.long
 def test_own_method_beside_burn(teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In processes of their own, which import the plugin themselves."""
     command = [

@@ -25,7 +25,6 @@ from burn.training.records.metrics import read_metrics
 
 STEPS = 88  # four epochs of digits in batches of 64
 MOVING_TARGETS = ("byol", "swav", "mocov2", "infomin")
-QUICK = ("burn",)  # in `make test`; all of them take minutes
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +75,8 @@ def knn(run: Path, *, fresh: bool) -> float:
     return knn_accuracy(bank[0], bank[1], queries[0], queries[1])
 
 
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, marks=() if m in QUICK else (pytest.mark.long,)) for m in METHODS],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
 def test_the_loss_falls_and_the_features_beat_random_ones(
     method: str, tmp_path: Path, request: pytest.FixtureRequest
 ):

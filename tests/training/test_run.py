@@ -271,6 +271,7 @@ def test_guard_lets_parts_without_weight_wait(teacher: Path, tmp_path: Path, sha
     assert summary.steps == 6
 
 
+@pytest.mark.long
 def test_literal_joint_classifier_is_called_collapsed_and_the_frozen_one_is_not(
     teacher: Path, tmp_path: Path
 ):

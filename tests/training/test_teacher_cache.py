@@ -129,6 +129,7 @@ def test_the_fixture_notices_a_teacher(teacher: Path, tmp_path: Path):
         run(recipe_of("burn"), tmp_path / "run", teacher, tmp_path / "cache", max_steps=1)
 
 
+@pytest.mark.long
 def test_both_stages_and_workers_share_it(teacher: Path, tmp_path: Path):
     recipe = replace(recipe_of("burn"), stages=2)
     cache = tmp_path / "cache"

@@ -72,6 +72,7 @@ def assert_same_function(network: Twin, backbone: Backbone, images: Tensor = IMA
 # --- The function is kept. ---
 
 
+@pytest.mark.long
 def test_reactnet_at_full_width(tmp_path: Path):
     """Entries and parameters are the published ones, and every command can load the outcome."""
     network = twin("reactnet", 2, width=1.0, fc=nn.Linear(1024, 1000))
