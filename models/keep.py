@@ -3,7 +3,7 @@
     python models/keep.py runs/photos photos --data "18,790 photographs: …" --commit dd5a28e
 
 It writes src/burn/checkpoints/pretrained/NAME.safetensors, the backbone alone, with the latent
-weights of its binary layers in float16, half of the size; and the packed file made from it,
+weights of its binary layers in 8 bits, a quarter of the size; and the packed file made from it,
 engine/python/burn_engine/pretrained/NAME.bnn. It prints the SHA-256 of both, which stand in
 burn/checkpoints/pretrained.py and burn_engine/pretrained.py.
 """
@@ -16,26 +16,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
+from burn.checkpoints.latents import in_eight_bits
 from burn.checkpoints.native import find_checkpoint, load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
-_SMALLEST = 2.0**-24  # of float16; a smaller weight would become 0, and 0 has no sign
-
-
-def half(weight: Tensor) -> Tensor:
-    """Return latent weights in float16 with the sign of each.
-
-    Args:
-        weight: float32, any shape.
-    """
-    magnitude = weight.abs().clamp(min=_SMALLEST)
-    kept = torch.copysign(magnitude, weight).to(torch.float16)
-    assert torch.equal(kept < 0, torch.signbit(weight))
-    assert bool(torch.isfinite(kept).all())
-    return kept
 
 
 def main() -> None:
@@ -51,11 +35,9 @@ def main() -> None:
     held = load_checkpoint(find_checkpoint(arguments.run))
     meta = {**held.meta, "data": {**held.meta["data"], "name": arguments.data}}
     meta["machine"] = {**meta["machine"], "commit": arguments.commit}
-    weights = {
-        name: half(tensor) if tensor.ndim == 4 and tensor.shape[1] > 3 else tensor
-        for name, tensor in held.weights.items()
-        if name.startswith("backbone.")
-    }
+    weights = in_eight_bits(
+        {name: tensor for name, tensor in held.weights.items() if name.startswith("backbone.")}
+    )
     file = ROOT / "src/burn/checkpoints/pretrained" / f"{arguments.name}.safetensors"
     file.parent.mkdir(exist_ok=True)
     save_checkpoint(file, weights, meta)

@@ -225,8 +225,9 @@ def pretrain(
             dimension). Cached features and resumed runs recognize a module by its type, its weights
             and its `repr`. Any other difference between two modules, for example in an attribute
             that scales their input, goes unnoticed.
-        init: Network whose weights training starts from: `photos`, a run's folder or its file. It
-            must be the recipe's network. None starts from random weights.
+        init: Network whose weights training starts from: `photos` or another pretrained one, a
+            run's folder or its file. It must be the recipe's network. None starts from random
+            weights.
         seed: Random seed.
         max_steps: Optimizer steps after which each stage ends. None trains the recipe's epochs.
         resume: Continue the run in `out` where it stopped, or start it. With a larger `max_steps`

@@ -88,7 +88,8 @@ def test_an_interrupted_step_names_the_whole_command(
     ("words", "message"),
     [
         (("--init", "phots"), "--init phots is no pretrained network and no run: did you mean"),
-        (("--init", "photos"), "--init photos is another network than the recipe's"),
+        (("--init", "photos", "--data", "digits"), "--init photos is another network than the"),
+        (("--init", "lite0"), "--init lite0 is no pretrained network and no run"),
         (("--teacher", "nothere"), "no checkpoint at nothere"),
         (("--data", "nothere"), "no data at nothere"),
         (("--test", "nothere"), "no data at nothere"),

@@ -82,7 +82,7 @@ def test_table_of_one_model_has_a_row_a_number():
     text = io.StringIO()
     Console(file=text, width=100).print(results_table([result("BURN", "knn", 48), few]))
     lines = text.getvalue().splitlines()
-    assert lines[0] == "BURN: learned on a, evaluated on b"
+    assert lines[0] == "BURN: labels of a, evaluated on b"
     rows = [[cell.strip() for cell in line.split("│")][1:-1] for line in lines if "│" in line]
     assert rows == [["kNN top-1", "48.0"], ["svm k=1 mAP cv", "52.0 ± 1.3"]]
 

@@ -118,9 +118,14 @@ def recipe_with(**settings: object) -> Recipe:
     ("spec", "recipe", "message"),
     [
         ("phots", recipe_with(), "--init phots is no pretrained network and no run: did you mean"),
-        ("nothing", recipe_with(), "give photos, the folder of a run, or its file"),
+        (
+            "nothing",
+            recipe_with(),
+            "give photos, small, or a run's folder or file",
+        ),
         ("lite0", recipe_with(), "--init lite0 is no pretrained network"),
         ("photos", recipe_with(), r"another network than the recipe's: backbone\.width 0\.5, "),
+        ("small", find_recipe("burn"), r"; give --recipe burn_small, which has that network$"),
         ("RUN", recipe_with(width=0.5), r"backbone\.width 0\.25 instead of width 0\.5; "),
         ("RUN", recipe_with(name="bnext_t", depths=None), r"backbone\.name reactnet_a"),
         ("RUN", recipe_with(mean=(0.5, 0.5, 0.5)), r"backbone\.mean \[.* instead of mean \[0\.5"),

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from burn.checkpoints.latents import in_full, without_sizes
 from burn.checkpoints.pretrained import pretrained_file
 from burn.core.errors import UserError, printable
 from burn.core.files import write_beside, write_text
@@ -107,13 +108,16 @@ def find_checkpoint(path: Path) -> Path:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint of burn's: a file, or the last stage in the folder of a run.
 
+    Weights that are kept in 8 bits are returned in float32, see `burn.checkpoints.latents`.
+
     Raises:
         UserError: There is none, it is damaged, is something else, is of another version, or does
             not fit into memory.
     """
     file = find_checkpoint(path)
     text, weights = read_safetensors(file, "burn")
-    return Checkpoint(weights, _meta(text, file), str(file))
+    meta = _meta(text, file)
+    return Checkpoint(in_full(weights, str(file)), meta, str(file))
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,9 @@ def read_description(path: Path) -> Description:
     file = find_checkpoint(path)
     with _errors_of(file, require_safetensors(file)), safe_open(file, framework="np") as opened:
         text = (opened.metadata() or {}).get("burn")
-        names = list(opened.keys())
-        shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in names}
+        slices = {name: opened.get_slice(name) for name in list(opened.keys())}
+        names = without_sizes({name: part.get_dtype() for name, part in slices.items()})
+        shapes = {name: tuple(slices[name].get_shape()) for name in names}
     return Description(_meta(text, file), shapes, str(file))
 
 

@@ -1,7 +1,7 @@
 """The pretrained networks that come with burn, as checkpoints: what training and evaluation need.
 
-burn-engine comes with the same networks packed. The latent weights of binary layers are kept in
-float16, which has the sign of each.
+burn-engine comes with the same networks packed. The latent weights of binary layers are kept in 8
+bits (`burn.checkpoints.latents`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from burn.core.paths import expand, nearest_path
 _FOLDER = Path(__file__).with_name("pretrained")
 
 # SHA-256 of each network's file, by its name.
-PRETRAINED = {"photos": "b1ef80d1616ad877a502be43465960d243398031d69dc3b5ad42ee729d3dadcf"}
+PRETRAINED = {
+    "photos": "46a72c42d55bb67aa9ec667daa269e15247dfdc6940f29065b1ca40b4239c799",
+    "small": "8fbc7f4492601b398f4fab55fe94e38ce6d7d583f549336e6e45378ccfdb8fcf",
+}
 
 
 def pretrained_file(spec: str | os.PathLike[str]) -> Path | None:

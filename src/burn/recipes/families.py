@@ -1,7 +1,7 @@
-"""burn_small with other binary networks: BNext and the expert network.
+"""burn_small and burn with other binary networks: BNext and the expert network.
 
-Method, views, budget and optimizer are burn_small's, and the networks take about as many
-multiply-adds of 32-pixel images as its ReActNet-A (53 million), so that the networks alone differ.
+Method, views, budget and optimizer are those of the recipe, and the networks take about as many
+multiply-adds as its ReActNet-A (burn_small's 53 million), so that the networks alone differ.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from burn.backbones.entries import EXPERT
+from burn.recipes.photos import burn
 from burn.recipes.schema import Recipe
 from burn.recipes.small import burn_small
 
@@ -24,6 +25,19 @@ def bnext_small() -> Recipe:
     binary multiply-adds too. BNext is described in arXiv 2211.12933.
     """
     recipe = burn_small()
+    return replace(recipe, backbone=replace(recipe.backbone, name="bnext_t"))
+
+
+def bnext_photos() -> Recipe:
+    """burn with a BNext-T of half width, of which an image takes 1.7 times as long.
+
+    burn pretrain --recipe bnext_photos --data photos/ --teacher lite0 --out runs/student
+    After 25,600 views of the clothes 6 to 10 points more accurate than burn (one seed). After
+    1,012,608 views of 18,790 other photographs kNN 55.4 and linear 57.8 % on the clothes, packed,
+    where burn has 53.4 and 57.5 (one seed). That took 9 minutes on an NVIDIA H100 beside other
+    work; on one core a step takes about twice as long as burn's. The packed file has 2 MB.
+    """
+    recipe = burn()
     return replace(recipe, backbone=replace(recipe.backbone, name="bnext_t"))
 
 

@@ -36,6 +36,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         teachers.teacher_mocov2_small,
         teachers.teacher_byol_small,
         teachers.teacher_supervised_small,
+        families.bnext_photos,
         photos.burn_device,
         photos.burn_device_128,
         imagenet.burn_imagenet,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ from burn.backbones.registry import is_binary
 from burn.checkpoints.foreign.named import own_file
 from burn.checkpoints.labels import labels_behind
 from burn.checkpoints.native import load_checkpoint, read_description, take
-from burn.checkpoints.pretrained import names_checkpoint, nearest_network
+from burn.checkpoints.pretrained import PRETRAINED, names_checkpoint, nearest_network
 from burn.core.errors import UserError, listed, printable
 from burn.core.inputs import sha256_of
 from burn.core.types import Precision
+from burn.recipes.registry import RECIPES
 from burn.recipes.schema import Recipe
 
 if TYPE_CHECKING:
@@ -60,36 +62,60 @@ def load_start(spec: str, recipe: Recipe) -> Start:
     return Start(take(checkpoint.weights, "backbone."), origin)
 
 
-def check_start(spec: str, recipe: Recipe) -> None:
+def check_start(spec: str, recipe: Recipe | None) -> None:
     """Check by its description that a network can be started from; nothing imports torch.
 
     Args:
         spec: As for `load_start`.
-        recipe: The recipe of the run.
+        recipe: The recipe of the run, or None where no recipe trains the network further, which
+            must be binary then.
 
     Raises:
         UserError: There is no such network, or it computes something else than the recipe's.
     """
     if not names_checkpoint(spec):
         near = nearest_network(spec)
-        hint = f"did you mean {near}?" if near else "give photos, the folder of a run, or its file"
+        others = f"give {listed(list(PRETRAINED))}, or a run's folder or file"
+        hint = f"did you mean {near}?" if near else others
         raise UserError(f"--init {spec} is no pretrained network and no run: {hint}")
     meta = read_description(own_file(spec)).meta
-    theirs, ours = meta.get("backbone"), json.loads(json.dumps(recipe.to_json()["backbone"]))
+    theirs = meta.get("backbone")
     if not isinstance(theirs, Mapping) or "precision" not in meta:
         raise UserError(f"--init {spec}: its description is damaged")
-    other = {
-        name: value
-        for name, value in theirs.items()
-        if name not in _OF_TRAINING and name in ours and value != ours[name]
-    }
-    if other:
+    if recipe is None:
+        if meta["precision"] != Precision.BINARY.value:
+            raise UserError(f"--init {spec}: its weights are not binary; give another network")
+        return
+    if is_binary(recipe.backbone.name) and meta["precision"] == Precision.FLOAT.value:
+        raise UserError(f"--init {spec} is a float network, and the recipe's is binary")
+    if other := _differences(theirs, recipe):
+        ours = _backbone_of(recipe)
         there = [f"{name} {printable(str(value))}" for name, value in other.items()]
         here = [f"{name} {ours[name]}" for name in other]
         raise UserError(
             f"--init {spec} is another network than the recipe's: backbone.{listed(there, 3)} "
-            f"instead of {listed(here, 3)}; give the recipe that it was trained with, or to "
-            f"burn pretrain --backbone.{next(iter(other)).replace('_', '-')}"
+            f"instead of {listed(here, 3)}; give {_way_to(theirs)}"
         )
-    if is_binary(recipe.backbone.name) and meta["precision"] == Precision.FLOAT.value:
-        raise UserError(f"--init {spec} is a float network, and the recipe's is binary")
+
+
+def _way_to(theirs: Mapping[str, Any]) -> str:
+    """Say how to train a described network: by the first recipe that has it, or by options."""
+    for name, make in RECIPES.items():
+        with contextlib.suppress(Exception):  # a plugin's recipe, which nobody asked for
+            if not _differences(theirs, make()):
+                return f"--recipe {name}, which has that network"
+    return "the recipe that it was trained with, or --backbone options to burn pretrain"
+
+
+def _backbone_of(recipe: Recipe) -> dict[str, Any]:
+    return json.loads(json.dumps(recipe.to_json()["backbone"]))
+
+
+def _differences(theirs: Mapping[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """Return what of a described network makes it another one than the recipe's, by name."""
+    ours = _backbone_of(recipe)
+    return {
+        name: value
+        for name, value in theirs.items()
+        if name not in _OF_TRAINING and name in ours and value != ours[name]
+    }

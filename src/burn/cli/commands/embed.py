@@ -32,7 +32,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "model",
         type=str,
-        help="run folder or checkpoint of burn's, photos, lite0, ARCHITECTURE:FILE, or a packed "
+        help="run folder or checkpoint of burn's, pretrained network (photos), lite0, "
+        "ARCHITECTURE:FILE, or a packed "
         "file (.bnn), which needs no PyTorch",
     )
     parser.add_options(EmbedConfig, skip=["model"])

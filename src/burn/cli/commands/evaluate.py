@@ -56,7 +56,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "checkpoint",
         type=str,
-        help="run folder or checkpoint of burn's, photos, lite0 or ARCHITECTURE:FILE",
+        help="run folder or checkpoint of burn's, pretrained network (photos), lite0 or "
+        "ARCHITECTURE:FILE",
     )
     parser.add_options(Request, skip=["checkpoint"])
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")

@@ -37,7 +37,8 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_argument(
         "checkpoint",
         type=str,
-        help="photos, a run folder or a checkpoint of burn's; for c photos or a packed file",
+        help="run folder or checkpoint of burn's, photos or small; for c a packed file, photos or "
+        "small",
     )
     parser.add_argument("out", type=str, help="file to write; for c a folder")
     parser.add_argument(

@@ -79,7 +79,8 @@ def run(arguments: list[str], console: Console) -> None:
         "--init",
         type=str | None,
         default=None,
-        help="network to start from: photos, a run folder or its file (default: random weights)",
+        help="network to start from: a pretrained one (photos), a run folder or its file (default: "
+        "random weights)",
     )
     parser.add_argument("--out", type=str, default=None, help="folder for the run, a new one")
     parser.add_argument("--seed", type=int, default=0, help="random seed")

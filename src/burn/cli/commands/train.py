@@ -33,9 +33,9 @@ class TrainRequest:
         data: images without labels to pretrain on first.
         test: images with classes to test on; default: the test images beside those in LABELLED if
             it holds both, and otherwise a tenth of them, which is then not trained on.
-        init: network to start from: photos, a run folder or its file.
+        init: network to start from: a pretrained one, a run folder or its file.
         teacher: float network to learn from: lite0, a run folder, or others.
-        recipe: recipe of pretraining, whose network --init must be.
+        recipe: recipe of pretraining on --data, whose network --init must be.
         epochs: passes over the labelled images.
         pretrain_epochs: passes over --data in each stage of pretraining; default: the recipe's.
         seed: random seed.
@@ -161,7 +161,7 @@ class _Steps:
         if request.pretrain_epochs is not None:
             require_within(1, 10**6, pretrain_epochs=request.pretrain_epochs)
         FinetuneConfig(epochs=request.epochs).check()
-        check_start(request.init, recipe)
+        check_start(request.init, recipe if request.data is not None else None)
         require_network(request.teacher)
         train, test = self._parts(open_source(request.labelled, "train"))
         sources = [*check_sources(open_source(train, "train"), open_source(test, "test"))]

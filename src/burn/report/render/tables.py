@@ -29,7 +29,7 @@ def results_table(results: Sequence[Result]) -> RenderableType:
         for share in dict.fromkeys(_largest_classes(results).values()):
             table.add_row(_LARGEST, f"{share:.1f}")
         first = results[0]
-        return Group(f"{first.model}: learned on {first.train}, evaluated on {first.test}", table)
+        return Group(f"{first.model}: labels of {first.train}, evaluated on {first.test}", table)
     columns = list(dict.fromkeys((r.protocol, r.metric) for r in results))
     table = Table()
     table.add_column("model")

@@ -1,0 +1,91 @@
+"""Latent weights in 8 bits, as the pretrained networks are kept in the package.
+
+Of the latent weights of a binary layer the network computes with the signs and with the mean
+absolute value of each output channel, its size. Both are kept exactly. What is rounded, to the two
+bits of float8_e5m2 behind the leading one, is how far each weight is from changing its sign, which
+matters where training goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from burn.core.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_SIZE = ".size"  # behind the name of a weight: float32 (out,), mean |W| of each output channel
+_SMALLEST = 2.0**-16  # of float8_e5m2; a smaller weight would become 0, and 0 has no sign
+
+
+def in_eight_bits(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights of which those of binary convolutions are kept in 8 bits.
+
+    Args:
+        weights: Tensors of a binary backbone by name. Binary convolutions are those of more than
+            three input channels.
+    """
+    import torch
+
+    kept = {}
+    for name, weight in weights.items():
+        if weight.ndim != 4 or weight.shape[1] <= 3:
+            kept[name] = weight
+            continue
+        magnitude = weight.float().abs()
+        shown = torch.copysign(magnitude.clamp(min=_SMALLEST), weight.float())
+        kept[name] = shown.to(torch.float8_e5m2)
+        kept[name + _SIZE] = magnitude.double().mean(dim=(1, 2, 3)).float()
+    return kept
+
+
+def in_full(weights: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
+    """Undo `in_eight_bits`; what is not in 8 bits stays as it is.
+
+    Args:
+        weights: Tensors by name, as in a file.
+        origin: The file, for messages.
+
+    Raises:
+        UserError: Weights in 8 bits are not those of a convolution, or lack their sizes.
+    """
+    import torch
+
+    names = [name for name, weight in weights.items() if weight.dtype == torch.float8_e5m2]
+    full = {name: weight for name, weight in weights.items() if name not in names}
+    for name in names:
+        size = full.pop(name + _SIZE, None)
+        weight = weights[name].float()
+        fits = (
+            size is not None
+            and weight.ndim == 4
+            and (size.dtype, size.shape) == (torch.float32, weight.shape[:1])
+            and bool((size.isfinite() & (size >= 0)).all())
+        )
+        if not fits:
+            raise UserError(f"{origin} is damaged: {name} has 8 bits and no size of each channel")
+        full[name] = _of_size(weight, cast("Tensor", size))
+    return full
+
+
+def without_sizes(types: Mapping[str, str]) -> list[str]:
+    """Return the names of the tensors that `in_full` returns of a file.
+
+    Args:
+        types: The tensors' names and types, as safetensors writes these.
+    """
+    sizes = {name + _SIZE for name, kind in types.items() if kind == "F8_E5M2"}
+    return [name for name in types if name not in sizes]
+
+
+def _of_size(weight: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Return weights scaled to a mean absolute value of each output channel, with their signs."""
+    import torch
+
+    shape = (-1, *[1] * (weight.ndim - 1))
+    found = weight.double().abs().flatten(1).mean(dim=1)
+    scaled = weight.double() * (size.double() / found).view(shape)
+    return torch.copysign(scaled, weight.double()).float()
