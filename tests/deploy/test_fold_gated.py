@@ -28,6 +28,7 @@ from burn.deploy.layers import Array, GatedConvolution, Matrix
 from burn.deploy.layout import file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import encode, pack
+from burn.deploy.running import PackedForward
 from burn.experiments.cost.walk import count
 from burn.layers.gate import ChannelGate
 from burn_engine import reference
@@ -177,6 +178,8 @@ def test_gates_that_rounding_changes_are_said_or_refused(
         assert (tmp_path / "n.bnn").exists() == (status == 0)
         said = capsys.readouterr()
         if status:
+            with pytest.raises(UserError, match=r"only to cosine 0\.9"):
+                PackedForward(backbone, 64, threads=1)
             assert "too unlike to be rounded to 16 bits" in said.err
         else:
             assert "least cosine of the features 1.0000" in said.out

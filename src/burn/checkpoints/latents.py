@@ -9,12 +9,11 @@ matters where training goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from burn.core.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 _SIZE = ".size"  # behind the name of a weight: float32 (out,), mean |W| of each output channel
@@ -54,20 +53,15 @@ def in_full(weights: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
     """
     import torch
 
-    names = [name for name, weight in weights.items() if weight.dtype == torch.float8_e5m2]
-    full = {name: weight for name, weight in weights.items() if name not in names}
-    for name in names:
-        size = full.pop(name + _SIZE, None)
-        weight = weights[name].float()
-        fits = (
-            size is not None
-            and weight.ndim == 4
-            and (size.dtype, size.shape) == (torch.float32, weight.shape[:1])
-            and bool((size.isfinite() & (size >= 0)).all())
-        )
-        if not fits:
+    full = dict(weights)
+    for name, weight in weights.items():
+        if weight.dtype != torch.float8_e5m2:
+            continue
+        size = full.pop(name + _SIZE, torch.empty(0))
+        fits = weight.ndim == 4 and (size.dtype, size.shape) == (torch.float32, weight.shape[:1])
+        if not (fits and bool((size.isfinite() & (size >= 0)).all())):
             raise UserError(f"{origin} is damaged: {name} has 8 bits and no size of each channel")
-        full[name] = _of_size(weight, cast("Tensor", size))
+        full[name] = _of_size(weight.double(), size.double())
     return full
 
 
@@ -81,11 +75,9 @@ def without_sizes(types: Mapping[str, str]) -> list[str]:
     return [name for name in types if name not in sizes]
 
 
-def _of_size(weight: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+def _of_size(weight: Tensor, size: Tensor) -> Tensor:
     """Return weights scaled to a mean absolute value of each output channel, with their signs."""
     import torch
 
-    shape = (-1, *[1] * (weight.ndim - 1))
-    found = weight.double().abs().flatten(1).mean(dim=1)
-    scaled = weight.double() * (size.double() / found).view(shape)
-    return torch.copysign(scaled, weight.double()).float()
+    found = weight.abs().mean(dim=(1, 2, 3), keepdim=True)
+    return torch.copysign(weight * (size.view_as(found) / found), weight).float()

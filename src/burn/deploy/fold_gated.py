@@ -100,6 +100,22 @@ def with_rounded_gates(backbone: Backbone) -> Backbone:
     return rounded
 
 
+def features_rounded_and_own(backbone: Backbone, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the features of `with_rounded_gates(backbone)`, and those of the backbone itself.
+
+    Args:
+        backbone: Any backbone, in eval mode.
+        images: uint8 or float (images, 3, height, width).
+
+    Returns:
+        Twice (images, features); without gates they are the same tensor, computed once.
+    """
+    rounded = with_rounded_gates(backbone)
+    with torch.inference_mode():
+        features = rounded(images)
+        return features, features if rounded is backbone else backbone(images)
+
+
 def _set_linear(linear: nn.Linear, matrix: Matrix) -> None:
     like = linear.weight
     linear.weight = nn.Parameter(torch.from_numpy(matrix.weight).to(like), requires_grad=False)

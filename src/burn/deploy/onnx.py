@@ -24,7 +24,12 @@ from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.types import Precision
 from burn.deploy.fold import fold
-from burn.deploy.fold_gated import fold_gated, is_gated, precision_of, with_rounded_gates
+from burn.deploy.fold_gated import (
+    features_rounded_and_own,
+    fold_gated,
+    is_gated,
+    precision_of,
+)
 from burn.deploy.layers import (
     BinaryConvolution,
     BranchedConvolution,
@@ -42,6 +47,7 @@ from burn.deploy.shared import (
     cosines,
     linear_classifier,
     sample_images,
+    survives_rounding,
     views_of,
 )
 
@@ -262,14 +268,15 @@ def _verify(
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     with torch.inference_mode():
-        features = with_rounded_gates(backbone)(images)
+        features, own = features_rounded_and_own(backbone, images)
         expected = [features] if classifier is None else [features, classifier(features)]
     batches = [session.run(None, {"images": part.numpy()}) for part in (images[:1], images[1:])]
     found = [
         np.concatenate([np.asarray(x) for x in output]) for output in zip(*batches, strict=True)
     ]
     each = [cosines(one.numpy(), other) for one, other in zip(expected, found, strict=True)]
-    if not all(agree(of_output) for of_output in each):
+    survives = survives_rounding(cosines(own.numpy(), found[0]))
+    if not (survives and all(agree(of_output) for of_output in each)):
         raise UserError(
             f"{origin} cannot be exported: what ONNX Runtime makes of it agrees with the network "
             f"only to cosine {np.min(each):.6f} (needed: {LEAST_COSINE}); nothing was written"

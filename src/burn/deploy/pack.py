@@ -24,7 +24,12 @@ from burn.core.files import write_beside
 from burn.core.inputs import sha256_of
 from burn.core.types import Checkpoint, Precision
 from burn.deploy.fold import fold, linear_layer
-from burn.deploy.fold_gated import fold_gated, is_gated, precision_of, with_rounded_gates
+from burn.deploy.fold_gated import (
+    features_rounded_and_own,
+    fold_gated,
+    is_gated,
+    precision_of,
+)
 from burn.deploy.layers import Array, Layer
 from burn.deploy.layout import (
     MOST_CHANNELS,
@@ -41,14 +46,12 @@ from burn.deploy.shared import (
     cosines,
     own_classifier,
     sample_images,
+    survives_rounding,
     views_of,
 )
 from burn.layers.chain import Chain
 
 _CLOSE_SCORES = 0.01  # share of the range of an image's scores
-# The median of the cosines to features of before gates are rounded. Of a trained bnext_t it was
-# 0.998 at 96 pixels; where one weight of each row is so large that the others are lost, 0.945.
-_LEAST_ROUNDED = 0.97
 _LARGEST_CHECKED = 224  # pixels; convolutions are the same at any size
 
 
@@ -377,16 +380,15 @@ def _verify(
     pixels = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
     with np.errstate(all="ignore"):  # features that overflow fail the comparison
         found = np.asarray(model.features(pixels))
-    with torch.inference_mode():
-        expected, before = (net(images) for net in (with_rounded_gates(backbone), backbone))
-    each, whole = (cosines(found, features.numpy()) for features in (expected, before))
+    expected, own = features_rounded_and_own(backbone, images)
+    each, whole = cosines(found, expected.numpy()), cosines(found, own.numpy())
     cosine = float(each.min())
     if not agree(each):
         raise UserError(
             f"{origin} cannot be packed: the packed network's features agree with its own only to "
             f"cosine {cosine:.6f} (needed: {LEAST_COSINE}); nothing was written"
         )
-    if not np.median(whole) > _LEAST_ROUNDED:
+    if not survives_rounding(whole):
         raise UserError(
             f"{origin} cannot be packed: its gates' weights are too unlike to be rounded to 16 "
             f"bits (cosine {np.median(whole):.6f} to its own features); nothing was written"

@@ -23,8 +23,6 @@ from burn.backbones.base import Backbone
 from burn.core.errors import shortened
 
 _LOGGERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.utils.cpp_extension")
-
-
 # The first PyTorch that was seen to compile burn's layers. 2.11 and 2.12 refuse operations that
 # overwrite channels-last maps, and without those end in a segmentation fault in bfloat16.
 _LEAST = (2, 14)
