@@ -268,6 +268,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe swav_small --backbone.stage-strides [2,2,2,2] --data digits "
          "--out {tmp}/x", "views of 16 pixels shrink to a single pixel before the last stride"),
         ("pretrain --recipe demo --epochs many", "--epochs: expected int. Got value: many"),
+        ("pretrain --recipe demo --view-epochs x", "--view-epochs: expected int, or none. Got"),
         ("pretrain --recipe demo --burn.lam wavy", "--burn.lam wavy: give "),
         ("pretrain --recipe demo --device tpu", "--device tpu: give auto, cpu or cuda"),
         ("pretrain --recipe demo --data digits --out {tmp}/x --devices 0", "--devices 0 is not"),
@@ -357,7 +358,7 @@ def test_info_counts_reactnet_as_the_paper_does(capsys):
         ("pretrain --recipe burn_small --backbone.stage-strides 2,2 --data digits --out {tmp}/x",
          "--backbone.stage-strides: expected 4 values, with commas. Got value: [2, 2]"),
         ("pretrain --recipe burn_small --backbone.depths 1,2 --data digits --out {tmp}/x",
-         "--backbone.depths: expected 5 whole numbers, with commas. Got value: [1, 2]"),
+         "--backbone.depths: expected 5 whole numbers, with commas, or none. Got value: [1, 2]"),
         ("pretrain --recipe burn_small --backbone.depths 1:30,2 --data digits --out {tmp}/x",
          "is not a number: write it without colons"),
         ("evaluate semi {tmp} --lrs a,1 --train digits --test digits --out {tmp}/x",

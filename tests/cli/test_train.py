@@ -58,6 +58,8 @@ def test_folders_become_a_packed_classifier(place: Path, capsys: pytest.CaptureF
     better = max(top1, key=lambda protocol: (top1[protocol].value, protocol == "linear"))
     chosen = {"finetune": "fine-tuning", "linear": "the linear classifier"}[better]
     assert f"packing {chosen}" in text.out
+    following = [line for line in text.out.splitlines() if line.startswith("next: ")]
+    assert following == ["next: burn-engine run digits.bnn PHOTO"], "not those of the steps"
     assert (place / "digits" / "report.html").stat().st_size > 10_000
     (report,) = [line for line in text.err.splitlines() if line.startswith("$ burn report")]
     assert ("tuned" in report) == (better == "finetune"), "it tells of what was packed"

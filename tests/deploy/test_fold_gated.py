@@ -217,6 +217,9 @@ def test_other_precisions_are_refused(
     assert main(["pack", str(file), str(tmp_path / "n.bnn")]) == 2
     assert "its weights are not binary: finish stage 2" in capsys.readouterr().err
     assert not (tmp_path / "n.bnn").exists()
+    assert main(["export", str(file), str(tmp_path / "n.onnx")]) == 2
+    assert "its weights are not binary: finish stage 2" in capsys.readouterr().err
+    assert not (tmp_path / "n.onnx").exists()
 
 
 @pytest.mark.parametrize("name", ["bnext_t", pytest.param("expert_bnn", marks=pytest.mark.long)])

@@ -61,6 +61,7 @@ def test_a_binary_network(name: str, tmp_path: Path):
     file = save(tmp_path / "n.safetensors", backbone, size=size)
     done = export_onnx(file, tmp_path / "n.onnx")
     assert (done.image_size, done.outputs) == (size, ("features",))
+    assert 0.999 < done.cosine <= done.median <= 1.000001
     assert done.bytes == (tmp_path / "n.onnx").stat().st_size
     assert sorted(p.name for p in tmp_path.iterdir()) == ["n.json", "n.onnx", "n.safetensors"]
     assert_same_features(tmp_path / "n.onnx", backbone, size)

@@ -192,7 +192,7 @@ def test_the_plan_of_a_run_reads_back(teacher: Path, tmp_path: Path):
 def test_resume_with_other_settings_names_the_difference(teacher: Path, tmp_path: Path):
     out = tmp_path / "run"
     tiny.train(tiny.student_recipe(), out, teacher)
-    with pytest.raises(UserError, match=r"plan.recipe.burn.lam_end was 0.7, is 0.6"):
+    with pytest.raises(UserError, match=r"settings: burn.lam_end was 0.7, is 0.6"):
         tiny.train(tiny.student_recipe(lam_end=0.6), out, teacher, resume=True)
 
 

@@ -176,7 +176,9 @@ def _run(arguments: list[str], console: Console) -> int:
     load_installed(lambda line: console.print(line, style="yellow"))
     rest = _import_plugins(rest)
     try:
-        importlib.import_module(_COMMANDS[command]).run(rest, console)
+        following = importlib.import_module(_COMMANDS[command]).run(rest, console)
+        if following:
+            print(f"next: {following}")
     except SystemExit as leaving:  # argparse, after --help or --print-config
         if fault_in_plugin(leaving):
             raise

@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import jsonargparse
@@ -192,8 +193,7 @@ class Parser(jsonargparse.ArgumentParser):
                 )
             else:
                 value = "~/" if value == "~" else value  # YAML would read ~ as null
-                if _is_list(type_of(action)):
-                    value = _bracketed(value)
+                value = _as_yaml(type_of(action), value)
                 if type_of(action) not in (str, str | None):
                     _check_syntax(_hyphenated(name), value)
                 expanded.append(f"{name}={value}")
@@ -218,8 +218,7 @@ class Parser(jsonargparse.ArgumentParser):
                     "colons"
                 )
             elif entry.kind != "null" or type_of(action) is not str:
-                text = _bracketed(entry.text) if _is_list(type_of(action)) else entry.text
-                given.append(f"{name}={text}")
+                given.append(f"{name}={_as_yaml(type_of(action), entry.text)}")
         if switches:
             them = "it is" if len(switches) == 1 else "they are"
             raise UserError(
@@ -370,6 +369,18 @@ def _bracketed(text: str) -> str:
     return text if value is None or isinstance(value, (list, dict)) else f"[{text}]"
 
 
+def _as_yaml(kind: Any, text: str) -> str:
+    """Return a value in YAML's syntax: a list may lack its brackets, and None may be called none.
+
+    The word stays as it is for an option whose values are words, where it may be one of them.
+    """
+    parts = get_args(kind)
+    words = any(part is str or get_origin(part) is Literal for part in parts)
+    if text.lower() == "none" and NoneType in parts and not words:
+        return "null"
+    return _bracketed(text) if _is_list(kind) else text
+
+
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
@@ -415,7 +426,7 @@ def _readable(message: str) -> str:
     line = re.sub(
         r"Does not validate against any of the Union subtypes Subtypes: \[(.*?)\] Errors:.*? "
         r"Given value: (.*)",
-        lambda m: f"expected {m[1].replace(', NoneType', '')}. Got value: {m[2]}",
+        lambda m: f"expected {m[1].replace(', NoneType', ', or none')}. Got value: {m[2]}",
         line,
     )
     line, separator, value = line.partition("Got value: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -281,6 +282,9 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
     stored = {**stored, "plan": _plain(plan)}
     old, now = (json.loads(json.dumps({p: of.get(p) for p in PARTS})) for of in (stored, described))
     if difference := difference_of_runs(old, now):
+        # As options and arguments name the settings.
+        difference = difference.removeprefix("plan.").removeprefix("recipe.")
+        difference = re.sub(r"^recipe_name ", "recipe ", difference)
         raise UserError(
             f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
             "give another --out"

@@ -16,8 +16,8 @@ _FORMATS = "onnx, c or reactnet"
 _C_ONLY = ("name", "epilogue", "flash", "ram")
 
 
-def run(arguments: list[str], console: Console) -> None:
-    """Run `burn export` with the arguments after its name."""
+def run(arguments: list[str], console: Console) -> str | None:
+    """Run `burn export` with the arguments after its name; return the command to type next."""
     parser = Parser(
         "export CHECKPOINT OUT",
         "Convert a checkpoint of burn's, or a packed file, to another format.\n\n"
@@ -88,12 +88,10 @@ def run(arguments: list[str], console: Console) -> None:
     for name in _C_ONLY:
         if options[name] is not None and format != "c":
             raise UserError(f"--{name} belongs to format c")
-    if format == "onnx":
-        _export_onnx(options)
-    elif format == "c":
-        _export_c(options)
-    else:
-        _export_reactnet(options)
+    if format == "c":
+        return _export_c(options)
+    (_export_onnx if format == "onnx" else _export_reactnet)(options)
+    return None
 
 
 def _export_onnx(options: Any) -> None:
@@ -106,14 +104,17 @@ def _export_onnx(options: Any) -> None:
 
     done = export_onnx(checkpoint, out, options.image_size)
     print(f"{done.bytes:,} bytes, images of {done.image_size} × {done.image_size} pixels")
-    print(f"in ONNX Runtime: cosine to the network's features {done.cosine:.6f}")
+    print(
+        f"run in ONNX Runtime and compared on {done.images} images: cosine of the features "
+        f"{done.median:.6f} (median), {done.cosine:.6f} (least)"
+    )
     print(f"outputs: {', '.join(done.outputs)}")
     for name in done.left_out:
         print(f"left out: {name}, which is part of pretraining and gives no classes of yours")
     print(f"-> {options.out}")
 
 
-def _export_c(options: Any) -> None:
+def _export_c(options: Any) -> str:
     from burn.checkpoints.pretrained import nearest_network
     from burn.core.paths import expand
 
@@ -162,7 +163,7 @@ def _export_c(options: Any) -> None:
     print(f"-> {done.source}")
     unit = "" if tested else "-mfpu=fpv4-sp-d16 -mfloat-abi=hard "
     source = shlex.quote(str(done.source))
-    print(f"next: arm-none-eabi-gcc -std=c99 -Os -mthumb -mcpu=cortex-m4 {unit}-c {source}")
+    return f"arm-none-eabi-gcc -std=c99 -Os -mthumb -mcpu=cortex-m4 {unit}-c {source}"
 
 
 def _packed_pretrained(name: str) -> Path | None:

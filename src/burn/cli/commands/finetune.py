@@ -18,8 +18,8 @@ from burn.core.plugins import imports
 _USUAL = ("train", "test", "out", "teacher", "epochs", "resume", "overwrite", "device")
 
 
-def run(arguments: list[str], console: Console) -> None:
-    """Run `burn finetune` with the arguments after its name."""
+def run(arguments: list[str], console: Console) -> str | None:
+    """Run `burn finetune` with the arguments after its name; return the command to type next."""
     from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
     from burn.report.render.tables import results_table
 
@@ -64,8 +64,8 @@ def run(arguments: list[str], console: Console) -> None:
     done = finetune(
         request, settings_of(options, FinetuneConfig), console, show, resume_command=command
     )
-    if not options.json:
-        print(f"-> {done.checkpoint}")
-        out = shlex.quote(request.out)
-        name = shlex.quote(f"{request.out.rstrip('/')}.bnn")
-        print(f"next: burn pack {out} {name}")
+    if options.json:
+        return None
+    print(f"-> {done.checkpoint}")
+    out, name = shlex.quote(request.out), shlex.quote(f"{request.out.rstrip('/')}.bnn")
+    return f"burn pack {out} {name}"

@@ -12,8 +12,8 @@ from burn.cli.parser import Parser
 from burn.core.errors import UserError
 
 
-def run(arguments: list[str], console: Console) -> None:
-    """Run `burn pack` with the arguments after its name."""
+def run(arguments: list[str], console: Console) -> str | None:
+    """Run `burn pack` with the arguments after its name; return the command to type next."""
     parser = Parser(
         "pack CHECKPOINT OUT",
         "Write a binary checkpoint (stage 2) as one packed file, which burn-engine runs without\n"
@@ -73,7 +73,7 @@ def run(arguments: list[str], console: Console) -> None:
         print(json.dumps({**asdict(done), **speed, "out": options.out}))
         if unkept:
             raise unkept
-        return
+        return None
     print(
         f"{done.bytes:,} bytes, {done.ratio:.1f} times less than the {done.float32_bytes:,} of its "
         "parameters in float32"
@@ -91,6 +91,6 @@ def run(arguments: list[str], console: Console) -> None:
         added = "" if unkept else f", added to {kept}"
         print(f"{speed['milliseconds']:.3f} ms an image here on one thread{added}")
     print(f"-> {options.out}")
-    print(f"next: burn-engine run {shlex.quote(options.out)} photo.jpg")
     if unkept:
         raise unkept
+    return f"burn-engine run {shlex.quote(options.out)} photo.jpg"

@@ -52,8 +52,8 @@ class TrainRequest:
     seed: int = 0
 
 
-def run(arguments: list[str], console: Console) -> None:
-    """Run `burn train` with the arguments after its name."""
+def run(arguments: list[str], console: Console) -> str:
+    """Run `burn train` with the arguments after its name; return the command to type next."""
     parser = Parser(
         "train LABELLED OUT.bnn",
         "Make a packed classifier of your images, from a pretrained network. Each step is a\n"
@@ -85,6 +85,7 @@ def run(arguments: list[str], console: Console) -> None:
     command = typed(["burn", "train", *again])
     work = Path(options.work) if options.work is not None else out.with_suffix("")
     _Steps(request, out, work, command, console).run(overwrite=options.overwrite)
+    return f"burn-engine run {shlex.quote(options.out)} PHOTO"
 
 
 class _Steps:
@@ -139,7 +140,6 @@ class _Steps:
             paths = [str(self._work / name) for name in told if (work / name).exists()]
             page = str(self._work / "report.html")
             self._step("report", *paths, "--with-model", str(self._out), "--out", page)
-        print(f"next: burn-engine run {shlex.quote(str(self._out))} PHOTO")
 
     def _check(self) -> tuple[str, str]:
         """Check everything that is named, without torch; return the training and test images."""
