@@ -370,7 +370,7 @@ def test_importing_burn_imports_nothing_heavy():
 
 @pytest.mark.parametrize("what", ["burn.load('photos')", "import burn.training.run"])
 def test_what_takes_long_to_import_waits_for_its_use(what: str):
-    slow = "('torchvision', 'torch._dynamo', 'lightning', 'scipy', 'timm')"
+    slow = "('torchvision', 'torch._dynamo', 'lightly', 'scipy', 'timm')"
     code = f"import sys, burn; {what}; print([n for n in {slow} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -14,12 +14,13 @@ from PIL import Image
 from rich.console import Console
 
 from burn.backbones.config import BackboneConfig
+from burn.core.types import Batch
 from burn.data.open import open_source
 from burn.methods.configs import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.signals import StopRequest
-from burn.training.module import PretrainModule
+from burn.training.loop import Loop
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.summary import StageSummary
 from burn.training.run import train_plan
@@ -114,18 +115,18 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, last_call: int) -> None:
     """Ctrl-C while the loss of this micro-batch, counted from 1, is computed."""
     calls = 0
     stop: list[StopRequest] = []
-    make, training_step = StopRequest.__init__, PretrainModule.training_step
+    make, learn = StopRequest.__init__, Loop.learn
 
     def remember(self: StopRequest, *arguments: str) -> None:
         make(self, *arguments)
         stop.append(self)
 
-    def counting(self, batch, batch_idx):
+    def counting(self: Loop, batch: Batch, *, begins: bool) -> None:
         nonlocal calls
         calls += 1
         if calls == last_call:
             stop[-1]._handle(signal.SIGINT, None)
-        return training_step(self, batch, batch_idx)
+        learn(self, batch, begins=begins)
 
     monkeypatch.setattr(StopRequest, "__init__", remember)
-    monkeypatch.setattr(PretrainModule, "training_step", counting)
+    monkeypatch.setattr(Loop, "learn", counting)

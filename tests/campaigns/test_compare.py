@@ -27,13 +27,14 @@ from burn.campaigns.settings import Execution, More
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
 from burn.core.results import Result, read_results
+from burn.core.types import Batch
 from burn.data.base import Split
 from burn.evaluation.configs import LinearConfig, SemiConfig, SvmConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
 from burn.methods.registry import METHODS
 from burn.recipes.schema import Recipe
-from burn.training.module import PretrainModule
+from burn.training.loop import Loop
 from burn.training.plan import Machine
 
 pytestmark = pytest.mark.usefixtures("few_digits")
@@ -152,19 +153,19 @@ def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(compared: Path)
 def test_a_signal_in_the_last_step_of_a_run_stops_the_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    training_step = PretrainModule.training_step
+    learn = Loop.learn
 
-    def stopping(self, batch, batch_idx):
-        if self.global_step == self.num_steps - 1:
+    def stopping(self: Loop, batch: Batch, *, begins: bool) -> None:
+        if self.step == self.num_steps - 1:
             signal.raise_signal(signal.SIGINT)
-        return training_step(self, batch, batch_idx)
+        learn(self, batch, begins=begins)
 
-    monkeypatch.setattr(PretrainModule, "training_step", stopping)
+    monkeypatch.setattr(Loop, "learn", stopping)
     with pytest.raises(Interrupted, match="stopped after stage 1; resume with: the same command"):
         run(tmp_path, ["mocov2", "byol"])
     assert (tmp_path / "mocov2-seed0" / "stage1.safetensors").exists()
     assert not (tmp_path / "byol-seed0").exists()
-    monkeypatch.setattr(PretrainModule, "training_step", training_step)
+    monkeypatch.setattr(Loop, "learn", learn)
     results, _ = run(tmp_path, ["mocov2", "byol"])
     assert {r.model for r in results} == {"mocov2", "byol", "random weights"}
 
@@ -174,16 +175,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 ):
     run(tmp_path / "whole", ["mocov2"])
     out = tmp_path / "stopped"
-    training_step = PretrainModule.training_step
+    learn = Loop.learn
     steps: list[int] = []
 
-    def stopping(self, batch, batch_idx):
-        steps.append(batch_idx)
+    def stopping(self: Loop, batch: Batch, *, begins: bool) -> None:
+        steps.append(self.step)
         if len(steps) == 2:
             signal.raise_signal(signal.SIGINT)  # as Ctrl-C does
-        return training_step(self, batch, batch_idx)
+        learn(self, batch, begins=begins)
 
-    monkeypatch.setattr(PretrainModule, "training_step", stopping)
+    monkeypatch.setattr(Loop, "learn", stopping)
     with pytest.raises(Interrupted, match="step 2 of 4 in stage 1; resume with: the same command"):
         run(out, ["mocov2", "byol"])
     assert not (out / "byol-seed0").exists()

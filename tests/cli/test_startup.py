@@ -18,7 +18,7 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import reactnet_plan, state_shapes
 from burn.checkpoints.native import save_checkpoint
 
-HEAVY = ("torch", "torchvision", "timm", "lightning", "sklearn", "scipy", "cv2", "matplotlib")
+HEAVY = ("torch", "torchvision", "timm", "lightly", "sklearn", "scipy", "cv2", "matplotlib")
 # One process for all commands: what the first imports, the next would have imported too.
 SCRIPT = f"""
 import contextlib, io, json, sys

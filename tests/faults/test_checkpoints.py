@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 
 import tiny
 from burn.core.errors import UserError
+from burn.core.types import Batch
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
-from burn.training.module import PretrainModule
+from burn.training.loop import Loop
 from burn.training.plan import Machine
 from burn.training.resume_files import ResumeFiles
 
@@ -31,14 +32,14 @@ class Killed(Exception):
 
 def cut_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run ends in the middle of this step, with the files that it has saved by then."""
-    learn = PretrainModule.training_step
+    learn = Loop.learn
 
-    def dying(self, batch, batch_idx):
-        if self.global_step == step:
+    def dying(self: Loop, batch: Batch, *, begins: bool) -> None:
+        if self.step == step:
             raise Killed
-        return learn(self, batch, batch_idx)
+        learn(self, batch, begins=begins)
 
-    monkeypatch.setattr(PretrainModule, "training_step", dying)
+    monkeypatch.setattr(Loop, "learn", dying)
 
 
 def one_stage():
@@ -118,7 +119,7 @@ def test_a_resume_file_of_another_run_or_stage_is_refused(
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 
-@pytest.mark.parametrize("part", ["loops", "optimizer_states", "lr_schedulers", "callbacks"])
+@pytest.mark.parametrize("part", ["state_dict", "optimizer_states", "callbacks", "batches"])
 def test_an_emptied_part_is_damage(part: str, cut: Path, teacher: Path):
     files = ResumeFiles(cut / "stage1", owner="")
     content = torch.load(files.newest, weights_only=True)
@@ -128,6 +129,20 @@ def test_an_emptied_part_is_damage(part: str, cut: Path, teacher: Path):
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True, console=console)
     said = "is damaged, and is now resume.damaged.ckpt: resuming from the previous file"
     assert said in text.getvalue()
+
+
+def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, tmp_path: Path):
+    """It wrote burn's resume files before burn had a loop of its own."""
+    newest = ResumeFiles(cut / "stage1", owner="").newest
+    content = torch.load(newest, weights_only=True)
+    loader = {"used": content.pop("batches")}
+    loops = {"fit_loop": {"state_dict": {"combined_loader": [loader]}, "epoch_loop.state_dict": {}}}
+    rates = {"lr_schedulers": [{"last_epoch": 5, "base_lrs": [1.0]}], "epoch": 0}
+    torch.save({**content, **rates, "loops": loops}, newest)
+    tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
+    tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
+    ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
 
 
 def test_a_resume_file_with_code_is_not_run(cut: Path, teacher: Path, tmp_path: Path):

@@ -15,7 +15,6 @@ import torch
 import burn.checkpoints.native
 import burn.methods.base
 import burn.training.callbacks.knn
-import burn.training.module
 import burn.training.named
 import burn.training.stage
 from burn.core.errors import UserError
@@ -65,7 +64,7 @@ def arrange(moment: str) -> None:
             strike()
 
     if name == "step":  # in the middle of one: between forward and backward
-        before(burn.training.module.PretrainModule, "on_before_backward", strike)
+        before(torch.optim.Optimizer, "zero_grad", strike)
     elif name == "update":  # the weights are new, what follows them is not
         before(burn.methods.base.Method, "after_step", strike)
     elif name == "resume file half written":

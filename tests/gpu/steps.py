@@ -8,14 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
-import lightning as L
 import torch
 from pretend import CUDA, OnGpu, on_gpu
 from rich.console import Console
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 import tiny
 from burn.core.types import Batch
@@ -25,18 +23,25 @@ from burn.runtime.distributed import Processes
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
 from burn.training.graphs import Recorder, StepGraph
-from burn.training.module import PretrainModule
+from burn.training.loop import Loop
+from burn.training.steps import StageSteps
 from method_checks import views
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
 CASES = importlib.import_module("two_processes").CASES
 
 
+class _Unaveraged(Processes):
+    """Processes whose gradients are not averaged, which is torch's task."""
+
+    def wrap(self, module: nn.Module) -> Any:
+        return module
+
+
 class Run:
     """A stage on the pretended GPU, step by step, with the callbacks that see its gradients.
 
-    In a group of processes it is one of these; the gradients are not averaged, which is torch's
-    task.
+    In a group of processes it is one of these.
 
     Args:
         method: The method.
@@ -48,6 +53,7 @@ class Run:
         count: Number of images.
         recorder: Records steps, as with `--cuda-graphs`; None for none.
         num_steps: Steps of the stage, by which its schedules go.
+        per_epoch: Steps of an epoch.
     """
 
     def __init__(
@@ -62,61 +68,40 @@ class Run:
         count: int = 8,
         recorder: Recorder | None = None,
         num_steps: int = 100,
+        per_epoch: int = 100,
     ) -> None:
         recipe = tiny.teacher_recipe()
         recipe = replace(recipe, optim=replace(recipe.optim, name=optim, lr=0.01))
         processes = Processes(CUDA)
         if distributed.is_initialized():
-            processes = Processes(CUDA, count=2, rank=0, local_count=2)
+            processes = _Unaveraged(CUDA, count=2, rank=0, local_count=2)
         self.sizes, self.count, self.said = sizes, count, io.StringIO()
         graph = None if recorder is None else StepGraph(method, "of the test", count, recorder)
-        self.module = PretrainModule(method, recipe, num_steps, 100, processes, graph)
         if synchronize:
-            synchronize_norms(self.module)
-        on_gpu(self.module).train()
-        cast(Any, self.module)._device = CUDA
+            synchronize_norms(method)
+        on_gpu(method).train()
+        steps = StageSteps(count, 1, 1, count, per_epoch, per_epoch, num_steps)
+        self.loop = Loop(method, recipe, steps, processes, bfloat16=True, graph=graph)
         self.console = Console(file=self.said, width=1000)
         self.finite = FiniteSteps(tolerated, every, processes, self.console)
-        self.callbacks: list[L.Callback] = [self.finite, Guard(GradientFlowGuard(method.parts()))]
-        self.optimizer = cast(dict[str, Any], self.module.configure_optimizers())["optimizer"]
-        self.trainer: Any = SimpleNamespace(
-            global_step=0,
-            current_epoch=0,
-            optimizers=[self.optimizer],
-            precision_plugin=SimpleNamespace(forward_context=self._autocast),
-        )
-        cast(Any, self.module)._trainer = self.trainer
-        self.bfloat16 = True
-
-    def _autocast(self) -> Any:
-        return torch.autocast("cuda", torch.bfloat16, enabled=self.bfloat16)
+        self.loop.callbacks = [self.finite, Guard(GradientFlowGuard(method.parts()))]
 
     def step(
         self, spoil: Callable[[Tensor], Tensor] = lambda loss: loss, *, missing: int = 0
     ) -> None:
         """Train a step; of its images some may be missing, because they could not be read."""
-        number, count = self.trainer.global_step, self.count - missing
+        number, count = self.loop.step, self.count - missing
         labels = torch.arange(count) % 3
         batch: Batch = views(*self.sizes, count=count, seed=number, labels=labels)
-        batch = self.module.transfer_batch_to_device(batch, CUDA, 0)
-
-        def closure() -> Tensor:
-            with self._autocast():
-                loss = spoil(self.module.training_step(batch, 0))
-            self.optimizer.zero_grad()  # after the step, as in Lightning
-            self.module.backward(loss)
-            for callback in self.callbacks:
-                callback.on_before_optimizer_step(self.trainer, self.module, self.optimizer)
-            return loss
-
-        self.module.optimizer_step(0, 0, self.optimizer, closure)
-        self.trainer.global_step += 1
-        for callback in self.callbacks:
-            callback.on_train_batch_end(self.trainer, self.module, None, batch, 0)
+        whole = self.loop._pass.register_forward_hook(
+            lambda _module, _given, found: (spoil(found[0]), found[1])
+        )
+        self.loop.advance(batch)
+        whole.remove()
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all parameters, buffers and gradients."""
-        method = self.module.method
+        method = self.loop.method
         found = {**dict(method.named_parameters()), **dict(method.named_buffers())}
         gradients = {f"gradient {n}": p.grad for n, p in method.named_parameters()}
         found |= {name: grad for name, grad in gradients.items() if grad is not None}
@@ -125,7 +110,7 @@ class Run:
     def weights(self) -> dict[str, Tensor]:
         return {
             name: cast(OnGpu, parameter.detach()).held.clone()
-            for name, parameter in self.module.method.named_parameters()
+            for name, parameter in self.loop.method.named_parameters()
         }
 
 

@@ -25,8 +25,8 @@ EPOCH = 6  # steps
 # At a measured step: each term of the loss, each part's gradient, and each number of the features
 # and of the target.
 MEASURED = {
-    "finite.on_before_optimizer_step": 1, "guard.<dictcomp>": 4, "monitor.<dictcomp>": 3,
-    "monitor.on_train_batch_end": 1, "collapse.effective_rank": 4, "collapse.look": 1,
+    "finite.on_before_step": 1, "guard.<dictcomp>": 4, "monitor.<dictcomp>": 3,
+    "monitor.on_batch_end": 1, "collapse.effective_rank": 4, "collapse.look": 1,
     "collapse.close": 3,
 }  # fmt: skip
 # At an epoch's end: each of four layers' signs, and two numbers of its activations.
@@ -44,18 +44,18 @@ def gpu() -> Iterator[Gpu]:
 
 
 def run_with_monitors(folder: Path) -> tuple[Run, Monitor, Record]:
-    run = build("burn joint", every=EVERY, count=32)
-    run.module.steps_per_epoch = EPOCH
-    method, record = run.module.method, Record(folder, run.console)
-    source, processes = open_source("digits"), run.module.processes
+    run = build("burn joint", every=EVERY, count=32, per_epoch=EPOCH)
+    method, record = run.loop.method, Record(folder, run.console)
+    source, processes = open_source("digits"), run.loop.processes
     monitor = Monitor(EVERY, 1.0, source, record, processes, run.console)
-    run.callbacks += [
+    run.loop.callbacks = [
+        *run.loop.callbacks,
         monitor,
         Gradients(EVERY, method, record),
         Layers(EVERY, BinaryLayers(method.backbone), record),
     ]
-    for callback in run.callbacks:
-        callback.on_train_start(run.trainer, run.module)
+    for callback in run.loop.callbacks:
+        callback.on_start(run.loop)
     return run, monitor, record
 
 
@@ -88,13 +88,14 @@ def test_only_measured_steps_wait(gpu: Gpu, tmp_path: Path):
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 def test_knn_waits_for_each_batch_of_features_alone(gpu: Gpu, tmp_path: Path):
     run, monitor, record = run_with_monitors(tmp_path)
-    run.module.recipe = replace(run.module.recipe, views=replace(run.module.recipe.views, size=16))
+    recipe = run.loop.recipe
+    run.loop.recipe = replace(recipe, views=replace(recipe.views, size=16))
     knn = OnlineKnn(open_source("digits"), monitor, record, StopRequest())
     run.step()
     gpu.waits.clear()
-    knn.on_train_epoch_end(run.trainer, run.module)
+    knn.on_epoch_end(run.loop)
     assert gpu.waits == {"features.extract_features": 1}
     assert monitor.knn is not None
     record.close()
-    assert all(p.device == CUDA for p in run.module.method.backbone.parameters())
-    assert run.module.method.backbone.training
+    assert all(p.device == CUDA for p in run.loop.method.backbone.parameters())
+    assert run.loop.method.backbone.training

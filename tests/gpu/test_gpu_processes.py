@@ -14,7 +14,6 @@ from steps import CASES
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import tiny
 from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import block_plan
@@ -26,8 +25,7 @@ from burn.layers.fused.launch import Launch
 from burn.methods.burn import Burn
 from burn.methods.configs import BurnConfig
 from burn.methods.shared.contrast import gather
-from burn.runtime.distributed import Processes
-from burn.training.module import PretrainModule, redundant_buffers
+from burn.training.loop import _Pass, redundant_buffers
 from networks import tiny_reactnet
 
 
@@ -102,7 +100,7 @@ def test_gathering_rows_waits_for_nothing():
 def test_buffers_that_are_the_same_anyway_are_not_broadcast(tmp_path: Path):
     """Of MoCo v2 these were the queue and the statistics of two networks, at every step."""
     method = CASES["mocov2"].build(0, 1)
-    module = PretrainModule(method, tiny.teacher_recipe(), 10, 10, Processes(torch.device("cpu")))
+    module = _Pass(method, None)
     distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
     )

@@ -47,7 +47,7 @@ class Step:
 TABLE = {
     "burn": Step(529, 445, 782, (14, 1)),
     "burn joint": Step(557, 468, 824, (15, 1)),
-    "burn released": Step(1058, 904, 1591, (29, 1)),
+    "burn released": Step(1060, 904, 1593, (29, 1)),
     "burn heaviside": Step(540, 451, 807, (15, 1)),
     "burn without classifiers": Step(463, 396, 654, (11, 1)),
     "supervised": Step(376, 331, 567, (11, 1)),
@@ -82,7 +82,7 @@ NETWORKS = {
 OPTIMIZERS = {
     "sgd": Step(376),
     "adam": Step(384),
-    "lars": Step(539, waits={"finite.on_before_optimizer_step": 1}),
+    "lars": Step(539, waits={"finite.on_before_step": 1}),
 }
 
 
@@ -90,8 +90,8 @@ def last_step(run: Run, *, bfloat16: bool = True, after: int = 3) -> Step:
     """What a step does after some others; networks need but one."""
     gpu = Gpu.current
     assert gpu is not None
-    run.bfloat16 = bfloat16
-    while run.trainer.global_step < after:
+    run.loop.bfloat16 = bfloat16
+    while run.loop.step < after:
         run.step()
     before = gpu.kernels
     gpu.waits.clear()
@@ -210,7 +210,7 @@ def test_an_optimizer_that_cannot_skip_by_itself_is_waited_for(optim: str, numbe
         before = run.weights()
         gpu.waits.clear()
         run.step(infinite)
-        assert gpu.waits["finite.on_before_optimizer_step"] == 1
+        assert gpu.waits["finite.on_before_step"] == 1
         assert f"step {number + 1} is skipped" in run.said.getvalue()
         assert all(torch.equal(tensor, before[name]) for name, tensor in run.weights().items())
         run.step()
@@ -222,9 +222,9 @@ def test_the_end_reads_what_is_left():
         run = build("supervised")
         run.step()
         run.step(infinite)
-        assert run.module.learned
+        assert run.loop.learned
         with pytest.raises(UserError, match="stopped at step 2"):
-            run.finite.on_train_end(run.trainer, run.module)
+            run.finite.on_end(run.loop)
 
 
 def test_a_tensor_of_the_cpu_and_random_numbers_of_the_gpu_are_found():

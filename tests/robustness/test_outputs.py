@@ -429,7 +429,7 @@ def test_a_teacher_under_another_name_is_the_same(cut: Path, teacher: Path, tmp_
     shutil.copytree(teacher, tmp_path / "moved")
     other = tmp_path / "other"
     tiny.train(tiny.teacher_recipe(), other, max_steps=1)
-    with pytest.raises(UserError, match=r"plan\.teacher was .*, is .*other"):
+    with pytest.raises(UserError, match=r"settings: teacher was .*, is .*other"):
         tiny.train(tiny.student_recipe(), cut, other, max_steps=6, resume=True)
     for name in ("link", "moved"):
         tiny.train(tiny.student_recipe(), cut, tmp_path / name, max_steps=6, resume=True)

@@ -137,7 +137,7 @@ class Graph(StepGraph):
 
 
 def test_a_run_with_graphs_is_the_run_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Through Lightning, which clears gradients between the forward and the backward pass."""
+    """The loop clears gradients between the forward and the backward pass."""
     teacher = tmp_path / "teacher"
     tiny.train(tiny.teacher_recipe(), teacher, max_steps=1)
     recipe = replace(tiny.student_recipe(), stages=1)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,13 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tiny
+from burn.core.types import Batch
 from burn.methods.base import StepOutput
 from burn.methods.simclr import Simclr
 from burn.report.load.gather import gather
 from burn.report.page import build_page
 from burn.runtime.hardware import resident_bytes, source_commit
-from burn.training.module import PretrainModule
+from burn.training.loop import _Pass
 from burn.training.records.metrics import read_gradients, read_layers, read_metrics
 from burn.training.steps import monitor_interval
 
@@ -40,11 +42,11 @@ def test_gradients_are_those_of_the_whole_step(
     recipe = replace(recipe, compute=compute)
     found: dict[int, dict[str, float]] = {}
     sums: dict[str, torch.Tensor] = {}
-    training_step = PretrainModule.training_step
+    forward, calls = _Pass.forward, count(1)
 
-    def by_hand(self, batch, batch_idx):
-        loss = training_step(self, batch, batch_idx)
-        method = self.method
+    def by_hand(self: _Pass, batch: Batch, progress: float):
+        loss, output = forward(self, batch, progress)
+        method, call = self.method, next(calls)
         reached = [(n, p) for n, p in method.named_parameters() if p.requires_grad]
         gradients = torch.autograd.grad(
             loss, [p for _, p in reached], retain_graph=True, allow_unused=True
@@ -52,10 +54,10 @@ def test_gradients_are_those_of_the_whole_step(
         for (name, parameter), gradient in zip(reached, gradients, strict=True):
             part = gradient if gradient is not None else torch.zeros_like(parameter)
             sums[name] = sums.get(name, 0) + part / 2
-        if batch_idx % 2:
+        if call % 2 == 0:
             prefixes = {"student backbone": "backbone.", "projection": "projection.",
                         "student classifier": "classifier."}  # fmt: skip
-            found[self.global_step + 1] = {
+            found[call // 2] = {
                 part: math.sqrt(
                     sum(
                         float(v.double().square().sum())
@@ -67,9 +69,9 @@ def test_gradients_are_those_of_the_whole_step(
                 if any(n.startswith(prefix) for n in sums)
             }
             sums.clear()
-        return loss
+        return loss, output
 
-    monkeypatch.setattr(PretrainModule, "training_step", by_hand)
+    monkeypatch.setattr(_Pass, "forward", by_hand)
     tiny.train(recipe, tmp_path / "run", teacher, max_steps=4)
     gradients = read_gradients(tmp_path / "run" / "stage1" / "gradients.csv")
     assert gradients.keys() == found[2].keys()

@@ -11,15 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 import tiny
 from burn.core.errors import Interrupted, UserError
+from burn.core.types import Batch
 from burn.data.dataset import DatasetSource
 from burn.evaluation.checks import check_sources
+from burn.methods.base import StepOutput
+from burn.methods.simclr import Simclr
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import ending_signals, interrupted, signals_raise
-from burn.training.module import PretrainModule
+from burn.training.loop import Loop
 from burn.training.resume_files import ResumeFiles
 
 OTHERS = [
@@ -41,14 +45,14 @@ def default_actions() -> Iterator[None]:
 
 def in_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
     """Do something while the loss of a step, counted from 1, is computed."""
-    training_step = PretrainModule.training_step
+    learn = Loop.learn
 
-    def doing(self: PretrainModule, *arguments):
-        if self.global_step == number - 1:
+    def doing(self: Loop, batch: Batch, *, begins: bool) -> None:
+        if self.step == number - 1:
             do()
-        return training_step(self, *arguments)
+        learn(self, batch, begins=begins)
 
-    monkeypatch.setattr(PretrainModule, "training_step", doing)
+    monkeypatch.setattr(Loop, "learn", doing)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *OTHERS], ids=lambda one: one.name)
@@ -88,21 +92,22 @@ def test_a_resumed_run_keeps_the_number_format_that_auto_meant(
     began: bool, here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     recipe = replace(RECIPE, compute="auto")
-    precisions: list[str] = []
-    fit = PretrainModule.on_train_start
+    formats: list[torch.dtype] = []
+    forward = Simclr.forward
 
-    def remember(self: PretrainModule) -> None:
-        precisions.append(str(self.trainer.precision))
-        fit(self)
+    def remember(self: Simclr, batch: Batch, progress: float) -> StepOutput:
+        enabled = torch.is_autocast_enabled("cpu")
+        formats.append(torch.get_autocast_dtype("cpu") if enabled else torch.float32)
+        return forward(self, batch, progress)
 
-    monkeypatch.setattr(PretrainModule, "on_train_start", remember)
+    monkeypatch.setattr(Simclr, "forward", remember)
     monkeypatch.setattr("burn.training.run.uses_bfloat16", lambda *_: began)
     tiny.train(recipe, tmp_path / "run", max_steps=1)
     monkeypatch.setattr("burn.training.run.uses_bfloat16", lambda *_: here)
     said = io.StringIO()
     console = Console(file=said, width=200)
     tiny.train(recipe, tmp_path / "run", max_steps=2, resume=True, console=console)
-    assert precisions == ["bf16-mixed" if began else "32-true"] * 2
+    assert formats == [torch.bfloat16 if began else torch.float32] * 2
     names = ["bfloat16" if one else "float32" for one in (began, here)]
     line = "goes on in {}, in which it began; this machine would choose {}".format(*names)
     assert line in said.getvalue()

@@ -145,11 +145,11 @@ def test_threads_are_set_and_given_back(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     threads = Threads(ThreadChooser(torch.get_num_threads()))
     nothing = SimpleNamespace(indices=range(64))
-    trained: Any = (None, None)
-    threads.on_train_start(*trained)
+    loop: Any = None
+    threads.on_start(loop)
     for _ in range(6):
-        threads.on_train_batch_end(*trained, None, nothing, 0)  # type: ignore[arg-type]
-    threads.on_train_end(*trained)
+        threads.on_batch_end(loop, nothing)  # type: ignore[arg-type]
+    threads.on_end(loop)
     assert given == [2, 1, 2]
     again = Threads(ThreadChooser(torch.get_num_threads()))
     again.load_state_dict(threads.state_dict())

@@ -6,7 +6,7 @@ max_steps, seed, teacher, data (name, number of images, fingerprint), monitor (t
 summary), and replanned_at (the steps after which the stage was extended) if there are any. An
 imported one has source (format, name and SHA-256 of the file) instead of data and monitor.
 
-Lightning's own file serves only to resume an interrupted stage, or to extend a finished one.
+A resume file serves only to go on with an interrupted stage, or to extend a finished one.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -106,6 +107,10 @@ class Processes:
     def wrap(self, module: nn.Module) -> Any:
         """Return the module with its gradients averaged over the processes."""
         return module if self.count == 1 else DistributedDataParallel(module)
+
+    def without_exchange(self, wrapped: Any) -> AbstractContextManager[None]:
+        """Return a context in which a network that `wrap` returned only adds up its gradients."""
+        return contextlib.nullcontext() if self.count == 1 else wrapped.no_sync()
 
     def all_reduce_max(self, value: float) -> float:
         """Return the largest `value` of all processes, which wait for each other here."""

@@ -292,9 +292,8 @@ class StopsAreErrors:
     """Context that turns StopIteration, and what is no Exception, into RuntimeError.
 
     A plugin or a data set raises them by mistake: by `next` on an iterator that has ended, or by
-    `sys.exit`. But Lightning takes the first for the end of an epoch and SystemExit for Ctrl-C, and
-    a command would end with its status. It is a class because a function under
-    `contextlib.contextmanager` cannot replace StopIteration.
+    `sys.exit`, whose status would become that of the command. It is a class because a function
+    under `contextlib.contextmanager` cannot replace StopIteration.
     """
 
     def __enter__(self) -> None:

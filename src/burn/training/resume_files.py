@@ -18,12 +18,24 @@ from burn.core.inputs import require_regular
 from burn.core.paths import same_path
 from burn.data.fingerprint import is_earlier
 
-_HELD = ("state_dict", "loops", "optimizer_states", "lr_schedulers", "callbacks", "global_step")
+_HELD = ("state_dict", "optimizer_states", "callbacks", "global_step")
 
 
 def _is_stage(content: Mapping[str, Any]) -> bool:
-    """Return whether a file's content is all that Lightning needs to resume a stage."""
-    return all(content[part] for part in _HELD) and "fit_loop" in content["loops"]
+    """Return whether a file's content is all that a stage needs to go on."""
+    return all(content[part] for part in _HELD) and num_batches(content) > 0
+
+
+def num_batches(content: Mapping[str, Any]) -> int:
+    """Return the number of micro-batches before the state in a file's content.
+
+    Raises:
+        KeyError: It is not there.
+    """
+    if "loops" in content:  # written when burn trained with Lightning's Trainer
+        (loader,) = content["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+        return int(loader["used"])
+    return int(content["batches"])
 
 
 def first_difference(old: Any, new: Any, name: str) -> str | None:

@@ -35,6 +35,7 @@ from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
 from burn.training.resume_files import ResumeFiles
 from burn.training.run_dir import appears, check_stage, make_folder, open_folder, read_run_file
+from burn.training.stage import Stage
 from burn.training.start_summary import (
     cache_line,
     classifier_caution,
@@ -199,8 +200,6 @@ def _train(
 
 
 def _train_stages(run: PreparedRun, out: Path, stop: StopRequest) -> list[StageSummary]:
-    from burn.training.stage import Stage  # Lightning takes seconds to import
-
     summaries = []
     weights: Mapping[str, torch.Tensor] | None = None
     precisions = run.plan.recipe.precisions()

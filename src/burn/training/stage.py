@@ -7,7 +7,6 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
+from burn.layers.sync_norm import synchronize_norms
 from burn.methods.base import Method
 from burn.methods.registry import find_method
 from burn.methods.shared.frozen import FrozenTarget
@@ -28,11 +28,12 @@ from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
 from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.callbacks.resume import ResumeWriter, SaveResume
+from burn.training.callbacks.resume import SaveResume
 from burn.training.callbacks.threads import Threads, stage_chooser
 from burn.training.collapse import collapse_message, features_message
+from burn.training.compiled import compile_training
 from burn.training.graphs import CudaRecorder, StepGraph
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.view_samples import NAME as VIEWS
@@ -40,7 +41,6 @@ from burn.training.records.writer import Record
 from burn.training.resume_files import ResumeFiles
 from burn.training.run_dir import PARTS, read_run_file
 from burn.training.steps import monitor_interval
-from burn.training.trainer import build_trainer, quiet_lightning
 
 
 class Stage:
@@ -96,24 +96,20 @@ class Stage:
         )
         steps = run.steps
         assert len(loader) == steps.passes_per_epoch
-        graph = None
-        if machine.cuda_graphs:
-            graph = StepGraph(method, recipe.method, steps.images, CudaRecorder())
-        module = PretrainModule(method, recipe, steps.total, steps.per_epoch, processes, graph)
+        loop = self._loop(method)
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in PARTS}
         files = ResumeFiles(self._folder, self._owner, settings)
         shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
         resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
-        writer = ResumeWriter(files)
-        saver = SaveResume(writer, self._stop, processes, machine.save_every, console)
+        saver = SaveResume(files, self._stop, machine.save_every, console)
         every = monitor_interval(machine.monitor_every, steps.total)
         views = self._out / VIEWS if self._number == 1 else None
         record = Record(self._folder, console, views)
         monitor = Monitor(every, machine.bad_share, run.source, record, processes, console)
         continued = run.start is not None or self._number > 1
-        callbacks: list[L.Callback] = [
+        callbacks: list[Callback] = [
             FiniteSteps(machine.skippable_steps, every, processes, console),
             Guard(GradientFlowGuard(method.parts(), continued=continued)),
             monitor,
@@ -140,10 +136,40 @@ class Stage:
         if machine.profile:
             profile = Profile(self._folder / "profile.json", console)
             callbacks = [profile, *callbacks, profile.last]
-        trainer = build_trainer(callbacks, writer, run, method, steps.total)
-        self._fit(module, trainer, loader, saver, resumed)
-        self._finish(module, monitor, threads)
+        loop.callbacks = callbacks
+        if resumed is not None:
+            state = torch.load(resumed, map_location="cpu", weights_only=True)
+            loop.load_state_dict(state)
+            loader.load_state_dict({"used": loop.batches})
+        self._fit(loop, loader, saver)
+        self._finish(loop, monitor, threads)
         processes.run_on_main(lambda: files.finish(keep=run.extendable))
+
+    def _loop(self, method: Method) -> Loop:
+        """Return the loop that trains a method, which is moved to the device of the processes."""
+        run, machine = self._run, self._run.machine
+        recipe, processes = run.plan.recipe, run.processes
+        method.to(processes.device)
+        if run.synchronizes:
+            synchronize_norms(method)
+        if machine.compile:
+            self._compile(method)
+        graph = None
+        if machine.cuda_graphs:
+            graph = StepGraph(method, recipe.method, run.steps.images, CudaRecorder())
+        bfloat16 = run.compute == "bfloat16"
+        return Loop(method, recipe, run.steps, processes, bfloat16=bfloat16, graph=graph)
+
+    def _compile(self, method: Method) -> None:
+        def report(line: str) -> None:
+            self._run.console.print(line, style="yellow", markup=False, highlight=False)
+
+        if self._run.synchronizes:
+            report(
+                "--compile: BN over several processes cannot be compiled; training goes on without"
+            )
+        else:
+            compile_training(method.backbone, report)
 
     def _keep_features(self, method: Method, cache: FeatureCache) -> None:
         """Write the teacher's features to the cache from now on, until that fails."""
@@ -166,35 +192,30 @@ class Stage:
 
         target.keep = keep
 
-    def _fit(
-        self,
-        module: PretrainModule,
-        trainer: L.Trainer,
-        loader: EpochLoader,
-        saver: SaveResume,
-        resumed: Path | None,
-    ) -> None:
-        """Train to the last step, from the resume file if there is one."""
-        run = self._run
-        with quiet_lightning():
-            try:
-                trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
-            except SystemExit:  # Lightning raises it on a second Ctrl-C
-                raise run.interrupted(
-                    f"stopped at once in stage {self._number}", self._stop.number or SIGINT
-                ) from None
-        if saver.stopped_by and trainer.global_step < module.num_steps:
-            saved = "saved" if saver.last_step == trainer.global_step else "not saved"
-            raise run.interrupted(
-                f"stopped and {saved} at step {trainer.global_step} of {module.num_steps} in stage "
+    def _fit(self, loop: Loop, loader: EpochLoader, saver: SaveResume) -> None:
+        """Train to the last step.
+
+        Raises:
+            Interrupted: A signal stopped the run.
+        """
+        try:
+            loop.run(loader)
+        except KeyboardInterrupt:  # a second Ctrl-C
+            raise self._run.interrupted(
+                f"stopped at once in stage {self._number}", self._stop.number or SIGINT
+            ) from None
+        if saver.stopped_by and loop.step < loop.num_steps:
+            saved = "saved" if saver.last_step == loop.step else "not saved"
+            raise self._run.interrupted(
+                f"stopped and {saved} at step {loop.step} of {loop.num_steps} in stage "
                 f"{self._number}",
                 saver.stopped_by,
             )
 
-    def _finish(self, module: PretrainModule, monitor: Monitor, threads: Threads | None) -> None:
+    def _finish(self, loop: Loop, monitor: Monitor, threads: Threads | None) -> None:
         run, recipe = self._run, self._run.plan.recipe
-        weights = module.method.weights()
-        if not module.learned:
+        weights = loop.method.weights()
+        if not loop.learned:
             run.fail(
                 "no batch held two readable images and had a finite loss: nothing was learned or "
                 "saved"
@@ -205,14 +226,14 @@ class Stage:
             run.fail("the weights are not finite: lower --optim.lr; nothing was saved")
         unreadable = monitor.all_unreadable()
         seconds = monitor.seconds
-        images = module.global_step * run.steps.batch_size
+        images = loop.step * run.steps.batch_size
         meta = {
             "stage": self._number,
             "num_stages": len(recipe.precisions()),
             "precision": self._precision.value,
-            "steps": module.global_step,
+            "steps": loop.step,
             "images_per_step": run.steps.batch_size,
-            **({"replanned_at": module.replanned_at} if module.replanned_at else {}),
+            **({"replanned_at": loop.replanned_at} if loop.replanned_at else {}),
             "max_steps": run.plan.max_steps,
             "seed": run.plan.seed,
             "backbone": recipe.to_json()["backbone"],
@@ -231,7 +252,7 @@ class Stage:
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
-                "teacher_cached": _cached_share(module.method),
+                "teacher_cached": _cached_share(loop.method),
                 "steps_by_threads": threads.chooser.steps if threads else None,
                 "last": monitor.last,
             },

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 
 import torch
-from lightly.models.utils import update_momentum
 from torch import Tensor, nn
 
 from burn.backbones.base import Backbone
@@ -27,10 +26,16 @@ class MomentumTarget(nn.Module):
         self.backbone = copy.deepcopy(backbone).requires_grad_(False)
         self.head = copy.deepcopy(head).requires_grad_(False)
 
+    @torch.no_grad()
     def follow(self, backbone: Backbone, head: nn.Module, momentum: float) -> None:
         """Set each parameter w to momentum · w + (1 - momentum) · its learning counterpart."""
-        update_momentum(backbone, self.backbone, momentum)
-        update_momentum(head, self.head, momentum)
+        for target, learning in ((self.backbone, backbone), (self.head, head)):
+            averages: list[Tensor] = list(target.parameters())
+            newest: list[Tensor] = list(learning.parameters())
+            torch._foreach_mul_(averages, momentum)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_add_(  # pyright: ignore[reportPrivateImportUsage]
+                averages, newest, alpha=1 - momentum
+            )
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:

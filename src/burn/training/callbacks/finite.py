@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import lightning as L
 import torch
 from rich.console import Console
 from torch import Tensor, distributed
 
 from burn.runtime.distributed import Processes
 from burn.runtime.gpu import read_later
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class _Checked:
     numbers: Callable[[], list[float]]
 
 
-class FiniteSteps(L.Callback):
+class FiniteSteps(Callback):
     """Checks loss and gradients before every optimizer step.
 
     If one is not finite, the step is skipped, in all processes. After too many such steps it raises
@@ -58,60 +57,57 @@ class FiniteSteps(L.Callback):
         self._tolerated, self._every = tolerated, every
         self._processes, self._console = processes, console
         self._skipped = 0
-        self._module: PretrainModule | None = None
+        self._loop: Loop | None = None
         self._checked: _Checked | None = None
 
     def state_dict(self) -> dict[str, Any]:
         self._settle()  # before a resume file is written
         return {"skipped": self._skipped}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._skipped = state_dict["skipped"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._skipped = state["skipped"]
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        self._module = module = pl_module
+    def on_before_step(self, loop: Loop) -> None:
+        self._loop = loop
         self._settle()
-        own: Any = optimizer
-        own.found_inf = None
-        if not module.learned_in_step:
+        optimizer: Any = loop.optimizer
+        optimizer.found_inf = None
+        if not loop.learned_in_step:
             _drop(optimizer)  # the gradients are zero, since hardly any image was readable
             return
-        step = trainer.global_step + 1
-        if _skips_by_itself(optimizer) and not module.is_looked_at(step, self._every):
-            own.found_inf = self._check_later(module, step)
+        step = loop.step + 1
+        if _skips_by_itself(optimizer) and not loop.is_looked_at(step, self._every):
+            optimizer.found_inf = self._check_later(loop, step)
             return
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in _parameters(optimizer) if p.grad is not None]
         )
-        finite = bool(torch.isfinite(norm + sum(module.terms_of_step.values())))
+        finite = bool(torch.isfinite(norm + sum(loop.terms_of_step.values())))
         if not self._processes.all_reduce_max(float(not finite)):
             return
-        self._skip(module, step, _what_is_not_finite(module))
+        self._skip(loop, step, _what_is_not_finite(loop))
         _drop(optimizer)
-        module.learned_in_step, module.output = False, None
+        loop.learned_in_step, loop.output = False, None
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_end(self, loop: Loop) -> None:
         self._settle()
 
-    def _check_later(self, module: PretrainModule, step: int) -> Tensor:
+    def _check_later(self, loop: Loop, step: int) -> Tensor:
         """Check a step without waiting; return 1, a scalar, if it must be skipped, else 0."""
-        terms, parts = list(module.terms_of_step), []
-        numbers = list(module.terms_of_step.values())
-        for part in module.method.parts():
+        terms, parts = list(loop.terms_of_step), []
+        numbers = list(loop.terms_of_step.values())
+        for part in loop.method.parts():
             gradients = [p.grad for p in part.module.parameters() if p.grad is not None]
             if gradients:
                 parts.append(part.name)
                 numbers.append(torch.nn.utils.get_total_norm(gradients))
-        zero = torch.zeros((), device=module.device)  # some terms are numbers on the CPU
+        zero = torch.zeros((), device=loop.device)  # some terms are numbers on the CPU
         found = torch.stack([zero + number for number in numbers])
         skipped = (~torch.isfinite(found).all()).float()
         if self._processes.count > 1:
             distributed.all_reduce(skipped, distributed.ReduceOp.MAX)
         read = read_later(torch.cat([skipped.view(1), found]))
-        self._checked = _Checked(step, terms, parts, module.learned, read)
+        self._checked = _Checked(step, terms, parts, loop.learned, read)
         return skipped
 
     def _settle(self) -> None:
@@ -119,8 +115,8 @@ class FiniteSteps(L.Callback):
 
         All processes find the same, so that none of them waits for another.
         """
-        checked, module = self._checked, self._module
-        if checked is None or module is None:
+        checked, loop = self._checked, self._loop
+        if checked is None or loop is None:
             return
         self._checked = None
         skipped, *numbers = checked.numbers()
@@ -129,14 +125,14 @@ class FiniteSteps(L.Callback):
         terms = dict(zip(checked.terms, numbers[: len(checked.terms)], strict=True))
         norms = zip(checked.parts, numbers[len(checked.terms) :], strict=True)
         parts = [name for name, norm in norms if not math.isfinite(norm)]
-        self._skip(module, checked.step, _not_finite(terms, parts))
-        module.learned = checked.learned
+        self._skip(loop, checked.step, _not_finite(terms, parts))
+        loop.learned = checked.learned
 
-    def _skip(self, module: PretrainModule, step: int, what_here: str) -> None:
+    def _skip(self, loop: Loop, step: int, what_here: str) -> None:
         """Report a step that is skipped, or raise UserError if it may not be.
 
         Args:
-            module: The module.
+            loop: The loop.
             step: Number of the step.
             what_here: What is not finite in this process.
         """
@@ -151,7 +147,7 @@ class FiniteSteps(L.Callback):
                 "skip such steps with --on-nonfinite skip:10. The step changed no weight, and the "
                 "last resume file is kept"
             )
-        sound = all(_finite(buffer) for buffer in module.buffers())
+        sound = all(_finite(buffer) for buffer in loop.method.buffers())
         if self._processes.all_reduce_max(float(not sound)):
             self._processes.fail(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
@@ -182,12 +178,12 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
-def _what_is_not_finite(module: PretrainModule) -> str:
+def _what_is_not_finite(loop: Loop) -> str:
     """Describe the terms of the loss and the gradients that are not finite in this process."""
-    terms = {name: float(total) for name, total in module.terms_of_step.items()}
+    terms = {name: float(total) for name, total in loop.terms_of_step.items()}
     parts = [
         part.name
-        for part in module.method.parts()
+        for part in loop.method.parts()
         if any(not _finite(p.grad) for p in part.module.parameters() if p.grad is not None)
     ]
     return _not_finite(terms, parts)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import lightning as L
 import torch
 
 from burn.core.errors import GradientFlowError
 from burn.core.types import Part
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 
 
 class GradientFlowGuard:
@@ -86,16 +84,12 @@ def gradient_norms(parts: Sequence[Part]) -> dict[str, float]:
     return {name: float(torch.nn.utils.get_total_norm(own)) for name, own in gradients.items()}
 
 
-class Guard(L.Callback):
+class Guard(Callback):
     """Runs the gradient-flow guard until every part has been checked."""
 
     def __init__(self, guard: GradientFlowGuard) -> None:
         self._guard = guard
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
-    ) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        if not self._guard.done and pl_module.learned_in_step:
-            reached = pl_module.method.reached(pl_module.progress)
-            self._guard.check(reached, trainer.global_step + 1)
+    def on_before_step(self, loop: Loop) -> None:
+        if not self._guard.done and loop.learned_in_step:
+            self._guard.check(loop.method.reached(loop.progress), loop.step + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lightning as L
 import numpy as np
 import torch
 
@@ -12,7 +11,7 @@ from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_accuracy
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.monitor import Monitor
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
 
@@ -20,7 +19,7 @@ LEAST_IMAGES = 10
 _KNN_IMAGES = 1000
 
 
-class OnlineKnn(L.Callback):
+class OnlineKnn(Callback):
     """Measures kNN accuracy after every epoch, on up to 1,000 labelled training images.
 
     A fixed fifth of these images is classified by the others. Labels never reach the loss. The
@@ -44,14 +43,12 @@ class OnlineKnn(L.Callback):
         chosen = torch.randperm(len(labelled), generator=random)[:_KNN_IMAGES]
         self._indices = labelled[chosen.numpy()].tolist()
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PretrainModule)
+    def on_start(self, loop: Loop) -> None:
         # If the run was stopped at the last step of an epoch, that epoch was not evaluated then.
-        if pl_module.ends_epoch and not self._record.has(trainer.global_step, "knn"):
-            self.on_train_epoch_end(trainer, pl_module)
+        if loop.ends_epoch and not self._record.has(loop.step, "knn"):
+            self.on_epoch_end(loop)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PretrainModule)
+    def on_epoch_end(self, loop: Loop) -> None:
         if self._stop.requested or len(self._indices) < LEAST_IMAGES:
             return
 
@@ -61,9 +58,9 @@ class OnlineKnn(L.Callback):
 
         try:
             features = extract_features(
-                pl_module.method.backbone,
+                loop.method.backbone,
                 self._source,
-                pl_module.recipe.views,
+                loop.recipe.views,
                 indices=self._indices,
                 advance=go_on,
             )
@@ -77,9 +74,7 @@ class OnlineKnn(L.Callback):
         )
         chance = float(labels[:cut].bincount().max()) / cut
         self._monitor.knn = WatchedKnn(accuracy, cut, chance)
-        # Not Lightning's number of the epoch, which after a resume is that of the next epoch.
-        step = trainer.global_step
-        self._record.metrics(step, (step - 1) // pl_module.steps_per_epoch, {"knn": accuracy})
+        self._record.metrics(loop.step, loop.epoch, {"knn": accuracy})
 
 
 class _Stopped(Exception):

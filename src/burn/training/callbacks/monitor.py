@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-import lightning as L
 import torch
 from rich.console import Console
 
@@ -24,14 +23,14 @@ from burn.training.collapse import (
     effective_rank,
     features_message,
 )
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
 from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
 
 
-class Monitor(L.Callback):
+class Monitor(Callback):
     """Writes numbers about training, reports a collapse, and counts unreadable images.
 
     The numbers are written every `every` steps and at the first and the last step. With several
@@ -67,7 +66,6 @@ class Monitor(L.Callback):
         self._target = TargetMonitor()
         self._features = FeatureMonitor()
         self._images = 0
-        self._step = 0  # the last optimizer step that was handled
         self._since = self._began = time.perf_counter()
         self._seconds_before = 0.0
         self.unreadable: set[int] = set()
@@ -99,23 +97,23 @@ class Monitor(L.Callback):
             **(self.knn.numbers() if self.knn else {"knn": None}),
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._seconds_before = state_dict["seconds"]
-        self._target.load_state_dict(state_dict["target"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._seconds_before = state["seconds"]
+        self._target.load_state_dict(state["target"])
         # Resume files of earlier versions of burn lack this monitor.
-        self._features.load_state_dict(state_dict.get("features", {}))
-        self.unreadable = set(state_dict["unreadable"])
-        self.last, self.knn = state_dict["last"], WatchedKnn.of(state_dict)
+        self._features.load_state_dict(state.get("features", {}))
+        self.unreadable = set(state["unreadable"])
+        self.last, self.knn = state["last"], WatchedKnn.of(state)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_start(self, loop: Loop) -> None:
         if self._processes.is_main:
-            self._record.start(trainer.global_step)
-        if pl_module.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(pl_module.device)
-        self._since, self._images = time.perf_counter(), 0
-        self._began, self._step = self._since, trainer.global_step
+            self._record.start(loop.step)
+        if loop.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(loop.device)
+        self._since = self._began = time.perf_counter()
+        self._images = 0
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_end(self, loop: Loop) -> None:
         self._record.close()
         self._check_unreadable()
 
@@ -135,10 +133,7 @@ class Monitor(L.Callback):
             f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
         )
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
-    ) -> None:
-        assert isinstance(pl_module, PretrainModule)
+    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
         if batch.unreadable and not self.unreadable:
             name = self._source.describe(batch.unreadable[0])
             self._console.print(
@@ -146,14 +141,12 @@ class Monitor(L.Callback):
             )
         self.unreadable.update(batch.unreadable)
         self._images += len(batch.indices) * self._processes.count
-        output = pl_module.output
+        output = loop.output
         if output is not None and output.target_probabilities is not None:
             self._target.add(output.target_probabilities)
-        step = trainer.global_step
-        if step == self._step or not pl_module.is_looked_at(step, self._every):
-            self._step = step
+        step = loop.step
+        if not (loop.stepped and loop.is_looked_at(step, self._every)):
             return
-        self._step = step
         self._check_unreadable()
         if output is None or not self._processes.is_main:
             return
@@ -161,15 +154,15 @@ class Monitor(L.Callback):
         terms = {name: float(value) for name, value in output.terms.items()}
         numbers = {name: value for name, value in terms.items() if name in TERMS}
         self._record.terms(step, {n: value for n, value in terms.items() if n not in TERMS})
-        numbers["learning_rate"] = trainer.optimizers[0].param_groups[0]["lr"]
+        numbers["learning_rate"] = loop.optimizer.param_groups[0]["lr"]
         numbers["feature_std"] = float(output.features.float().std(dim=0).mean())
         numbers["effective_rank"] = effective_rank(output.features)
         numbers |= self._features.look(output.features, step)
         numbers |= self._target.close(step)
         numbers["images_per_second"] = self._images / seconds
-        numbers["memory"] = memory(pl_module.device)
+        numbers["memory"] = memory(loop.device)
         self.last = {**self.last, **numbers}  # the target's numbers are measured less often
-        self._record.metrics(step, trainer.current_epoch, numbers)
+        self._record.metrics(step, loop.epoch, numbers)
         if self.collapsed_at == step:
             self._console.print(collapse_message(step, numbers), style="bold red")
         if self.features_collapsed_at == step:
@@ -177,7 +170,7 @@ class Monitor(L.Callback):
         self._since, self._images = time.perf_counter(), 0
 
 
-class Gradients(L.Callback):
+class Gradients(Callback):
     """Writes the norms of the gradients of each part, at the steps at which the monitor writes.
 
     The gradients are those of a whole optimizer step, accumulated and averaged over the processes.
@@ -193,16 +186,13 @@ class Gradients(L.Callback):
         self._every, self._record = every, record
         self._parts = [part for part in method.parts() if part.trained]
 
-    def on_before_optimizer_step(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, optimizer: Any
-    ) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        step = trainer.global_step + 1
-        if pl_module.is_looked_at(step, self._every) and pl_module.learned_in_step:
+    def on_before_step(self, loop: Loop) -> None:
+        step = loop.step + 1
+        if loop.is_looked_at(step, self._every) and loop.learned_in_step:
             self._record.gradients(step, gradient_norms(self._parts))
 
 
-class Layers(L.Callback):
+class Layers(Callback):
     """Writes statistics of the binary layers at the end of every epoch and of the stage.
 
     They are computed from images of every `every`-th step and of the last step of an epoch. Only
@@ -216,38 +206,30 @@ class Layers(L.Callback):
 
     def __init__(self, every: int, layers: BinaryLayers, record: Record) -> None:
         self._every, self._layers, self._record = every, layers, record
-        self._step = 0  # the last optimizer step that was handled
 
     def state_dict(self) -> dict[str, Any]:
         return self._layers.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._layers.load_state_dict(state_dict)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._layers.load_state_dict(state)
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._step = trainer.global_step
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
-    ) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        step = trainer.global_step
-        if step == self._step:
-            return  # a micro-batch without an optimizer step
-        self._step = step
-        # Not in on_train_epoch_end: a resume file of the epoch's last step is written before that.
-        ends = pl_module.ends_epoch
+    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+        if not loop.stepped:
+            return
+        step = loop.step
+        # Not in on_epoch_end: a resume file of the epoch's last step is written before that.
+        ends = loop.ends_epoch
         if (ends or step % self._every == 0) and len(batch.indices):
-            self._layers.look(batch.views[0], trainer.precision_plugin.forward_context())
+            self._layers.look(batch.views[0], loop.autocast())
         if not ends:
             return
         rows = self._layers.close()
-        self._record.layers(step, trainer.current_epoch, rows)
-        numbers = {"memory": memory(pl_module.device)}
+        self._record.layers(step, loop.epoch, rows)
+        numbers = {"memory": memory(loop.device)}
         flips = self._layers.share_of_flips(rows)
         if flips is not None:
             numbers["weight_flips"] = flips
-        self._record.metrics(step, trainer.current_epoch, numbers)
+        self._record.metrics(step, loop.epoch, numbers)
 
 
 def memory(device: torch.device) -> float:

@@ -8,17 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from burn.core.files import write_text
+from burn.core.types import Batch
 from burn.methods.shared.frozen import FrozenTarget
 from burn.methods.shared.momentum import MomentumTarget
 from burn.training.callbacks.pace import rate
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 
 _WARM_UP = 5  # micro-batches to ignore, since the first ones allocate memory and choose algorithms
 # The parts of a step, in the order in which they happen.
@@ -34,7 +34,7 @@ _PARTS: tuple[str, ...] = (
 _DATA, _TARGET, _STUDENT, _LOSS, _BACKWARD, _UPDATE, _REST = _PARTS
 
 
-class Profile(L.Callback):
+class Profile(Callback):
     """Measures the time of the parts of every step and prints their shares at the end of a stage.
 
     On a GPU it synchronizes with the device at every measurement, which takes some time itself. It
@@ -58,18 +58,17 @@ class Profile(L.Callback):
         self._device = torch.device("cpu")
         self._handles: list[Any] = []
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PretrainModule)
-        self._device = pl_module.device
-        backbone = pl_module.method.backbone
-        for module in pl_module.method.modules():
+    def on_start(self, loop: Loop) -> None:
+        self._device = loop.device
+        backbone = loop.method.backbone
+        for module in loop.method.modules():
             if isinstance(module, (FrozenTarget, MomentumTarget)):
                 self._watch(module, _TARGET)
         self._watch(backbone, _STUDENT)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
-    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_epoch_start(self, loop: Loop) -> None:
         self._mark = self._now()
 
     def _watch(self, module: nn.Module, part: str) -> None:
@@ -98,33 +97,26 @@ class Profile(L.Callback):
             self._seconds[part] += now - self._mark
         self._mark = now
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_batch_start(self, loop: Loop, batch: Batch) -> None:
         self.take(_DATA)
 
-    def on_before_backward(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, loss: torch.Tensor
-    ) -> None:
+    def on_before_backward(self, loop: Loop) -> None:
         self.take(_LOSS)
 
-    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_after_backward(self, loop: Loop) -> None:
         self.take(_BACKWARD)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
+    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
         self.take(_UPDATE)
         if self._seen >= _WARM_UP:
             self._batches += 1
-            self._images += len(batch.indices) * trainer.world_size
+            self._images += len(batch.indices) * loop.processes.count
         self._seen += 1
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        assert isinstance(pl_module, PretrainModule)
+    def on_end(self, loop: Loop) -> None:
         for handle in self._handles:
             handle.remove()
-        if not trainer.is_global_zero:
+        if not loop.processes.is_main:
             return
         total = sum(self._seconds.values())
         if not self._batches or not total:
@@ -165,13 +157,11 @@ class Profile(L.Callback):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-class _OthersDone(L.Callback):
+class _OthersDone(Callback):
     """Comes after all other callbacks, to measure the time that they take."""
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any, **__: Any
-    ) -> None:
+    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
         self._profile.take(_REST)

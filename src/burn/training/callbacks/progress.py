@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import lightning as L
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
@@ -14,7 +13,7 @@ from burn.core.types import Batch
 from burn.training.callbacks.monitor import Monitor
 from burn.training.callbacks.pace import Pace, rate
 from burn.training.callbacks.threads import Threads
-from burn.training.module import PretrainModule
+from burn.training.loop import Callback, Loop
 from burn.training.steps import StageSteps
 
 
@@ -23,7 +22,7 @@ def _fixed(text: str) -> Column:
     return Column(no_wrap=True, min_width=len(text))
 
 
-class ProgressBar(L.Callback):
+class ProgressBar(Callback):
     """A progress bar with images/s and the time left, or plain lines without a terminal.
 
     Args:
@@ -53,7 +52,7 @@ class ProgressBar(L.Callback):
         self._started = 0.0
         self._due = 0.0  # when to show something again
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_start(self, loop: Loop) -> None:
         self._started = time.monotonic()
         self._due = self._started + 10
         if self._console.is_terminal:
@@ -73,22 +72,19 @@ class ProgressBar(L.Callback):
             self._task = self._bar.add_task(
                 self._title,
                 total=self._steps.total,
-                completed=trainer.global_step,
+                completed=loop.step,
                 speed="starting",
             )
             self._bar.start()
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
-    ) -> None:
-        assert isinstance(pl_module, PretrainModule)
+    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
         now = time.monotonic()
-        self._pace.batch(len(batch.indices) * trainer.world_size, now)
-        step, total = trainer.global_step, self._steps.total
+        self._pace.batch(len(batch.indices) * loop.processes.count, now)
+        step, total = loop.step, self._steps.total
         if now < self._due and step != total:
             return  # reading the numbers from a GPU waits for it
         threads = self._threads.chooser.reason if self._threads else ""
-        parts = [*self._speed(step), self._numbers(pl_module), threads]
+        parts = [*self._speed(step), self._numbers(loop), threads]
         text = " · ".join(part for part in parts if part)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, speed=text)
@@ -111,10 +107,10 @@ class ProgressBar(L.Callback):
             left += " in all stages"
         return [rate(images_per_second), left]
 
-    def _numbers(self, module: PretrainModule) -> str:
-        if module.output is None:
+    def _numbers(self, loop: Loop) -> str:
+        if loop.output is None:
             return ""
-        shown = {k: v for k, v in module.output.terms.items() if k != "lambda"}
+        shown = {k: v for k, v in loop.output.terms.items() if k != "lambda"}
         names = {"feature_similarity": "FS", "kl": "KL"}
         text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
         return text if self._monitor.knn is None else f"{text} kNN {self._monitor.knn}"
@@ -124,10 +120,8 @@ class ProgressBar(L.Callback):
             self._bar.stop()
             self._bar = None
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_end(self, loop: Loop) -> None:
         self._close()
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_failure(self, loop: Loop) -> None:
         self._close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import lightning as L
 import torch
 
 from burn.core.types import Batch
 from burn.runtime.distributed import Processes
 from burn.runtime.threads import ThreadChooser, thread_chooser
+from burn.training.loop import Callback, Loop
 from burn.training.plan import Machine
 
 
@@ -32,7 +32,7 @@ def stage_chooser(machine: Machine, processes: Processes, batches: int) -> Threa
     return thread_chooser(batches)
 
 
-class Threads(L.Callback):
+class Threads(Callback):
     """Sets the number of threads that a chooser chooses, which a resumed run goes on with.
 
     Args:
@@ -43,12 +43,10 @@ class Threads(L.Callback):
         self.chooser = chooser
         self._last: float | None = None
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_start(self, loop: Loop) -> None:
         torch.set_num_threads(self.chooser.threads)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Batch, *_: Any
-    ) -> None:
+    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
         now = time.monotonic()
         last, self._last = self._last, now  # the first batch also starts workers
         before = self.chooser.threads
@@ -56,16 +54,14 @@ class Threads(L.Callback):
         if self.chooser.threads != before:
             torch.set_num_threads(self.chooser.threads)
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_end(self, loop: Loop) -> None:
         torch.set_num_threads(self.chooser.most)
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_failure(self, loop: Loop) -> None:
         torch.set_num_threads(self.chooser.most)
 
     def state_dict(self) -> dict[str, Any]:
         return self.chooser.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.chooser.load_state_dict(state_dict)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.chooser.load_state_dict(state)
