@@ -50,7 +50,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import burn_engine
 from burn.backbones.config import BackboneConfig
-from burn.experiments.cost.family import NAMES
+from burn.costs.family import NAMES
 from burn.runtime.hardware import processor, source_commit
 
 SIDES = (96, 224)

@@ -23,13 +23,13 @@ from burn.backbones.registry import build_backbone
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
+from burn.costs.walk import count
 from burn.deploy.fold_gated import fold_gated, round_rows, with_rounded_gates
 from burn.deploy.layers import Array, GatedConvolution, Matrix
 from burn.deploy.layout import file_bytes, program_of, tensors_of
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import encode, pack
 from burn.deploy.running import PackedForward
-from burn.experiments.cost.walk import count
 from burn.layers.gate import ChannelGate
 from burn_engine import reference
 from burn_engine.format import Program, parse_program

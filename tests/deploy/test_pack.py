@@ -33,13 +33,13 @@ from burn.checkpoints.classifier import Classifier, fingerprint, save_classifier
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.types import Precision
+from burn.costs.walk import count
 from burn.deploy import layout
 from burn.deploy import pack as room
 from burn.deploy.fold import fold, linear_layer
 from burn.deploy.layers import BinaryConvolution
 from burn.deploy.pack import Packed, pack
 from burn.deploy.shared import agree, cosines
-from burn.experiments.cost.walk import count
 from burn.layers.sign import hard_sign
 from burn_engine.facts import facts_of
 from burn_engine.format import parse_program

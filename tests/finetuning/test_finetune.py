@@ -24,6 +24,7 @@ from burn.cli.main import main
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import answers_of, read_results
 from burn.core.types import Precision
+from burn.costs.compute import count_named
 from burn.data.builtin.digits import Digits
 from burn.data.loader import random_views
 from burn.data.splits import Subset, balanced_share, hold_out
@@ -31,7 +32,6 @@ from burn.data.view_config import ViewConfig
 from burn.evaluation import fine_tuning
 from burn.evaluation.fine_tuning import Tuner, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
-from burn.experiments.cost.compute import count_named
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest

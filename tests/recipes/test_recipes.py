@@ -11,7 +11,7 @@ from burn.core.errors import UserError
 from burn.core.plugins import Plugin
 from burn.core.settings import from_plain
 from burn.core.types import Precision
-from burn.experiments.cost.walk import count
+from burn.costs.walk import count
 from burn.methods.configs import BurnConfig
 from burn.methods.registry import METHODS
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list

@@ -24,10 +24,10 @@ from burn.checkpoints.foreign.exchange import _read, export_checkpoint, import_c
 from burn.checkpoints.native import load_checkpoint, save_checkpoint, take
 from burn.core.errors import UserError
 from burn.core.types import Precision
+from burn.costs.compute import count_named
 from burn.data.view_config import ViewConfig
 from burn.deploy.pack import pack
 from burn.evaluation.context import load_model
-from burn.experiments.cost.compute import count_named
 from burn.methods.base import mlp
 from networks import randomize, tiny_reactnet
 from published import (

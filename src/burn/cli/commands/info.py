@@ -63,7 +63,7 @@ def run(arguments: list[str], console: Console) -> None:
     if path.suffix == ".bnn":
         _packed_info(options, path)
         return
-    from burn.experiments.cost.compute import cost_table, cost_title, count_named
+    from burn.costs.compute import cost_table, cost_title, count_named
 
     try:
         cost, about = count_named(
@@ -84,7 +84,7 @@ def run(arguments: list[str], console: Console) -> None:
 
 def _family_info(options: Any, console: Console) -> None:
     """Print burn's binary networks side by side, as `burn info --family` shows them."""
-    from burn.experiments.cost import family
+    from burn.costs import family
 
     if options.name is not None:
         raise UserError(f"--family compares all binary networks: leave out {options.name}")

@@ -1,1 +1,1 @@
-"""Operations, parameters and bytes of a network, and the cost of training it."""
+"""The cost of training, by method and by number of negatives."""

@@ -17,8 +17,8 @@ from burn.backbones.entries import BNEXT, EXPERT
 from burn.backbones.plan import REACTNETS
 from burn.core.errors import UserError
 from burn.core.types import Precision
+from burn.costs.compute import Cost
 from burn.evaluation.progress import progress_bar
-from burn.experiments.cost.compute import Cost
 from burn.runtime.hardware import processor
 from burn.runtime.signals import interrupted, signals_raise
 
@@ -111,8 +111,8 @@ def measure_family(
     import torch
 
     from burn.backbones.registry import build_backbone
+    from burn.costs.walk import count
     from burn.deploy.running import NoCompiledCore, in_engine
-    from burn.experiments.cost.walk import count
 
     costs: dict[str, Cost] = {}
     models: dict[str, Model] = {}

@@ -16,9 +16,9 @@ from rich.console import Console
 import burn_engine
 from burn.backbones.config import BackboneConfig
 from burn.cli.main import main
-from burn.experiments.cost import family
-from burn.experiments.cost.compute import count_reactnet
-from burn.experiments.cost.family import Member, measure_family, on_front
+from burn.costs import family
+from burn.costs.compute import count_reactnet
+from burn.costs.family import Member, measure_family, on_front
 
 MEMBERS = ("reactnet_s", "reactnet_xs")
 

@@ -186,7 +186,7 @@ def count_named(
     about |= {"image_size": size, "classes": num_classes}
     if network is None:
         return count_reactnet(config, size, num_classes), about
-    from burn.experiments.cost.walk import count
+    from burn.costs.walk import count
 
     return count(network, size, num_classes), about
 

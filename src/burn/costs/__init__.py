@@ -1,0 +1,1 @@
+"""What a network costs: parameters, operations, bytes and milliseconds, for `burn info`."""
