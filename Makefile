@@ -9,7 +9,7 @@ ENGINE := $(wildcard engine/src/* engine/include/* engine/python/burn_engine/*.p
 # then every process would compile all of torch again, which doubles its start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-avx2 test-bfloat16 test-long check docs site wheels models gpu-check clean
+.PHONY: demo test test-avx2 test-bfloat16 test-long check docs reproduce site wheels models gpu-check clean
 
 demo: .venv/ready
 	$(BIN)/burn demo
@@ -39,13 +39,19 @@ test-long: .venv/ready
 gpu-check: .venv/ready
 	$(BIN)/python benchmarks/gpu_check.py
 
-# docs/project/results.md, its pictures and README's table, from the numbers in docs/results/.
+# docs/project/results.md, its pictures and README's table, from the numbers in reproduction/results/.
 docs: .venv/ready
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m reproduction.documents.generate
+
+# The paper's comparison, ablations and analyses, in runs/reproduction/$(SCALE): small, of built-in
+# images, takes an hour of one core at most; full, of CIFAR-10 and photographs, takes days. Resumes.
+SCALE ?= small
+reproduce: .venv/ready
+	PATH="$(CURDIR)/$(BIN):$$PATH" reproduction/reproduce.sh $(SCALE)
 
 # The documentation as pages in build/site, which need no network; tests/test_site.py makes them too.
 site: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # The pretrained network photos, from clones of the repositories that docs/models/ names:
 # make models CLONES="imagenette imagewoof imagenet-sample-images". A later call resumes.

@@ -1,6 +1,7 @@
 """Measure the speed of packed networks against ONNX Runtime, PyTorch and the processor's ceiling.
 
-    python benchmarks/engine.py --name "AMD EPYC (Zen 4)" --out docs/results/engine/zen4.json
+    python benchmarks/engine.py --name "AMD EPYC (Zen 4)" \
+        --out reproduction/results/engine/zen4.json
     make docs       # draws the picture and writes the tables of docs/project/results.md
 
 At 224×224: ReActNet-A without classifier, packed; the same network as float32 ONNX (`burn export`);
@@ -48,7 +49,6 @@ from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
 from burn.deploy.onnx import export_onnx
 from burn.deploy.pack import pack
-from burn.experiments.engine_figure import engine
 from burn.recipes.registry import find_recipe
 from burn.runtime.hardware import processor, source_commit
 from burn_engine import isas
@@ -383,6 +383,9 @@ def main() -> None:
     if options.out:
         write_numbers(found, options.out)
     if options.picture:
+        sys.path.append(str(Path(__file__).parents[1]))  # where reproduction/ is
+        from reproduction.documents.engine_figure import engine
+
         engine([found]).draw(options.picture)
     if options.json:
         print(json.dumps(found, indent=2))

@@ -1,6 +1,7 @@
 """Measure burn's binary networks against small float networks, in float32 and in 8 bits.
 
-    python benchmarks/family.py --name "AMD EPYC (Zen 4)" --out docs/results/family/zen4.json
+    python benchmarks/family.py --name "AMD EPYC (Zen 4)" \
+        --out reproduction/results/family/zen4.json
 
 At 96×96 and 224×224, one image and one thread: the networks that `burn info --family` compares, in
 burn-engine, with every instruction set from the environment's BURN_ENGINE_ISA downwards; and timm's
@@ -33,6 +34,13 @@ from typing import Any
 
 import numpy as np
 import timm
+from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+import burn_engine
+from burn.backbones.config import BackboneConfig
+from burn.costs.family import NAMES
+from burn.runtime.hardware import processor, source_commit
 from engine import (
     Contender,
     Run,
@@ -45,13 +53,6 @@ from engine import (
     ratio,
     write_numbers,
 )
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
-
-import burn_engine
-from burn.backbones.config import BackboneConfig
-from burn.costs.family import NAMES
-from burn.runtime.hardware import processor, source_commit
 
 SIDES = (96, 224)
 PEERS = {

@@ -24,8 +24,8 @@ from mkdocs.structure.files import File, Files
 import burn
 from burn.cli.main import main
 from burn.evaluation.entries import PROTOCOLS
-from burn.experiments.run import ANALYSES
 from burn.recipes.registry import RECIPES
+from reproduction.analyses.run import ANALYSES
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # a command to what follows it in each of its help texts

@@ -39,7 +39,7 @@ LONG_FILES = (
     "deploy/test_pack.py",
     "training/test_teacher_cache.py",
     "evaluation/test_semi.py",
-    "experiments/test_costs.py",
+    "reproduction/test_costs.py",
     "faults/test_checkpoints.py",
     "test_build.py",
     "embedding/test_embed_killed.py",

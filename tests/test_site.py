@@ -14,8 +14,8 @@ import pytest
 import burn
 from burn.cli.main import _COMMANDS
 from burn.evaluation.entries import PROTOCOLS
-from burn.experiments.run import ANALYSES
 from burn.recipes.registry import RECIPES
+from reproduction.analyses.run import ANALYSES
 
 ROOT = Path(__file__).parents[1]
 CHROMIUM = next(

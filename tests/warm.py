@@ -28,7 +28,7 @@ MODULES = (
     "burn.deploy.onnx", "burn.deploy.pack", "burn.embedding.packed", "burn.embedding.run",
     "burn.evaluation.context",
     "burn.evaluation.detection.protocol", "burn.evaluation.linear", "burn.evaluation.registry",
-    "burn.experiments.run", "burn.report.page", "burn.report.render.tables", "burn.training.run",
+    "burn.report.page", "burn.report.render.tables", "burn.training.run",
     "burn.training.stage",
 )  # fmt: skip
 

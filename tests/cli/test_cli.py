@@ -14,7 +14,7 @@ from burn.cli.main import _COMMANDS as COMMANDS
 from burn.cli.main import main
 from burn.cli.parser import Parser
 from burn.evaluation.entries import PROTOCOLS
-from burn.experiments.run import ANALYSES
+from reproduction.analyses.run import ANALYSES
 
 SMALL = [
     "--recipe", "demo", "--data", "digits", "--max-steps", "2", "--workers", "0",

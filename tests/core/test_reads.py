@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import burn
+import reproduction.analyses
 from burn.campaigns.outcome import _last_words
 from burn.core.errors import UserError
 from burn.core.inputs import open_regular, read_bytes, read_end, read_text, sha256_of
@@ -21,6 +22,7 @@ from burn.report.load.files import read_result_lines
 from burn.training.records.metrics import read_layers
 
 SRC = Path(burn.__file__).parent
+ANALYSES = Path(reproduction.analyses.__file__).parent
 METHODS = {"open", "read_text", "read_bytes"}
 BY_NAME = {"np.load", "torch.load", "load_file", "safe_open", "pq.ParquetFile"}
 OWN = "a method of burn's own"
@@ -73,8 +75,8 @@ ALLOWED = {
 
 def opening_calls() -> Iterator[tuple[str, str]]:
     """(file, function) of each call that may open a file by its name."""
-    for file in sorted(SRC.rglob("*.py")):
-        name = file.relative_to(SRC).as_posix()
+    for file in sorted([*SRC.rglob("*.py"), *ANALYSES.rglob("*.py")]):
+        name = file.relative_to(SRC if SRC in file.parents else ANALYSES).as_posix()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if name == "core/inputs.py" or not isinstance(node, ast.Call):
                 continue

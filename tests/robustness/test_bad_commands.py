@@ -21,9 +21,9 @@ from burn.core.errors import UserError
 from burn.core.inputs import read_text
 from burn.evaluation.configs import Request
 from burn.evaluation.entries import PROTOCOLS
-from burn.experiments.options import EmaToyOptions, GradientOptions
 from burn.recipes.registry import RECIPES
 from burn.training.plan import Machine
+from reproduction.analyses.options import EmaToyOptions, GradientOptions
 
 DIGITS = 5000  # of a number; Python converts no more than 4,300
 BEGUN = "pretrain --recipe burn_small --data {photos} --teacher {teacher} --out run"

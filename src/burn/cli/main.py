@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import importlib.util
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from rich.console import Console
 
@@ -34,7 +36,10 @@ from burn.core.plugins import all_plugins, fault_in_plugin, load_installed, load
 from burn.runtime.launch import end_with_launcher
 from burn.runtime.streams import safe_streams
 
-_OVERVIEW = """\
+_ANALYZE = """\
+  analyze    run one of the paper's small experiments: a picture, its data and a text
+"""
+_OVERVIEW = f"""\
 usage: burn COMMAND [options]
 
 1-bit vision backbones, pretrained without labels.
@@ -47,8 +52,7 @@ commands:
   evaluate   evaluate a checkpoint by one of the paper's protocols
   compare    train and evaluate several methods at one budget
   ablate     train and evaluate BURN with one choice changed at a time, at one budget
-  analyze    run one of the paper's small experiments: a picture, its data and a text
-  import     convert a published binary checkpoint to burn's format
+{_ANALYZE}  import     convert a published binary checkpoint to burn's format
   export     convert a checkpoint to ONNX or to another project's format
   pack       write a binary checkpoint as one packed file, for burn-engine
   info       show the size and cost of a network or a checkpoint
@@ -69,7 +73,7 @@ _COMMANDS = {  # the module of each command, imported only when the command runs
     "evaluate": "burn.cli.commands.evaluate",
     "compare": "burn.cli.commands.compare",
     "ablate": "burn.cli.commands.ablate",
-    "analyze": "burn.cli.commands.analyze",
+    "analyze": "reproduction.command",
     "import": "burn.cli.commands.import_",
     "export": "burn.cli.commands.export",
     "pack": "burn.cli.commands.pack",
@@ -162,7 +166,7 @@ _MEMORY = re.compile(
 def _run(arguments: list[str], console: Console) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("-h", "--help", "help"):
-        print(_OVERVIEW, end="")
+        print(_OVERVIEW if _has_reproduction() else _OVERVIEW.replace(_ANALYZE, ""), end="")
         return 0
     if command == "--version":
         print(f"burn {version('burn-ssl')}")
@@ -170,9 +174,15 @@ def _run(arguments: list[str], console: Console) -> int:
     if command not in _COMMANDS:
         import difflib
 
-        near = difflib.get_close_matches(command, _COMMANDS, n=1)
+        offered = [name for name in _COMMANDS if name != "analyze" or _has_reproduction()]
+        near = difflib.get_close_matches(command, offered, n=1)
         hint = f"did you mean {near[0]}?" if near else "burn --help lists the commands"
         raise UserError(f"unknown command {command!r}: {hint}")
+    if command == "analyze" and not _has_reproduction():
+        raise UserError(
+            "burn analyze belongs to the paper's reproduction, which is in burn's repository and "
+            "not in this installation: run it from a checkout"
+        )
     load_installed(lambda line: console.print(line, style="yellow"))
     rest = _import_plugins(rest)
     try:
@@ -184,6 +194,20 @@ def _run(arguments: list[str], console: Console) -> int:
             raise
         return int(leaving.code or 0)
     return 0
+
+
+def _has_reproduction() -> bool:
+    """Whether the paper's reproduction can be imported, which is beside `src/` in the repository.
+
+    A burn that is installed from a checkout finds it there from any working directory.
+    """
+    checkout = Path(__file__).parents[3]
+    if (checkout / "reproduction/command.py").is_file() and str(checkout) not in sys.path:
+        sys.path.append(str(checkout))
+    try:
+        return importlib.util.find_spec(_COMMANDS["analyze"]) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _import_plugins(arguments: list[str]) -> list[str]:

@@ -1,1 +1,1 @@
-"""The paper's numbers and claims, and whether measurements support them."""
+"""The paper's numbers, and the groups of variants that its ablations compare."""

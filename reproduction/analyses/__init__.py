@@ -1,0 +1,1 @@
+"""The paper's small experiments, which `burn analyze` runs."""

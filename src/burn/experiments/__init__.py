@@ -1,1 +1,0 @@
-"""The paper's small experiments and counts, which `burn analyze` runs."""
