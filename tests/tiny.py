@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from rich.console import Console
+from torch import Tensor
 
 from burn.backbones.config import BackboneConfig
 from burn.core.types import Batch
@@ -20,8 +21,8 @@ from burn.methods.configs import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.signals import StopRequest
-from burn.training.loop import Loop
 from burn.training.plan import Machine, RunPlan
+from burn.training.pretraining import Pretraining
 from burn.training.records.summary import StageSummary
 from burn.training.run import train_plan
 
@@ -115,18 +116,18 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, last_call: int) -> None:
     """Ctrl-C while the loss of this micro-batch, counted from 1, is computed."""
     calls = 0
     stop: list[StopRequest] = []
-    make, learn = StopRequest.__init__, Loop.learn
+    make, forward = StopRequest.__init__, Pretraining.forward
 
     def remember(self: StopRequest, *arguments: str) -> None:
         make(self, *arguments)
         stop.append(self)
 
-    def counting(self: Loop, batch: Batch, *, begins: bool) -> None:
+    def counting(self: Pretraining, batch: Batch, progress: float) -> Tensor:
         nonlocal calls
         calls += 1
         if calls == last_call:
             stop[-1]._handle(signal.SIGINT, None)
-        learn(self, batch, begins=begins)
+        return forward(self, batch, progress)
 
     monkeypatch.setattr(StopRequest, "__init__", remember)
-    monkeypatch.setattr(Loop, "learn", counting)
+    monkeypatch.setattr(Pretraining, "forward", counting)

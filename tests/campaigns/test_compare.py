@@ -34,8 +34,8 @@ from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
 from burn.methods.registry import METHODS
 from burn.recipes.schema import Recipe
-from burn.training.loop import Loop
 from burn.training.plan import Machine
+from burn.training.pretraining import Pretraining
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 BATCH, BUDGET = 64, 4 * 64
@@ -153,19 +153,19 @@ def test_what_is_done_is_kept_and_methods_and_seeds_may_be_added(compared: Path)
 def test_a_signal_in_the_last_step_of_a_run_stops_the_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    learn = Loop.learn
+    forward = Pretraining.forward
 
-    def stopping(self: Loop, batch: Batch, *, begins: bool) -> None:
-        if self.step == self.num_steps - 1:
+    def stopping(self: Pretraining, batch: Batch, progress: float) -> torch.Tensor:
+        if progress == 3 / 4:  # in the last of four steps
             signal.raise_signal(signal.SIGINT)
-        learn(self, batch, begins=begins)
+        return forward(self, batch, progress)
 
-    monkeypatch.setattr(Loop, "learn", stopping)
+    monkeypatch.setattr(Pretraining, "forward", stopping)
     with pytest.raises(Interrupted, match="stopped after stage 1; resume with: the same command"):
         run(tmp_path, ["mocov2", "byol"])
     assert (tmp_path / "mocov2-seed0" / "stage1.safetensors").exists()
     assert not (tmp_path / "byol-seed0").exists()
-    monkeypatch.setattr(Loop, "learn", learn)
+    monkeypatch.setattr(Pretraining, "forward", forward)
     results, _ = run(tmp_path, ["mocov2", "byol"])
     assert {r.model for r in results} == {"mocov2", "byol", "random weights"}
 
@@ -175,16 +175,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 ):
     run(tmp_path / "whole", ["mocov2"])
     out = tmp_path / "stopped"
-    learn = Loop.learn
-    steps: list[int] = []
+    forward = Pretraining.forward
+    steps: list[float] = []
 
-    def stopping(self: Loop, batch: Batch, *, begins: bool) -> None:
-        steps.append(self.step)
+    def stopping(self: Pretraining, batch: Batch, progress: float) -> torch.Tensor:
+        steps.append(progress)
         if len(steps) == 2:
             signal.raise_signal(signal.SIGINT)  # as Ctrl-C does
-        learn(self, batch, begins=begins)
+        return forward(self, batch, progress)
 
-    monkeypatch.setattr(Loop, "learn", stopping)
+    monkeypatch.setattr(Pretraining, "forward", stopping)
     with pytest.raises(Interrupted, match="step 2 of 4 in stage 1; resume with: the same command"):
         run(out, ["mocov2", "byol"])
     assert not (out / "byol-seed0").exists()

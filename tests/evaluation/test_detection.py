@@ -276,7 +276,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     assert context.out is not None
     whole = replace(context, out=context.out / "whole")
     expected = [r.value for r in run_detection(whole, TINY, CONSOLE)]
-    to, calls = detection._to, []
+    to, calls = detection._Batch.to, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -284,16 +284,16 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
             signal.raise_signal(number)
         return to(*arguments)
 
-    monkeypatch.setattr(detection, "_to", interrupted)
+    monkeypatch.setattr(detection._Batch, "to", interrupted)
     with pytest.raises(Interrupted, match="after 2 of 4 iterations") as stopped:
         run_detection(context, TINY, CONSOLE)
     assert stopped.value.number == number
-    assert (context.out / "detection-resume.pt").is_file()
+    assert (context.out / "detection-resume.ckpt").is_file()
     with pytest.raises(UserError, match="from another training: remove it"):
         run_detection(context, replace(TINY, lr=0.02), CONSOLE)
     assert [r.value for r in run_detection(context, TINY, CONSOLE)] == expected
     assert len(calls) == 2 + 2 + 2, "two iterations and precise BN"
-    assert not (context.out / "detection-resume.pt").exists()
+    assert not (context.out / "detection-resume.ckpt").exists()
     first, second = (load_file(path / "detector.safetensors") for path in (whole.out, context.out))  # type: ignore[operator]
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -317,8 +317,8 @@ def test_a_trained_detector_is_tested_again_without_training(
 
 def test_a_damaged_resume_file_is_named(context: EvaluationContext):
     assert context.out is not None
-    (context.out / "detection-resume.pt").write_bytes(b"PK nothing")
-    with pytest.raises(UserError, match=r"detection-resume\.pt is damaged"):
+    (context.out / "detection-resume.ckpt").write_bytes(b"PK nothing")
+    with pytest.raises(UserError, match=r"detection-resume\.ckpt is damaged"):
         run_detection(context, TINY, CONSOLE)
 
 
@@ -430,7 +430,7 @@ def _troubled_rank(rank: int, port: int, scenes: str, out: Path, trouble: str) -
 
         Detector.forward = forward  # type: ignore[method-assign]
     elif rank:
-        to, calls, before = detection._to, [], _BATCHES_BEFORE.get(trouble, 1)
+        to, calls, before = detection._Batch.to, [], _BATCHES_BEFORE.get(trouble, 1)
 
         def interrupted(*arguments: Any) -> Any:
             calls.append(1)
@@ -438,7 +438,7 @@ def _troubled_rank(rank: int, port: int, scenes: str, out: Path, trouble: str) -
                 signal.raise_signal(signal.SIGTERM)
             return to(*arguments)
 
-        detection._to = interrupted
+        detection._Batch.to = interrupted  # type: ignore[method-assign]
     ended: UserError | None = None
     try:
         run_detection(context, replace(TINY, batch_size=4), CONSOLE)

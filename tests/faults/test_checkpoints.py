@@ -7,6 +7,7 @@ import io
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from safetensors.torch import load_file
 import tiny
 from burn.core.errors import UserError
 from burn.core.types import Batch
+from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import StepOutput
 from burn.methods.burn import Burn
-from burn.training.loop import Loop
 from burn.training.plan import Machine
-from burn.training.resume_files import ResumeFiles
+from burn.training.pretraining import Pretraining
 
 EVERY_STEP = Machine(device="cpu", workers=0, monitor_every=1, save_every=0)
 
@@ -32,14 +33,14 @@ class Killed(Exception):
 
 def cut_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run ends in the middle of this step, with the files that it has saved by then."""
-    learn = Loop.learn
+    forward, steps = Pretraining.forward, count()
 
-    def dying(self: Loop, batch: Batch, *, begins: bool) -> None:
-        if self.step == step:
+    def dying(self: Pretraining, batch: Batch, progress: float) -> torch.Tensor:
+        if next(steps) == step:
             raise Killed
-        learn(self, batch, begins=begins)
+        return forward(self, batch, progress)
 
-    monkeypatch.setattr(Loop, "learn", dying)
+    monkeypatch.setattr(Pretraining, "forward", dying)
 
 
 def one_stage():
@@ -115,7 +116,7 @@ def test_a_resume_file_of_another_run_or_stage_is_refused(
     monkeypatch.undo()
     mine, other = (ResumeFiles(run / "stage1", owner="") for run in (cut, tmp_path / "b"))
     other.newest.replace(mine.newest)
-    with pytest.raises(UserError, match=r"resume\.ckpt is from another stage or run: remove"):
+    with pytest.raises(UserError, match=r"resume\.ckpt is from another training: remove"):
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 

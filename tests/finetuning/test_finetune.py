@@ -29,12 +29,12 @@ from burn.data.builtin.digits import Digits
 from burn.data.loader import random_views
 from burn.data.splits import Subset, balanced_share, hold_out
 from burn.data.view_config import ViewConfig
-from burn.evaluation import fine_tuning
-from burn.evaluation.fine_tuning import Tuner, TuningPlan, tuning_loss
+from burn.evaluation.fine_tuning import Tuner, Tuning, TuningPlan, tuning_loss
 from burn.evaluation.linear_layer import new_head
 from burn.finetuning.job import class_weights
 from burn.finetuning.run import finetune
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
+from burn.learning.loop import Callback, Loop
 from burn.runtime.signals import StopRequest
 from burn.runtime.threads import ThreadChooser
 from networks import tiny_reactnet
@@ -171,31 +171,29 @@ def test_a_resumed_training_has_the_same_bits(few: Subset):
     assert whole.train()
     half = tuner(few)
 
-    class Stop(Exception):
-        pass
+    class Stop(Callback):
+        def on_batch_end(self, loop: Loop[Any], batch: Any) -> None:
+            loop.should_stop = loop.step == 3  # in the second epoch of two steps
 
-    def stop() -> None:
-        if half.steps == 3:  # in the second epoch of two steps
-            raise Stop
-
-    with pytest.raises(Stop):
-        half.train(on_step=stop)
+    half.train([Stop()])
     content = io.BytesIO()
-    torch.save(half.state_dict(), content)
+    torch.save(half.loop.state_dict(), content)
     content.seek(0)
     again = tuner(few)
-    again.load_state_dict(torch.load(content, weights_only=True))
-    assert again.train()
-    assert (again.steps, again.num_steps) == (whole.steps, 4)
-    for name, tensor in whole.backbone.state_dict().items():
-        assert torch.equal(tensor, again.backbone.state_dict()[name]), name
-    assert torch.equal(whole.head.weight, again.head.weight)
+    assert again.train(state=torch.load(content, weights_only=True))
+    assert again.loop.step == whole.loop.step == 4
+    for name, tensor in whole.learner.state_dict().items():
+        assert torch.equal(tensor, again.learner.state_dict()[name]), name
 
 
 def test_rates_of_network_and_classifier_and_their_course(few: Subset):
-    one = tuner(few)
     seen = []
-    one.train(on_step=lambda: seen.append([g["lr"] for g in one._optimizer.param_groups]))
+
+    class Rates(Callback):
+        def on_before_step(self, loop: Loop[Any]) -> None:
+            seen.append([group["lr"] for group in loop.optimizer.param_groups])
+
+    tuner(few).train([Rates()])
     expected = [[0.01 / n, 0.001 / n] for n in (1, 2, 3, 4)]
     np.testing.assert_allclose(seen, expected, rtol=1e-12)  # float64
 
@@ -212,7 +210,7 @@ def test_the_teacher_sees_the_same_views_at_its_own_size(
         return torch.zeros(len(views), 10)
 
     one = tuner(few, teacher, sizes, kl=1.0)
-    one.backbone.register_forward_pre_hook(lambda _, given: students.append(given[0]))
+    one.learner.backbone.register_forward_pre_hook(lambda _, given: students.append(given[0]))
     one.train()
     assert len(seen) == 4
     for theirs, ours in zip(seen, students, strict=True):
@@ -233,8 +231,8 @@ def test_with_kl_alone_the_labels_have_no_influence(few: Subset):
     one, two, three = tuner(few, taught, kl=1.0), tuner(other, taught, kl=1.0), tuner(other)
     for each in (one, two, three):
         each.train()
-    assert torch.equal(one.head.weight, two.head.weight)
-    assert not torch.equal(one.head.weight, three.head.weight)
+    assert torch.equal(one.learner.head.weight, two.learner.head.weight)
+    assert not torch.equal(one.learner.head.weight, three.learner.head.weight)
 
 
 # The run
@@ -342,22 +340,22 @@ def test_from_python(start: Path, few: Subset, test_images: Subset, tmp_path: Pa
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Ctrl-C during a step, counted over all trainings."""
     made: list[StopRequest] = []
-    make, step = StopRequest.__init__, Tuner._step
+    make, forward = StopRequest.__init__, Tuning.forward
     count = 0
 
     def remember(self: StopRequest, *arguments: str) -> None:
         make(self, *arguments)
         made.append(self)
 
-    def counted(self: Tuner, *arguments: Any) -> None:
+    def counted(self: Tuning, *arguments: Any) -> torch.Tensor | None:
         nonlocal count
         count += 1
         if count == steps:
             made[-1]._handle(signal.SIGINT, None)
-        step(self, *arguments)
+        return forward(self, *arguments)
 
     monkeypatch.setattr(StopRequest, "__init__", remember)
-    monkeypatch.setattr(Tuner, "_step", counted)
+    monkeypatch.setattr(Tuning, "forward", counted)
 
 
 def test_who_learns_from_it_is_told_of_its_labels(tuned: Path):
@@ -538,7 +536,7 @@ def test_the_number_of_threads_follows_the_measured_rate(
             now[0] += seconds[torch.get_num_threads()]
             return now[0]
 
-    monkeypatch.setattr(fine_tuning, "time", Time)
+    monkeypatch.setattr("burn.learning.threads.time", Time)
     # Said only, since two threads of a busy machine do take longer.
     threads = [2]
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads[-1])
@@ -548,8 +546,7 @@ def test_the_number_of_threads_follows_the_measured_rate(
     assert torch.get_num_threads() == 2  # as it was
     assert set(used[-4:]) == {1}
     again = tuner(few, threads=ThreadChooser(2), epochs=10)
-    again.load_state_dict(first.state_dict())
-    assert again.train()  # nothing is left to do
+    assert again.train(state=first.loop.state_dict())  # nothing is left to do
 
 
 def test_its_classifier_is_counted(tuned: Path):

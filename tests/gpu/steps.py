@@ -23,7 +23,7 @@ from burn.runtime.distributed import Processes
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
 from burn.training.graphs import Recorder, StepGraph
-from burn.training.loop import Loop
+from burn.training.pretraining import Pretraining, pretraining_loop
 from burn.training.steps import StageSteps
 from method_checks import views
 
@@ -81,7 +81,8 @@ class Run:
             synchronize_norms(method)
         on_gpu(method).train()
         steps = StageSteps(count, 1, 1, count, per_epoch, per_epoch, num_steps)
-        self.loop = Loop(method, recipe, steps, processes, bfloat16=True, graph=graph)
+        self.learner = Pretraining(method, processes, bfloat16=True, graph=graph)
+        self.loop = pretraining_loop(self.learner, recipe, steps, processes)
         self.console = Console(file=self.said, width=1000)
         self.finite = FiniteSteps(tolerated, every, processes, self.console)
         self.loop.callbacks = [self.finite, Guard(GradientFlowGuard(method.parts()))]
@@ -93,15 +94,13 @@ class Run:
         number, count = self.loop.step, self.count - missing
         labels = torch.arange(count) % 3
         batch: Batch = views(*self.sizes, count=count, seed=number, labels=labels)
-        whole = self.loop._pass.register_forward_hook(
-            lambda _module, _given, found: (spoil(found[0]), found[1])
-        )
+        whole = self.learner.register_forward_hook(lambda *passed: spoil(passed[-1]))
         self.loop.advance(batch)
         whole.remove()
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all parameters, buffers and gradients."""
-        method = self.loop.method
+        method = self.learner.method
         found = {**dict(method.named_parameters()), **dict(method.named_buffers())}
         gradients = {f"gradient {n}": p.grad for n, p in method.named_parameters()}
         found |= {name: grad for name, grad in gradients.items() if grad is not None}
@@ -110,7 +109,7 @@ class Run:
     def weights(self) -> dict[str, Tensor]:
         return {
             name: cast(OnGpu, parameter.detach()).held.clone()
-            for name, parameter in self.loop.method.named_parameters()
+            for name, parameter in self.learner.method.named_parameters()
         }
 
 

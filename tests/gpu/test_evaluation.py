@@ -23,6 +23,7 @@ from burn.evaluation.linear_layer import (
     train_linear_at_best_rate,
 )
 from burn.evaluation.semi import fine_tune
+from burn.learning.loop import Callback, Loop
 from networks import tiny_reactnet
 
 # Kernels of a step of fine-tuning in float32 and in bfloat16. Most are of SGD, which on a real GPU
@@ -121,17 +122,18 @@ def test_fine_tuning_waits_once_an_epoch_and_at_the_end(gpu: Gpu, bfloat16: bool
     )
     found: list[tuple[int, dict[str, int]]] = []
 
-    def epoch() -> None:
-        found.append((gpu.kernels, dict(gpu.waits)))
-        gpu.waits.clear()
+    class Epochs(Callback):
+        def on_epoch_end(self, loop: Loop[Any]) -> None:
+            found.append((gpu.kernels, dict(gpu.waits)))
+            gpu.waits.clear()
 
     gpu.waits.clear()
     config = SemiConfig(epochs=3, batch_size=10)
-    head = fine_tune(network, source, context, config, 0.01, 1.0, epoch)  # type: ignore[arg-type]
+    head = fine_tune(network, source, context, config, 0.01, 1.0, [Epochs()])
     assert isinstance(head, torch.nn.Linear)
     assert isinstance(head.weight, OnGpu)
-    assert [waits for _, waits in found[1:]] == [{"fine_tuning._train": 1}] * 2
-    assert gpu.waits == {"fine_tuning._train": 1}  # whether all weights are finite
+    assert [waits for _, waits in found[1:]] == [{"fine_tuning.on_epoch_end": 1}] * 2
+    assert gpu.waits == {"fine_tuning.train": 1}  # whether all weights are finite
     steps = -(-len(source) // 10)
     assert (found[2][0] - found[1][0]) / steps <= MOST_OF_SEMI[bfloat16]
 
@@ -152,7 +154,11 @@ def test_a_batch_of_fine_tuning_that_is_not_finite_ends_it_with_its_epoch(gpu: G
         0,  # type: ignore[arg-type]
     )
     epochs: list[int] = []
+
+    class Epochs(Callback):
+        def on_epoch_end(self, loop: Loop[Any]) -> None:
+            epochs.append(loop.epoch)
+
     config = SemiConfig(epochs=2, batch_size=10)
-    head = fine_tune(network, source, context, config, 1e30, 1.0, lambda: epochs.append(1))  # type: ignore[arg-type]
-    assert head is None
-    assert not epochs
+    assert fine_tune(network, source, context, config, 1e30, 1.0, [Epochs()]) is None
+    assert epochs == [0]

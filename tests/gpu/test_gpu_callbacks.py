@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +12,7 @@ from pretend import CUDA, Gpu, pretended
 from steps import Run, build
 
 from burn.data.open import open_source
+from burn.data.view_config import ViewConfig
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.knn import OnlineKnn
 from burn.training.callbacks.monitor import Gradients, Layers, Monitor
@@ -45,7 +45,7 @@ def gpu() -> Iterator[Gpu]:
 
 def run_with_monitors(folder: Path) -> tuple[Run, Monitor, Record]:
     run = build("burn joint", every=EVERY, count=32, per_epoch=EPOCH)
-    method, record = run.loop.method, Record(folder, run.console)
+    method, record = run.learner.method, Record(folder, run.console)
     source, processes = open_source("digits"), run.loop.processes
     monitor = Monitor(EVERY, 1.0, source, record, processes, run.console)
     run.loop.callbacks = [
@@ -88,14 +88,12 @@ def test_only_measured_steps_wait(gpu: Gpu, tmp_path: Path):
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 def test_knn_waits_for_each_batch_of_features_alone(gpu: Gpu, tmp_path: Path):
     run, monitor, record = run_with_monitors(tmp_path)
-    recipe = run.loop.recipe
-    run.loop.recipe = replace(recipe, views=replace(recipe.views, size=16))
-    knn = OnlineKnn(open_source("digits"), monitor, record, StopRequest())
+    knn = OnlineKnn(open_source("digits"), ViewConfig(size=16), monitor, record, StopRequest())
     run.step()
     gpu.waits.clear()
     knn.on_epoch_end(run.loop)
     assert gpu.waits == {"features.extract_features": 1}
     assert monitor.knn is not None
     record.close()
-    assert all(p.device == CUDA for p in run.loop.method.backbone.parameters())
-    assert run.loop.method.backbone.training
+    assert all(p.device == CUDA for p in run.learner.method.backbone.parameters())
+    assert run.learner.method.backbone.training

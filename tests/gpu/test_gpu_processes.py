@@ -25,7 +25,8 @@ from burn.layers.fused.launch import Launch
 from burn.methods.burn import Burn
 from burn.methods.configs import BurnConfig
 from burn.methods.shared.contrast import gather
-from burn.training.loop import _Pass, redundant_buffers
+from burn.runtime.distributed import Processes
+from burn.training.pretraining import Pretraining, redundant_buffers
 from networks import tiny_reactnet
 
 
@@ -100,7 +101,7 @@ def test_gathering_rows_waits_for_nothing():
 def test_buffers_that_are_the_same_anyway_are_not_broadcast(tmp_path: Path):
     """Of MoCo v2 these were the queue and the statistics of two networks, at every step."""
     method = CASES["mocov2"].build(0, 1)
-    module = _Pass(method, None)
+    module = Pretraining(method, Processes(torch.device("cpu")))
     distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
     )

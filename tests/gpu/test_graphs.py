@@ -26,7 +26,7 @@ LATER = {"swav": 12, "swav with a queue": 14}
 
 
 def loss_of(run: Run) -> dict[str, float]:
-    output = run.loop.output
+    output = run.learner.output
     assert output is not None
     return {name: float(term) for name, term in output.terms.items()}
 
@@ -48,7 +48,7 @@ def test_replayed_steps_are_ordinary_steps_bit_by_bit(case: str, bfloat16: bool)
         recorder, steps = PretendedRecorder(), LATER.get(case, STEPS)
         usual = build(case, num_steps=steps)
         graphed = build(case, num_steps=steps, recorder=recorder)
-        usual.loop.bfloat16 = graphed.loop.bfloat16 = bfloat16
+        usual.learner.in_bfloat16 = graphed.learner.in_bfloat16 = bfloat16
         for step in range(steps):
             usual.step()
             gpu.waits.clear()
@@ -119,7 +119,7 @@ def test_another_phase_is_recorded_again():
     with pretended():
         recorder = PretendedRecorder()
         run = build("swav with a queue", num_steps=28, recorder=recorder)
-        method: Any = run.loop.method
+        method: Any = run.learner.method
         method.config = replace(method.config, queue_from=0.45)
         for _ in range(22):
             run.step()
@@ -131,15 +131,15 @@ def test_what_is_given_out_stays_when_the_next_step_is_replayed():
         run = build("burn joint", num_steps=20, recorder=PretendedRecorder())
         for _ in range(WARM_UP + 2):
             run.step()
-        first = run.loop.output
+        first = run.learner.output
         assert isinstance(first, StepOutput)
         before = float(first.loss)
         kept = first.features.cpu().clone()
         run.step()
         assert float(first.loss) == before
         assert torch.equal(first.features.cpu(), kept)
-        assert run.loop.output is not None
-        assert float(run.loop.output.loss) != before
+        assert run.learner.output is not None
+        assert float(run.learner.output.loss) != before
 
 
 def test_a_loss_that_is_not_finite_is_skipped_as_ever():
@@ -148,7 +148,7 @@ def test_a_loss_that_is_not_finite_is_skipped_as_ever():
         for _ in range(WARM_UP + 2):
             run.step()
         before = run.weights()
-        classifier: Any = run.loop.method.classifier
+        classifier: Any = run.learner.method.classifier
         held = classifier.bias.detach().held
         kept = held.clone()
         held[0] = torch.inf

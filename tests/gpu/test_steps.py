@@ -90,7 +90,7 @@ def last_step(run: Run, *, bfloat16: bool = True, after: int = 3) -> Step:
     """What a step does after some others; networks need but one."""
     gpu = Gpu.current
     assert gpu is not None
-    run.loop.bfloat16 = bfloat16
+    run.learner.in_bfloat16 = bfloat16
     while run.loop.step < after:
         run.step()
     before = gpu.kernels
@@ -222,7 +222,7 @@ def test_the_end_reads_what_is_left():
         run = build("supervised")
         run.step()
         run.step(infinite)
-        assert run.loop.learned
+        assert run.learner.learned
         with pytest.raises(UserError, match="stopped at step 2"):
             run.finite.on_end(run.loop)
 

@@ -19,7 +19,7 @@ import tiny
 from burn.cli.main import main
 from burn.core.errors import UserError
 from burn.core.results import read_results
-from burn.training.resume_files import ResumeFiles
+from burn.learning.resume_files import ResumeFiles
 
 BURN = (sys.executable, "-m", "burn")
 DIGITS = "--train digits --test digits --device cpu --workers 0"

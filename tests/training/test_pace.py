@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from burn.training.callbacks.pace import Pace, rate, rough_time, time_left, time_range
+from burn.learning.pace import Pace, rate, rough_time, time_left, time_range
 
 
 def paced(*seconds: float, images: int = 8) -> Pace:

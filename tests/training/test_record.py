@@ -24,7 +24,7 @@ from burn.methods.simclr import Simclr
 from burn.report.load.gather import gather
 from burn.report.page import build_page
 from burn.runtime.hardware import resident_bytes, source_commit
-from burn.training.loop import _Pass
+from burn.training.pretraining import Pretraining
 from burn.training.records.metrics import read_gradients, read_layers, read_metrics
 from burn.training.steps import monitor_interval
 
@@ -42,10 +42,10 @@ def test_gradients_are_those_of_the_whole_step(
     recipe = replace(recipe, compute=compute)
     found: dict[int, dict[str, float]] = {}
     sums: dict[str, torch.Tensor] = {}
-    forward, calls = _Pass.forward, count(1)
+    forward, calls = Pretraining.forward, count(1)
 
-    def by_hand(self: _Pass, batch: Batch, progress: float):
-        loss, output = forward(self, batch, progress)
+    def by_hand(self: Pretraining, batch: Batch, progress: float) -> torch.Tensor:
+        loss = forward(self, batch, progress)
         method, call = self.method, next(calls)
         reached = [(n, p) for n, p in method.named_parameters() if p.requires_grad]
         gradients = torch.autograd.grad(
@@ -69,9 +69,9 @@ def test_gradients_are_those_of_the_whole_step(
                 if any(n.startswith(prefix) for n in sums)
             }
             sums.clear()
-        return loss, output
+        return loss
 
-    monkeypatch.setattr(_Pass, "forward", by_hand)
+    monkeypatch.setattr(Pretraining, "forward", by_hand)
     tiny.train(recipe, tmp_path / "run", teacher, max_steps=4)
     gradients = read_gradients(tmp_path / "run" / "stage1" / "gradients.csv")
     assert gradients.keys() == found[2].keys()

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,12 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.types import Batch
 from burn.data.dataset import DatasetSource
 from burn.evaluation.checks import check_sources
+from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import StepOutput
 from burn.methods.simclr import Simclr
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import ending_signals, interrupted, signals_raise
-from burn.training.loop import Loop
-from burn.training.resume_files import ResumeFiles
+from burn.training.pretraining import Pretraining
 
 OTHERS = [
     getattr(signal, name)
@@ -45,14 +46,14 @@ def default_actions() -> Iterator[None]:
 
 def in_step(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> None:
     """Do something while the loss of a step, counted from 1, is computed."""
-    learn = Loop.learn
+    forward, steps = Pretraining.forward, count(1)
 
-    def doing(self: Loop, batch: Batch, *, begins: bool) -> None:
-        if self.step == number - 1:
+    def doing(self: Pretraining, batch: Batch, progress: float) -> torch.Tensor:
+        if next(steps) == number:
             do()
-        learn(self, batch, begins=begins)
+        return forward(self, batch, progress)
 
-    monkeypatch.setattr(Loop, "learn", doing)
+    monkeypatch.setattr(Pretraining, "forward", doing)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *OTHERS], ids=lambda one: one.name)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from burn.learning.threads import Threads
 from burn.runtime.threads import ThreadChooser
-from burn.training.callbacks.threads import Threads, stage_chooser
 from burn.training.plan import Machine
+from burn.training.stage import stage_chooser
 
 Rates = Mapping[int, float]  # images per second of each number of threads
 # Measured on two cores of a Zen 5 with recipe burn: alone, beside two busy loops, beside tests.

@@ -1,9 +1,8 @@
-"""The loop of fine-tuning: a whole network and a linear layer on it learn from labelled images."""
+"""Fine-tuning: a whole network and a linear layer on it learn from labelled images."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,9 @@ from burn.core.errors import UserError
 from burn.core.types import Batch
 from burn.data.base import Source
 from burn.data.loader import EpochSampler, TrainLoader, Transform
+from burn.learning.loop import Callback, Learner, Loop
+from burn.learning.threads import Threads
+from burn.runtime.distributed import Processes
 from burn.runtime.threads import ThreadChooser
 
 
@@ -78,10 +80,76 @@ def tuning_loss(scores: Tensor, labels: Tensor, taught: Tensor | None, plan: Tun
     return (1 - plan.kl) * loss + plan.kl * plan.temperature**2 * kl
 
 
-class Tuner:
-    """One fine-tuning, which can be stopped after a step and resumed.
+class Tuning(Learner):
+    """A network and a linear layer on it that learn from labels.
 
     BN is in training mode. The precision does not change, so a binary network stays binary.
+
+    Args:
+        backbone: The backbone.
+        head: The linear layer on its features.
+        plan: The weights of the loss.
+        bfloat16: Run the backbone under autocast.
+        teacher: Function from views, uint8 (batch, 3, height, width) on the device of the backbone,
+            to scores of the classes, without gradients; or None.
+
+    Attributes:
+        images: Number of images of the last batch.
+        loss: Loss of the last batch that had two images or more.
+        right: Share of its images whose label has the highest score.
+        learned: Whether there was such a batch.
+        finite: Whether all losses were finite, a boolean scalar.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: nn.Linear,
+        plan: TuningPlan,
+        *,
+        bfloat16: bool = False,
+        teacher: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+        self._plan, self._bfloat16, self._teacher = plan, bfloat16, teacher
+        device = next(backbone.parameters()).device
+        self.images, self.learned = 0, False
+        self.loss = self.right = torch.zeros((), device=device)
+        self.finite = torch.ones((), dtype=torch.bool, device=device)
+
+    def forward(self, batch: Batch, progress: float) -> Tensor | None:
+        self.images = len(batch.indices)
+        if self.images < 2:  # BN needs a batch
+            return None
+        assert batch.labels is not None
+        taught = None
+        if self._teacher is not None:
+            taught = self._teacher((batch.teacher_views or batch.views)[0])
+        view = batch.views[0]
+        with torch.autocast(view.device.type, torch.bfloat16, enabled=self._bfloat16):
+            features = self.backbone(view)
+        scores = self.head(features.float())
+        loss = tuning_loss(scores, batch.labels, taught, self._plan)
+        self.finite &= torch.isfinite(loss)
+        self.loss, self.learned = loss.detach(), True
+        self.right = (scores.detach().argmax(dim=1) == batch.labels).float().mean()
+        return loss
+
+    def numbers(self) -> dict[str, Any]:
+        # Dropout of float networks draws from the random state.
+        return {
+            "finite": self.finite, "learned": self.learned, "random": torch.get_rng_state(),
+        }  # fmt: skip
+
+    def load(self, weights: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        super().load(weights, numbers)
+        self.finite, self.learned = numbers["finite"].to(self.finite.device), numbers["learned"]
+        torch.set_rng_state(numbers["random"])
+
+
+class Tuner(Callback):
+    """One fine-tuning, which can be stopped after a step and resumed.
 
     Args:
         backbone: The backbone, which is trained in place.
@@ -91,17 +159,13 @@ class Tuner:
         plan: The settings.
         seed: The random seed of the order of the images.
         workers: Number of data-loader workers.
-        bfloat16: Run the backbone under autocast.
-        teacher: Function from views, uint8 (batch, 3, height, width) on the device of the backbone,
-            to scores of the classes, without gradients; or None.
+        bfloat16: As in `Tuning`.
+        teacher: As in `Tuning`.
         threads: Chooses the number of threads after every step, on a CPU; or None.
 
     Attributes:
-        steps: Number of optimizer steps so far.
-        num_steps: Number of all steps if all images can be read.
-        images: Number of images of the last step.
-        loss: Loss of the last step.
-        right: Share of the last step's images whose label has the highest score.
+        learner: The networks.
+        loop: Its loop.
         unreadable: Positions of the images that could not be read so far.
     """
 
@@ -119,43 +183,31 @@ class Tuner:
         teacher: Callable[[Tensor], Tensor] | None = None,
         threads: ThreadChooser | None = None,
     ) -> None:
-        self.backbone, self.head, self._plan = backbone, head, plan
-        self._source, self._teacher, self._bfloat16 = source, teacher, bfloat16
-        self._threads = threads
-        self._device = next(backbone.parameters()).device
-        self._optimizer = self._build_optimizer()
+        self._source, self._threads = source, threads
+        self.learner = Tuning(backbone, head, plan, bfloat16=bfloat16, teacher=teacher)
+        device = next(backbone.parameters()).device
         sampler = EpochSampler(len(source), plan.batch_size, seed, drop_last=plan.drop_last)
-        pin = self._device.type == "cuda"
+        pin = device.type == "cuda"
         self._loader = TrainLoader(source, transform, sampler, workers, pin=pin)
-        self._per_epoch = len(sampler)
-        self.num_steps = plan.epochs * self._per_epoch
-        self.steps = self._batches = self.images = 0
-        self.loss = self.right = torch.zeros((), device=self._device)
+        epoch = len(sampler)
+        self.loop = Loop(
+            self.learner,
+            _optimizer(backbone, head, plan),
+            lambda step: plan.factor(step, epoch),
+            num_steps=plan.epochs * epoch,
+            epoch=epoch,
+            processes=Processes(device),
+        )
         self.unreadable: set[int] = set()
-        self._finite = torch.ones((), dtype=torch.bool, device=self._device)
-
-    def _build_optimizer(self) -> torch.optim.Optimizer:
-        plan = self._plan
-        groups: list[dict[str, Any]] = [
-            {"params": list(self.backbone.parameters()), "first_lr": plan.lr},
-            {"params": list(self.head.parameters()), "first_lr": plan.head_lr},
-        ]
-        decay = plan.weight_decay
-        if plan.optimizer == "adam":
-            return torch.optim.Adam(groups, lr=plan.lr, weight_decay=decay)
-        return torch.optim.SGD(groups, lr=plan.lr, momentum=0.9, weight_decay=decay)
 
     def train(
-        self,
-        on_step: Callable[[], None] = lambda: None,
-        on_epoch: Callable[[], None] = lambda: None,
+        self, callbacks: Sequence[Callback] = (), state: Mapping[str, Any] | None = None
     ) -> bool:
-        """Train to the end.
+        """Train to the end, or until a callback sets `should_stop`.
 
         Args:
-            on_step: Called after every step; what it raises ends the training after a whole step,
-                and `state_dict` is then the state to resume from.
-            on_epoch: Called after every epoch.
+            callbacks: What is told of the steps.
+            state: State of the loop to go on from.
 
         Returns:
             Whether loss and weights stayed finite; otherwise training ended with the epoch.
@@ -163,94 +215,39 @@ class Tuner:
         Raises:
             UserError: Too few images can be read.
         """
-        self.backbone.train()
-        if self._threads is None:
-            return self._train(on_step, on_epoch)
-        try:
-            torch.set_num_threads(self._threads.threads)
-            return self._train(on_step, on_epoch)
-        finally:
-            torch.set_num_threads(self._threads.most)
+        threads = [] if self._threads is None else [Threads(self._threads)]
+        self.loop.callbacks = [self, *threads, *callbacks]
+        if state is not None:
+            self.loop.load_state_dict(state)
+            self._loader.load_state_dict({"used": self.loop.batches})
+        self.learner.train()
+        self.loop.run(self._loader)
+        weights = self.learner.weights().values()
+        finite = [self.learner.finite, *(torch.isfinite(tensor).all() for tensor in weights)]
+        return bool(torch.stack(finite).all())
 
-    def _train(self, on_step: Callable[[], None], on_epoch: Callable[[], None]) -> bool:
-        last: float | None = None  # the first batch also starts workers
-        for _ in range(self.epoch, self._plan.epochs):
-            for batch in self._loader:
-                factor = self._plan.factor(self._batches, self._per_epoch)
-                self._batches += 1
-                self.unreadable.update(batch.unreadable)
-                if not batch.views or len(batch.indices) < 2:  # BN needs a batch
-                    continue
-                self._step(batch, factor)
-                if self._threads is not None:
-                    now = time.monotonic()
-                    self._threads.step(len(batch.indices), None if last is None else now - last)
-                    torch.set_num_threads(self._threads.threads)
-                    last = now
-                on_step()
-            if not self.steps:
-                raise UserError(
-                    f"{self._source.name}: too few of its images can be read to train on"
-                )
-            if not self._finite:  # read once an epoch, since a GPU is waited for
-                return False
-            on_epoch()
-        state = (*self.backbone.state_dict().values(), *self.head.state_dict().values())
-        return bool(torch.stack([torch.isfinite(tensor).all() for tensor in state]).all())
+    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+        self.unreadable.update(batch.unreadable)
 
-    @property
-    def epoch(self) -> int:
-        """The epoch, counted from 0, that the next batch belongs to."""
-        return self._batches // self._per_epoch
-
-    @property
-    def learning_rate(self) -> float:
-        """The backbone's learning rate at the last step."""
-        return self._optimizer.param_groups[0]["lr"]
-
-    def _step(self, batch: Batch, factor: float) -> None:
-        for group in self._optimizer.param_groups:
-            group["lr"] = group["first_lr"] * factor
-        batch = batch.to(self._device)
-        assert batch.labels is not None
-        taught = None
-        if self._teacher is not None:
-            taught = self._teacher((batch.teacher_views or batch.views)[0])
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
-            features = self.backbone(batch.views[0])
-        scores = self.head(features.float())
-        loss = tuning_loss(scores, batch.labels, taught, self._plan)
-        self._finite &= torch.isfinite(loss)
-        self._optimizer.zero_grad()
-        loss.backward()
-        self._optimizer.step()
-        self.steps, self.images = self.steps + 1, len(batch.indices)
-        self.loss = loss.detach()
-        self.right = (scores.detach().argmax(dim=1) == batch.labels).float().mean()
+    def on_epoch_end(self, loop: Loop[Tuning]) -> None:
+        if not self.learner.learned:
+            raise UserError(f"{self._source.name}: too few of its images can be read to train on")
+        if not self.learner.finite:  # read once an epoch, since a GPU is waited for
+            loop.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next steps follow from."""
-        return {
-            "backbone": self.backbone.state_dict(),
-            "head": self.head.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "loader": self._loader.state_dict(),
-            "counts": {"steps": self.steps, "batches": self._batches},
-            "unreadable": sorted(self.unreadable),
-            "finite": self._finite,
-            "random": torch.get_rng_state(),  # dropout of float networks
-            "threads": None if self._threads is None else self._threads.state_dict(),
-        }
+        return {"unreadable": sorted(self.unreadable)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self.backbone.load_state_dict(state["backbone"])
-        self.head.load_state_dict(state["head"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._loader.load_state_dict(state["loader"])
-        self.steps, self._batches = state["counts"]["steps"], state["counts"]["batches"]
         self.unreadable = set(state["unreadable"])
-        self._finite = state["finite"].to(self._device)
-        torch.set_rng_state(state["random"])
-        if self._threads is not None and state.get("threads"):
-            self._threads.load_state_dict(state["threads"])
+
+
+def _optimizer(backbone: Backbone, head: nn.Linear, plan: TuningPlan) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = [
+        {"params": list(backbone.parameters()), "lr": plan.lr},
+        {"params": list(head.parameters()), "lr": plan.head_lr},
+    ]
+    decay = plan.weight_decay
+    if plan.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=plan.lr, weight_decay=decay)
+    return torch.optim.SGD(groups, lr=plan.lr, momentum=0.9, weight_decay=decay)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from torch import nn
 from torch.nn import functional as F
 
@@ -35,6 +36,7 @@ from burn.evaluation.features import extract_features
 from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.evaluation.linear_layer import new_head, right_answers, top_k
 from burn.evaluation.progress import progress_bar
+from burn.learning.loop import Callback, Loop
 from burn.runtime.signals import interrupted
 from burn.runtime.threads import thread_chooser
 
@@ -55,7 +57,7 @@ def fine_tune(
     config: SemiConfig,
     lr: float,
     head_factor: float,
-    on_epoch: Callable[[], None] = lambda: None,
+    callbacks: Sequence[Callback] = (),
 ) -> nn.Linear | None:
     """Train a backbone, in place, and a linear layer on it.
 
@@ -69,7 +71,7 @@ def fine_tune(
         config: Settings of the protocol.
         lr: First learning rate of the backbone.
         head_factor: Factor that gives the linear layer's learning rate.
-        on_epoch: Called after every epoch.
+        callbacks: What is told of the epochs.
 
     Returns:
         The linear layer, or None if the loss or a weight is not finite.
@@ -99,7 +101,7 @@ def fine_tune(
         bfloat16=context.bfloat16,
         threads=thread_chooser(steps) if device.type == "cpu" else None,
     )
-    finite = tuner.train(on_epoch=on_epoch)
+    finite = tuner.train(callbacks)
     context.note_unreadable(source, tuner.unreadable)
     return head if finite else None
 
@@ -160,9 +162,7 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
             started, told = time.perf_counter(), len(context.notes)
             progress.update(bar, description=f"semi, lr {lr:g}, head × {factor:g}")
             backbone = copy.deepcopy(context.backbone)
-            head = fine_tune(
-                backbone, learn, context, config, lr, factor, lambda: progress.advance(bar)
-            )
+            head = fine_tune(backbone, learn, context, config, lr, factor, [_Epochs(progress, bar)])
             top1, top5, loss, right = _DIVERGED
             if head is not None:
                 top1, top5, loss, right = _evaluate(backbone, head, test_on, context)
@@ -217,6 +217,16 @@ def run_semi(context: EvaluationContext, config: SemiConfig, console: Console) -
         began - earlier,
         right=final.get("right"),  # missing from sweeps that an earlier version wrote
     )
+
+
+class _Epochs(Callback):
+    """Advances a bar after every epoch."""
+
+    def __init__(self, progress: Progress, bar: TaskID) -> None:
+        self._progress, self._bar = progress, bar
+
+    def on_epoch_end(self, loop: Loop[Any]) -> None:
+        self._progress.advance(self._bar)
 
 
 def _is_of(network: Path, key: str) -> bool:

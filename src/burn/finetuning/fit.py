@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import time
-
-import torch
+from typing import Any
 
 from burn.core.errors import UserError
-from burn.evaluation.fine_tuning import Tuner
+from burn.core.types import Batch
+from burn.evaluation.fine_tuning import Tuner, Tuning
 from burn.finetuning.folder import TunedFolder
 from burn.finetuning.job import Job, Stopped
 from burn.finetuning.progress import TuningProgress
+from burn.learning.loop import Callback, Loop
+from burn.learning.save_resume import SaveResume
+from burn.training.records.metrics import MetricsFile
 
 
 def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -> float:
@@ -30,69 +32,57 @@ def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -
         UserError: Training diverged, or the resume file cannot be used.
         Stopped: After a step in which a signal came, and which was saved.
     """
-    began = time.monotonic()
-    files = folder.resume_files()
-    shapes = {
-        f"{part}.{name}": tensor.shape
-        for part in ("backbone", "head")
-        for name, tensor in tuner.state_dict()[part].items()
-    }
-    before = 0.0
+    files, steps = folder.resume_files(), tuner.loop.num_steps
+    shapes = {name: tensor.shape for name, tensor in tuner.learner.weights().items()}
+    state = None
     if resumed := files.usable(shapes, job.console):
-        content = torch.load(resumed, map_location="cpu", weights_only=True)
-        tuner.load_state_dict(content["tuner"])
-        before = content["seconds"]
-        progress.skip(tuner.steps)
-        job.console.print(
-            f"resumed at step {tuner.steps:,} of {tuner.num_steps:,}", highlight=False
-        )
-    metrics = folder.metrics(tuner.steps)
-    every = max(1, min(20, tuner.num_steps // 50))
-    saved = time.monotonic()
-    failure = ""
-
-    def elapsed() -> float:
-        return before + time.monotonic() - began
-
-    def save() -> None:
-        nonlocal saved, failure
-        state = tuner.state_dict()
-        weights = {
-            f"{part}.{name}": tensor
-            for part in ("backbone", "head")
-            for name, tensor in state[part].items()
-        }
-        content = io.BytesIO()
-        torch.save(
-            {
-                "state_dict": weights, "tuner": state, "seconds": elapsed(),
-                "owner": files.owner, "settings": files.settings,
-            },
-            content,
-        )  # fmt: skip
-        saved = time.monotonic()
-        try:
-            files.add(content.getvalue())
-            failure = ""
-        except OSError as error:
-            failure = error.strerror or str(error)
-            job.console.print(
-                f"step {tuner.steps} could not be saved: {files.newest}: {failure}; training "
-                "continues",
-                style="bold red",
-            )
-
-    def step() -> None:
-        progress.step(tuner)
-        if tuner.steps % every == 0 or tuner.steps == tuner.num_steps:
-            metrics(tuner)
-        stopping = job.stop.requested
-        if stopping or time.monotonic() - saved >= 60 * job.request.save_every:
-            save()
-        if stopping:
-            raise Stopped
-
+        state = files.read(resumed)
+        done = state["global_step"]
+        progress.skip(done)
+        job.console.print(f"resumed at step {done:,} of {steps:,}", highlight=False)
+    metrics = _Metrics(folder.metrics_file(), max(1, min(20, steps // 50)))
+    saver = SaveResume(files, job.stop, job.request.save_every, job.console)
     progress.begin("finetune")
-    if not tuner.train(on_step=step):
+    finite = tuner.train([progress, metrics, saver], state)
+    if saver.stopped_by:
+        raise Stopped
+    if not finite:
         raise UserError("fine-tuning diverged: give lower --lrs; nothing was saved")
-    return elapsed()
+    return metrics.seconds
+
+
+class _Metrics(Callback):
+    """Writes metrics.csv, and knows how long the training took.
+
+    Args:
+        file: The file.
+        every: Steps between two rows.
+    """
+
+    def __init__(self, file: MetricsFile, every: int) -> None:
+        self._file, self._every = file, every
+        self._before, self._began = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before an interruption included."""
+        return self._before + time.monotonic() - self._began
+
+    def on_start(self, loop: Loop[Tuning]) -> None:
+        self._file.start(loop.step)
+
+    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
+        if loop.step % self._every and loop.step != loop.num_steps:
+            return
+        numbers = {
+            "loss": float(loop.learner.loss),
+            "accuracy": float(loop.learner.right),
+            "learning_rate": loop.optimizer.param_groups[0]["lr"],
+        }
+        self._file.append(loop.step, loop.epoch, numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._before = state["seconds"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from burn.checkpoints.tuned import STAGE
 from burn.core.errors import UserError
@@ -16,12 +16,9 @@ from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE
 from burn.core.types import Checkpoint
 from burn.evaluation.artifacts.kept import KeptParts
+from burn.learning.resume_files import ResumeFiles, first_difference
 from burn.training.records.metrics import MetricsFile
-from burn.training.resume_files import ResumeFiles, first_difference
 from burn.training.run_dir import FORMAT
-
-if TYPE_CHECKING:
-    from burn.evaluation.fine_tuning import Tuner
 
 KIND = "finetune"
 _FILES = (
@@ -59,7 +56,7 @@ class TunedFolder:
         file = path / RUN_FILE
         if file.exists() and resume:
             stored = read_json(file)
-            if difference := first_difference(_identity(stored), self._identity, ""):
+            if difference := first_difference(_identity(stored), self._identity):
                 raise UserError(
                     f"{path} cannot be resumed with other settings: {difference}; give the same "
                     "options, or another --out"
@@ -88,24 +85,11 @@ class TunedFolder:
 
     def resume_files(self) -> ResumeFiles:
         """Return the resume files of the training."""
-        return ResumeFiles(
-            self._stage, self.name, {"finetune": self._identity}, lambda content: "tuner" in content
-        )
+        return ResumeFiles(self._stage, self.name, {"finetune": self._identity})
 
-    def metrics(self, step: int) -> Callable[[Tuner], None]:
-        """Return a function that adds a row to metrics.csv, which begins after a step."""
-        file = MetricsFile(self._stage / "metrics.csv")
-        file.start(step)
-
-        def add(tuner: Tuner) -> None:
-            numbers = {
-                "loss": float(tuner.loss),
-                "accuracy": float(tuner.right),
-                "learning_rate": tuner.learning_rate,
-            }
-            file.append(tuner.steps, tuner.epoch, numbers)
-
-        return add
+    def metrics_file(self) -> MetricsFile:
+        """Return the file of the training's numbers."""
+        return MetricsFile(self._stage / "metrics.csv")
 
     def finish(self) -> None:
         """Delete what a finished run does not need."""

@@ -8,13 +8,15 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from burn.evaluation.fine_tuning import Tuner
-from burn.training.callbacks.pace import Pace, rate
+from burn.core.types import Batch
+from burn.evaluation.fine_tuning import Tuning
+from burn.learning.loop import Callback, Loop
+from burn.learning.pace import Pace, rate
 
 _FIRST, _LATER = 10, 0.1  # seconds to the first line; share of the time so far to the next
 
 
-class TuningProgress:
+class TuningProgress(Callback):
     """The progress of several trainings, one after the other, within a `with` statement.
 
     Args:
@@ -57,17 +59,17 @@ class TuningProgress:
         """Count steps that an earlier call of the command made."""
         self._done += steps
 
-    def step(self, tuner: Tuner) -> None:
-        """Count a step, and show it if it is time to."""
+    def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
         self._done += 1
         now = time.monotonic()
-        self._pace.batch(tuner.images, now)
+        self._pace.batch(len(batch.indices), now)
         if now < self._due:
             return  # reading the loss from a GPU waits for it
-        told = [f"{tuner.steps}/{tuner.num_steps} steps"]
+        told = [f"{loop.step}/{loop.num_steps} steps"]
         if (speed := self._pace.images_per_second) is not None:
             told += [rate(speed), f"{self._pace.left(self._total - self._done)} left in all"]
-        told.append(f"loss {float(tuner.loss):.3f} accuracy {100 * float(tuner.right):.0f} %")
+        loss, right = float(loop.learner.loss), float(loop.learner.right)
+        told.append(f"loss {loss:.3f} accuracy {100 * right:.0f} %")
         text = " · ".join(told)
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, description=self._title, told=text)

@@ -233,7 +233,7 @@ def _write(
         job.model.meta,
         classes=job.class_names(),
         data=job.described["data"],
-        steps=tuner.steps,
+        steps=tuner.loop.step,
         images_per_step=images,
         seed=job.request.seed,
         about=about,
@@ -244,12 +244,12 @@ def _write(
         "knn": None,
         "collapsed_at": None,
         "seconds": seconds,
-        "images_per_second": tuner.steps * images / max(seconds, 1e-9),
+        "images_per_second": tuner.loop.step * images / max(seconds, 1e-9),
         "unreadable_images": len(tuner.unreadable),
         "last": {},
     }
     try:
-        save_tuned(folder.checkpoint, tuner.backbone, head, meta)
+        save_tuned(folder.checkpoint, tuner.learner.backbone, head, meta)
     except OSError as error:
         raise UserError(
             f"the network is trained but not saved: {error.filename or folder.checkpoint} "

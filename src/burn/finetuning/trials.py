@@ -21,6 +21,8 @@ from burn.finetuning.folder import TunedFolder
 from burn.finetuning.job import HELD_OUT, Answers, Job, Stopped
 from burn.finetuning.progress import TuningProgress
 from burn.finetuning.settings import epochs_in_words
+from burn.learning.loop import Callback, Loop
+from burn.runtime.signals import StopRequest
 
 _TRIAL = {
     "lr": float, "head_lr": float, "top1": (float, type(None)), "loss": (float, type(None)),
@@ -87,13 +89,7 @@ def _trial(
     head = copy.deepcopy(start).to(job.device)
     plan = job.plan(job.learn, config.trial_epochs, lr, head_lr)
     tuner = job.tuner(backbone, head, job.learn, plan, answers)
-
-    def step() -> None:
-        progress.step(tuner)
-        if job.stop.requested:
-            raise Stopped
-
-    finite = tuner.train(on_step=step)
+    finite = tuner.train([progress, _Stops(job.stop)])
     top1 = loss = None
     calibration = 1.0
     if finite:
@@ -106,6 +102,21 @@ def _trial(
         "calibration": calibration, "seconds": seconds,
     }  # fmt: skip
     return kept.add(done)
+
+
+class _Stops(Callback):
+    """Ends a trial after a step in which a signal came; a resumed run begins it again.
+
+    Args:
+        stop: Tells whether a signal asked the run to stop.
+    """
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+
+    def on_batch_end(self, loop: Loop[Any], batch: Any) -> None:
+        if self._stop.requested:
+            raise Stopped
 
 
 def _held_out_scores(

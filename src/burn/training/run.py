@@ -19,6 +19,7 @@ from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.checks import require_outside
 from burn.layers.fused.choice import block_kernels
+from burn.learning.resume_files import ResumeFiles
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import torch_device, uses_bfloat16
 from burn.runtime.distributed import Processes
@@ -33,7 +34,6 @@ from burn.training.prepared import PreparedRun, stage_seed
 from burn.training.records.summary import StageSummary, summary_of
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.view_samples import save_view_samples, view_samples
-from burn.training.resume_files import ResumeFiles
 from burn.training.run_dir import appears, check_stage, make_folder, open_folder, read_run_file
 from burn.training.stage import Stage
 from burn.training.start_summary import (

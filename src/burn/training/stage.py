@@ -17,10 +17,15 @@ from burn.core.types import Precision
 from burn.data.feature_cache import FeatureCache
 from burn.data.loader import EpochLoader
 from burn.layers.sync_norm import synchronize_norms
+from burn.learning.loop import Callback, Loop
+from burn.learning.save_resume import SaveResume
+from burn.learning.threads import Threads
 from burn.methods.base import Method
 from burn.methods.registry import find_method
 from burn.methods.shared.frozen import FrozenTarget
+from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest
+from burn.runtime.threads import ThreadChooser, thread_chooser
 from burn.training.batches import stage_batches
 from burn.training.callbacks.finite import FiniteSteps
 from burn.training.callbacks.guard import GradientFlowGuard, Guard
@@ -28,17 +33,16 @@ from burn.training.callbacks.knn import LEAST_IMAGES, OnlineKnn
 from burn.training.callbacks.monitor import Gradients, Layers, Monitor, unreadable_images
 from burn.training.callbacks.profile import Profile
 from burn.training.callbacks.progress import ProgressBar
-from burn.training.callbacks.resume import SaveResume
-from burn.training.callbacks.threads import Threads, stage_chooser
 from burn.training.collapse import collapse_message, features_message
 from burn.training.compiled import compile_training
 from burn.training.graphs import CudaRecorder, StepGraph
-from burn.training.loop import Callback, Loop
+from burn.training.plan import Machine
 from burn.training.prepared import PreparedRun, stage_seed
+from burn.training.pretraining import Pretraining, pretraining_loop
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.view_samples import NAME as VIEWS
 from burn.training.records.writer import Record
-from burn.training.resume_files import ResumeFiles
+from burn.training.resume_files import stage_files
 from burn.training.run_dir import PARTS, read_run_file
 from burn.training.steps import monitor_interval
 
@@ -100,7 +104,7 @@ class Stage:
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in PARTS}
-        files = ResumeFiles(self._folder, self._owner, settings)
+        files = stage_files(self._folder, self._owner, settings)
         shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
         resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
         saver = SaveResume(files, self._stop, machine.save_every, console)
@@ -122,7 +126,8 @@ class Stage:
             labels = run.source.labels
             known = None if labels is None else labels[labels >= 0]
             if known is not None and len(known) >= LEAST_IMAGES and np.ptp(known) > 0:
-                callbacks.append(OnlineKnn(run.source, monitor, record, self._stop))
+                knn = OnlineKnn(run.source, recipe.views, monitor, record, self._stop)
+                callbacks.append(knn)
         threads = None
         if chooser := stage_chooser(machine, processes, steps.total * steps.parts):
             threads = Threads(chooser)
@@ -138,14 +143,13 @@ class Stage:
             callbacks = [profile, *callbacks, profile.last]
         loop.callbacks = callbacks
         if resumed is not None:
-            state = torch.load(resumed, map_location="cpu", weights_only=True)
-            loop.load_state_dict(state)
+            loop.load_state_dict(files.read(resumed))
             loader.load_state_dict({"used": loop.batches})
         self._fit(loop, loader, saver)
         self._finish(loop, monitor, threads)
         processes.run_on_main(lambda: files.finish(keep=run.extendable))
 
-    def _loop(self, method: Method) -> Loop:
+    def _loop(self, method: Method) -> Loop[Pretraining]:
         """Return the loop that trains a method, which is moved to the device of the processes."""
         run, machine = self._run, self._run.machine
         recipe, processes = run.plan.recipe, run.processes
@@ -158,7 +162,8 @@ class Stage:
         if machine.cuda_graphs:
             graph = StepGraph(method, recipe.method, run.steps.images, CudaRecorder())
         bfloat16 = run.compute == "bfloat16"
-        return Loop(method, recipe, run.steps, processes, bfloat16=bfloat16, graph=graph)
+        learner = Pretraining(method, processes, bfloat16=bfloat16, graph=graph)
+        return pretraining_loop(learner, recipe, run.steps, processes)
 
     def _compile(self, method: Method) -> None:
         def report(line: str) -> None:
@@ -192,7 +197,7 @@ class Stage:
 
         target.keep = keep
 
-    def _fit(self, loop: Loop, loader: EpochLoader, saver: SaveResume) -> None:
+    def _fit(self, loop: Loop[Any], loader: EpochLoader, saver: SaveResume) -> None:
         """Train to the last step.
 
         Raises:
@@ -212,10 +217,11 @@ class Stage:
                 saver.stopped_by,
             )
 
-    def _finish(self, loop: Loop, monitor: Monitor, threads: Threads | None) -> None:
+    def _finish(self, loop: Loop[Pretraining], monitor: Monitor, threads: Threads | None) -> None:
         run, recipe = self._run, self._run.plan.recipe
-        weights = loop.method.weights()
-        if not loop.learned:
+        method = loop.learner.method.cpu()  # which makes room for the next stage
+        weights = method.weights()
+        if not loop.learner.learned:
             run.fail(
                 "no batch held two readable images and had a finite loss: nothing was learned or "
                 "saved"
@@ -252,7 +258,7 @@ class Stage:
                 "seconds": seconds,
                 "images_per_second": images / max(seconds, 1e-9),
                 "unreadable_images": len(unreadable),
-                "teacher_cached": _cached_share(loop.method),
+                "teacher_cached": _cached_share(method),
                 "steps_by_threads": threads.chooser.steps if threads else None,
                 "last": monitor.last,
             },
@@ -277,6 +283,24 @@ class Stage:
                 f"be written: {error.strerror or error}; free some space, then resume with: ",
                 self._run.resume_command,
             ) from error
+
+
+def stage_chooser(machine: Machine, processes: Processes, batches: int) -> ThreadChooser | None:
+    """Return what chooses the number of threads of a stage while it trains.
+
+    Args:
+        machine: Where and how the run trains.
+        processes: The processes that share it.
+        batches: Batches of the stage.
+
+    Returns:
+        None where `thread_chooser` chooses none, where the user asked for the same bits again, and
+        where compiled code would be compiled again for another number.
+    """
+    alone = processes.device.type == "cpu" and processes.count == 1
+    if not alone or machine.deterministic or machine.compile:
+        return None
+    return thread_chooser(batches)
 
 
 def _cached_share(method: Method) -> float | None:

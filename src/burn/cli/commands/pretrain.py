@@ -39,10 +39,10 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn pretrain` with the arguments after its name."""
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
+    from burn.learning.pace import rate
     from burn.methods.registry import registered_configs
     from burn.recipes.registry import DEFAULT, find_recipe, recipe_list
     from burn.recipes.schema import Recipe
-    from burn.training.callbacks.pace import rate
     from burn.training.plan import Machine, RunPlan
 
     parser = Parser(

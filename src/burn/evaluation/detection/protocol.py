@@ -6,16 +6,18 @@ import copy
 import hashlib
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import torch
 from rich.console import Console
+from rich.progress import Progress, TaskID
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -41,13 +43,15 @@ from burn.evaluation.detection.detector import Detector, Images
 from burn.evaluation.detection.pictures import draw_detections
 from burn.evaluation.progress import progress_bar
 from burn.layers.sync_norm import synchronize_norms
+from burn.learning.loop import Callback, Learner, Loop
+from burn.learning.resume_files import ResumeFiles
+from burn.learning.save_resume import SaveResume
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import StopRequest, interrupted
 
 _PICTURES = 8
 _KEEP_EVERY = 300  # seconds between two resume files
-_DIVERGED = 1000  # what processes agree on if a loss is not finite; numbers of signals are smaller
 _EMPTY = (
     torch.zeros(3, 64, 64, dtype=torch.uint8),
     torch.zeros(0, 4),
@@ -67,7 +71,7 @@ def run_detection(
 
     It writes to `context.out`: detector.safetensors, the fine-tuned network, which is not trained
     again if the file exists; detections.json and detections.png; and, until training is done,
-    detection-resume.pt.
+    detection-resume.ckpt.
 
     Args:
         context: The backbone, the images and the folder.
@@ -184,8 +188,8 @@ def _trained(
         synchronize_norms(detector)
     elif processes.count > 1:
         context.notes.append("BN used each process's own images: it is synchronized only on CUDA")
-    resume = out / "detection-resume.pt"
-    earlier = _train(detector, train, context, config, processes, resume, console)
+    files = ResumeFiles(out, key, name="detection-resume")
+    earlier = _train(detector, train, context, config, processes, files, console)
 
     def save() -> None:
         seconds = earlier + time.perf_counter() - began
@@ -195,7 +199,7 @@ def _trained(
         notes = json.dumps(context.notes[told:])
         about = {"key": key, "seconds": f"{seconds:.3f}", "notes": notes}
         if context.keep(lambda: write_beside(path, lambda to: save_file(weights, to, about))):
-            resume.unlink(missing_ok=True)
+            files.finish(keep=False)
 
     processes.run_on_main(save)
     return earlier
@@ -207,7 +211,7 @@ def _train(
     context: EvaluationContext,
     config: DetectionConfig,
     processes: Processes,
-    resume: Path,
+    files: ResumeFiles,
     console: Console,
 ) -> float:
     """Train to the last iteration, from the resume file if there is one, and compute precise BN.
@@ -217,85 +221,146 @@ def _train(
     Returns:
         The seconds that earlier calls spent.
     """
-    optimizer = torch.optim.SGD(_groups(detector, config.weight_decay), lr=config.lr, momentum=0.9)
-    key = _key(context, config)
-    done, earlier = _resume(resume, key, detector, optimizer)
-    model = processes.wrap(detector)
-    unreadable: set[int] = set()
-    batches = _batches(train, context, config, processes, done, unreadable)
-    began = kept_at = time.perf_counter()
-
-    def keep() -> str | None:
-        """Write the resume file; return why it could not be written, or None."""
-        state = {
-            "key": key,
-            "done": done,
-            "seconds": earlier + time.perf_counter() - began,
-            "detector": detector.state_dict(),
-            "optimizer": optimizer.state_dict(),
-        }
-        try:
-            if processes.is_main:
-                write_beside(resume, lambda path: torch.save(state, path))
-        except OSError as error:
-            why = f"{resume}: {error.strerror}"
-            console.print(f"iteration {done} could not be saved: {why}", style="bold red")
-            return why
-        return None
-
+    learner, loader = _Detection(detector), _Batches(train, context, config, processes)
+    loop = Loop(
+        learner,
+        torch.optim.SGD(_groups(detector, config.weight_decay), lr=1.0, momentum=0.9),
+        config.learning_rate,
+        num_steps=config.iterations,
+        epoch=len(loader),
+        processes=processes,
+    )
+    shapes = {name: tensor.shape for name, tensor in learner.weights().items()}
+    resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
     stop = StopRequest()
+    saver = SaveResume(files, stop, _KEEP_EVERY / 60, console)
     stopped_by = 0  # number of the signal, on which all processes agree
 
-    def unless_stopped(batches: Iterable[Any]) -> Iterator[Any]:
+    def unless_stopped(batches: Iterable[_Batch]) -> Iterator[tuple[Any, ...]]:
         nonlocal stopped_by
         for batch in batches:
             stopped_by = int(processes.all_reduce_max(stop.number))
             if stopped_by:
                 return
-            yield _to(context.device, *batch)
+            course.unreadable.update(batch.unreadable)
+            yield tuple(batch.to(context.device))[:2]
 
     with progress_bar(console) as progress, stop.installed():
-        bar = progress.add_task("detection", total=config.iterations, completed=done)
-        while done < config.iterations and not stopped_by:
-            images, targets = _to(context.device, *next(batches))
-            # The samplers of anchors and regions draw from torch's global random state.
-            torch.manual_seed(_step_seed(context.seed, done, processes.rank))
-            for group in optimizer.param_groups:
-                group["lr"] = config.learning_rate(done)
-            detector.train()
-            _, losses = model(images, targets)
-            loss = torch.stack(list(losses.values())).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            # All processes must decide the same at the same iteration: otherwise some wait forever
-            # for the gradients of those that have ended.
-            found = stop.number if torch.isfinite(loss) else _DIVERGED
-            stopped_by = int(processes.all_reduce_max(found))
-            if stopped_by == _DIVERGED:
-                processes.fail(f"detection diverged at iteration {done}: lower --lr")
-            done += 1
-            progress.update(bar, completed=done, description=f"detection, loss {loss:.2f}")
-            if time.perf_counter() - kept_at > _KEEP_EVERY:
-                keep()
-                kept_at = time.perf_counter()
-                if processes.is_main:
-                    console.print(f"iteration {done} of {config.iterations}, loss {loss:.2f}")
-        unsaved = keep()
+        bar = progress.add_task("detection", total=config.iterations)
+        course = _Course(train, context.seed, progress, bar, console)
+        loop.callbacks = [course, saver]
+        if resumed is not None:
+            loop.load_state_dict(files.read(resumed))
+            loader.used = loop.batches
+        earlier = course.earlier
+        detector.train()
+        loop.run(loader)
+        stopped_by = saver.stopped_by
         if config.precise_bn and not stopped_by:
             progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
-            chosen = itertools.islice(batches, config.precise_bn)
+            endless = itertools.chain.from_iterable(itertools.repeat(loader))
+            chosen = itertools.islice(endless, config.precise_bn)
             precise_batch_norm(detector, unless_stopped(chosen), lambda: progress.advance(bar))
     if stopped_by:
-        state = f"kept in {resume}; the same command resumes"
-        if unsaved:
-            state = f"not saved: {unsaved}"
+        kept = f"kept in {files.newest}; the same command resumes"
         raise Interrupted(
-            f"interrupted after {done} of {config.iterations} iterations, {state}",
+            f"interrupted after {loop.step} of {config.iterations} iterations, "
+            + (kept if saver.last_step == loop.step else "not saved"),
             stopped_by,
         )
-    context.note_unreadable(train, unreadable)
+    context.note_unreadable(train, course.unreadable)
     return earlier
+
+
+class _Batch(NamedTuple):
+    """Images of a batch, the objects in each, and positions of images that could not be read."""
+
+    images: Images
+    targets: list[dict[str, Tensor]]
+    unreadable: list[int]
+
+    def to(self, device: torch.device) -> _Batch:
+        """Return the batch on a device."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
+
+        moved = [{name: move(tensor) for name, tensor in target.items()} for target in self.targets]
+        return _Batch(Images(move(self.images.pixels), self.images.sizes), moved, self.unreadable)
+
+
+class _Detection(Learner):
+    """A detector that learns.
+
+    Args:
+        detector: The detector.
+
+    Attributes:
+        loss: The loss of the last batch.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        self.detector = detector
+        self.loss = torch.zeros(())
+
+    def forward(self, batch: _Batch, progress: float) -> Tensor:
+        _, losses = self.detector(batch.images, batch.targets)
+        loss = torch.stack(list(losses.values())).sum()
+        self.loss = loss.detach()
+        return loss
+
+
+class _Course(Callback):
+    """Seeds every iteration, ends a training that diverges, and shows how far it is.
+
+    Args:
+        train: The images.
+        seed: The random seed.
+        progress: Where the bar is.
+        bar: The bar.
+        console: Where a line is printed at regular times.
+
+    Attributes:
+        unreadable: Positions of the images that could not be read so far.
+        earlier: Seconds that earlier calls spent.
+    """
+
+    def __init__(
+        self, train: Voc, seed: int, progress: Progress, bar: TaskID, console: Console
+    ) -> None:
+        self._train, self._seed, self._console = train, seed, console
+        self._progress, self._bar = progress, bar
+        self._began = self._printed = time.perf_counter()
+        self.unreadable: set[int] = set()
+        self.earlier = 0.0
+
+    def on_batch_start(self, loop: Loop[_Detection], batch: _Batch) -> None:
+        self.unreadable.update(batch.unreadable)
+        if len(self.unreadable) == len(self._train):
+            raise UserError(f"{self._train.name}: none of its images can be read")
+        # The samplers of anchors and regions draw from torch's global random state.
+        torch.manual_seed(_step_seed(self._seed, loop.step, loop.processes.rank))
+
+    def on_batch_end(self, loop: Loop[_Detection], batch: _Batch) -> None:
+        # All processes must decide the same at the same iteration: otherwise some wait forever for
+        # the gradients of those that have ended.
+        loss = float(loop.learner.loss)
+        if loop.processes.all_reduce_max(float(not math.isfinite(loss))):
+            loop.processes.fail(f"detection diverged at iteration {loop.step - 1}: lower --lr")
+        told = f"detection, loss {loss:.2f}"
+        self._progress.update(self._bar, completed=loop.step, description=told)
+        now = time.perf_counter()
+        if now - self._printed > _KEEP_EVERY and loop.processes.is_main:
+            self._printed = now
+            self._console.print(f"iteration {loop.step} of {loop.num_steps}, loss {loss:.2f}")
+
+    def state_dict(self) -> dict[str, Any]:
+        spent = self.earlier + time.perf_counter() - self._began
+        return {"seconds": spent, "unreadable": sorted(self.unreadable)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.earlier, self.unreadable = state["seconds"], set(state["unreadable"])
 
 
 def precise_batch_norm(
@@ -429,37 +494,53 @@ def resize_and_flip(
     return pixels, torch.from_numpy(boxes.astype(np.float32))
 
 
-def _batches(
-    train: Voc,
-    context: EvaluationContext,
-    config: DetectionConfig,
-    processes: Processes,
-    done: int,
-    unreadable: set[int],
-) -> Iterator[tuple[Images, list[dict[str, Tensor]]]]:
-    """Yield endless batches of this process, without the first `done`."""
-    sampler = EpochSampler(len(train), config.batch_size, context.seed, drop_last=True)
-    padding = tuple(round(255 * value) for value in context.backbone.config.mean)
-    dataset = _Resized(train, config, context.seed)
+class _Batches:
+    """Batches of this process; each iteration yields those of an epoch, or the rest of it.
 
-    def collate(items: list[Any]) -> Any:
+    Args:
+        train: The images.
+        context: Device, random seed and data-loader workers.
+        config: Settings of the protocol.
+        processes: The processes that share every batch.
+
+    Attributes:
+        used: Number of batches so far.
+    """
+
+    def __init__(
+        self,
+        train: Voc,
+        context: EvaluationContext,
+        config: DetectionConfig,
+        processes: Processes,
+    ) -> None:
+        self._context, self._processes = context, processes
+        self._sampler = EpochSampler(len(train), config.batch_size, context.seed, drop_last=True)
+        self._padding = tuple(round(255 * value) for value in context.backbone.config.mean)
+        self._dataset = _Resized(train, config, context.seed)
+        self.used = 0
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[_Batch]:
+        sampler, context = self._sampler, self._context
+        sampler.epoch, sampler.skip = divmod(self.used, len(sampler))
+        shares = [self._processes.share(batch) for batch in sampler]
+        loader = QuietLoader(
+            self._dataset, batch_sampler=shares, collate_fn=self._collate,  # type: ignore[arg-type]
+            num_workers=context.workers, worker_init_fn=start_worker,
+            pin_memory=context.device.type == "cuda",
+        )  # fmt: skip
+        for batch in loader:
+            self.used += 1
+            yield batch
+
+    def _collate(self, items: list[Any]) -> _Batch:
         good = [item[:3] for item in items if not isinstance(item, int)]
         # If no image of a batch can be read, an empty image keeps the processes synchronous.
-        return _pad(good or [_EMPTY], padding), [i for i in items if isinstance(i, int)]
-
-    while True:
-        sampler.epoch, sampler.skip = divmod(done, len(sampler))
-        shares = [processes.share(batch) for batch in sampler]
-        loader = QuietLoader(
-            dataset, batch_sampler=shares, collate_fn=collate, num_workers=context.workers,  # type: ignore[arg-type]
-            worker_init_fn=start_worker, pin_memory=context.device.type == "cuda",
-        )  # fmt: skip
-        for batch, bad in loader:
-            done += 1
-            unreadable.update(bad)
-            if len(unreadable) == len(train):
-                raise UserError(f"{train.name}: none of its images can be read")
-            yield batch
+        images, targets = _pad(good or [_EMPTY], self._padding)
+        return _Batch(images, targets, [i for i in items if isinstance(i, int)])
 
 
 def _pad(
@@ -474,16 +555,6 @@ def _pad(
         into[:, : pixels.shape[1], : pixels.shape[2]] = pixels
     targets = [{"boxes": boxes, "labels": labels} for _, boxes, labels in items]
     return Images(padded, sizes), targets
-
-
-def _to(
-    device: torch.device, images: Images, targets: list[dict[str, Tensor]]
-) -> tuple[Images, list[dict[str, Tensor]]]:
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(device, non_blocking=True)
-
-    moved = [{name: move(tensor) for name, tensor in target.items()} for target in targets]
-    return Images(move(images.pixels), images.sizes), moved
 
 
 def _groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -504,32 +575,6 @@ def _key(context: EvaluationContext, config: DetectionConfig) -> str:
     """Return a hash of everything that affects the result of training."""
     parts = (context.fingerprint, context.train.fingerprint, asdict(config), context.seed)
     return hashlib.sha256(repr((*parts, context.bfloat16)).encode()).hexdigest()[:16]
-
-
-def _resume(
-    path: Path, key: str, detector: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[int, float]:
-    """Load the state of the resume file if there is one.
-
-    Returns:
-        The number of iterations and the seconds that were spent on them; 0 without a file.
-
-    Raises:
-        UserError: The file is damaged or from another training.
-    """
-    if not path.is_file():
-        return 0, 0.0
-    require_regular(path)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        same = state["key"] == key
-        if same:
-            detector.load_state_dict(state["detector"])
-            optimizer.load_state_dict(state["optimizer"])
-            return int(state["done"]), float(state["seconds"])
-    except Exception as error:  # a damaged file may raise any exception
-        raise UserError(f"{path} is damaged: remove it to begin again") from error
-    raise UserError(f"{path} is from another training: remove it, or give another --out")
 
 
 def _plain(test: Voc, detections: list[Detections | None]) -> list[dict[str, Any]]:

@@ -11,9 +11,10 @@ import torch
 from rich.console import Console
 from torch import Tensor, distributed
 
+from burn.learning.loop import Callback, Loop
 from burn.runtime.distributed import Processes
 from burn.runtime.gpu import read_later
-from burn.training.loop import Callback, Loop
+from burn.training.pretraining import Pretraining
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class FiniteSteps(Callback):
         self._tolerated, self._every = tolerated, every
         self._processes, self._console = processes, console
         self._skipped = 0
-        self._loop: Loop | None = None
+        self._loop: Loop[Pretraining] | None = None
         self._checked: _Checked | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,12 +68,12 @@ class FiniteSteps(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._skipped = state["skipped"]
 
-    def on_before_step(self, loop: Loop) -> None:
+    def on_before_step(self, loop: Loop[Pretraining]) -> None:
         self._loop = loop
         self._settle()
         optimizer: Any = loop.optimizer
         optimizer.found_inf = None
-        if not loop.learned_in_step:
+        if not loop.learner.learned_in_step:
             _drop(optimizer)  # the gradients are zero, since hardly any image was readable
             return
         step = loop.step + 1
@@ -82,21 +83,21 @@ class FiniteSteps(Callback):
         norm = torch.nn.utils.get_total_norm(
             [p.grad for p in _parameters(optimizer) if p.grad is not None]
         )
-        finite = bool(torch.isfinite(norm + sum(loop.terms_of_step.values())))
+        finite = bool(torch.isfinite(norm + sum(loop.learner.terms_of_step.values())))
         if not self._processes.all_reduce_max(float(not finite)):
             return
         self._skip(loop, step, _what_is_not_finite(loop))
         _drop(optimizer)
-        loop.learned_in_step, loop.output = False, None
+        loop.learner.learned_in_step, loop.learner.output = False, None
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: Loop[Pretraining]) -> None:
         self._settle()
 
-    def _check_later(self, loop: Loop, step: int) -> Tensor:
+    def _check_later(self, loop: Loop[Pretraining], step: int) -> Tensor:
         """Check a step without waiting; return 1, a scalar, if it must be skipped, else 0."""
-        terms, parts = list(loop.terms_of_step), []
-        numbers = list(loop.terms_of_step.values())
-        for part in loop.method.parts():
+        terms, parts = list(loop.learner.terms_of_step), []
+        numbers = list(loop.learner.terms_of_step.values())
+        for part in loop.learner.method.parts():
             gradients = [p.grad for p in part.module.parameters() if p.grad is not None]
             if gradients:
                 parts.append(part.name)
@@ -107,7 +108,7 @@ class FiniteSteps(Callback):
         if self._processes.count > 1:
             distributed.all_reduce(skipped, distributed.ReduceOp.MAX)
         read = read_later(torch.cat([skipped.view(1), found]))
-        self._checked = _Checked(step, terms, parts, loop.learned, read)
+        self._checked = _Checked(step, terms, parts, loop.learner.learned, read)
         return skipped
 
     def _settle(self) -> None:
@@ -126,9 +127,9 @@ class FiniteSteps(Callback):
         norms = zip(checked.parts, numbers[len(checked.terms) :], strict=True)
         parts = [name for name, norm in norms if not math.isfinite(norm)]
         self._skip(loop, checked.step, _not_finite(terms, parts))
-        loop.learned = checked.learned
+        loop.learner.learned = checked.learned
 
-    def _skip(self, loop: Loop, step: int, what_here: str) -> None:
+    def _skip(self, loop: Loop[Pretraining], step: int, what_here: str) -> None:
         """Report a step that is skipped, or raise UserError if it may not be.
 
         Args:
@@ -147,7 +148,7 @@ class FiniteSteps(Callback):
                 "skip such steps with --on-nonfinite skip:10. The step changed no weight, and the "
                 "last resume file is kept"
             )
-        sound = all(_finite(buffer) for buffer in loop.method.buffers())
+        sound = all(_finite(buffer) for buffer in loop.learner.method.buffers())
         if self._processes.all_reduce_max(float(not sound)):
             self._processes.fail(
                 f"stopped at step {step}: {what}, and it has reached BN's statistics or a queue; "
@@ -178,12 +179,12 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
-def _what_is_not_finite(loop: Loop) -> str:
+def _what_is_not_finite(loop: Loop[Pretraining]) -> str:
     """Describe the terms of the loss and the gradients that are not finite in this process."""
-    terms = {name: float(total) for name, total in loop.terms_of_step.items()}
+    terms = {name: float(total) for name, total in loop.learner.terms_of_step.items()}
     parts = [
         part.name
-        for part in loop.method.parts()
+        for part in loop.learner.method.parts()
         if any(not _finite(p.grad) for p in part.module.parameters() if p.grad is not None)
     ]
     return _not_finite(terms, parts)

@@ -9,7 +9,8 @@ import torch
 
 from burn.core.errors import GradientFlowError
 from burn.core.types import Part
-from burn.training.loop import Callback, Loop
+from burn.learning.loop import Callback, Loop
+from burn.training.pretraining import Pretraining
 
 
 class GradientFlowGuard:
@@ -90,6 +91,6 @@ class Guard(Callback):
     def __init__(self, guard: GradientFlowGuard) -> None:
         self._guard = guard
 
-    def on_before_step(self, loop: Loop) -> None:
-        if not self._guard.done and loop.learned_in_step:
-            self._guard.check(loop.method.reached(loop.progress), loop.step + 1)
+    def on_before_step(self, loop: Loop[Pretraining]) -> None:
+        if not self._guard.done and loop.learner.learned_in_step:
+            self._guard.check(loop.learner.method.reached(loop.progress), loop.step + 1)

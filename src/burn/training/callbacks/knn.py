@@ -7,11 +7,13 @@ import torch
 
 from burn.data.base import Source
 from burn.data.formats.shards import ShardedImages
+from burn.data.view_config import ViewConfig
 from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_accuracy
+from burn.learning.loop import Callback, Loop
 from burn.runtime.signals import StopRequest
 from burn.training.callbacks.monitor import Monitor
-from burn.training.loop import Callback, Loop
+from burn.training.pretraining import Pretraining
 from burn.training.records.watched import WatchedKnn
 from burn.training.records.writer import Record
 
@@ -27,13 +29,22 @@ class OnlineKnn(Callback):
 
     Args:
         source: The images.
+        views: Settings of the views that the backbone is trained on.
         monitor: Stores the last accuracy.
         record: Writes the accuracy.
         stop: Tells whether the user asked the run to stop.
     """
 
-    def __init__(self, source: Source, monitor: Monitor, record: Record, stop: StopRequest) -> None:
+    def __init__(
+        self,
+        source: Source,
+        views: ViewConfig,
+        monitor: Monitor,
+        record: Record,
+        stop: StopRequest,
+    ) -> None:
         self._monitor, self._record, self._stop = monitor, record, stop
+        self._views = views
         # Random access to images of shards is slow: some neighbours are read once and kept.
         sharded = isinstance(source, ShardedImages)
         self._source = source.sample(_KNN_IMAGES) if sharded else source
@@ -43,12 +54,12 @@ class OnlineKnn(Callback):
         chosen = torch.randperm(len(labelled), generator=random)[:_KNN_IMAGES]
         self._indices = labelled[chosen.numpy()].tolist()
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: Loop[Pretraining]) -> None:
         # If the run was stopped at the last step of an epoch, that epoch was not evaluated then.
         if loop.ends_epoch and not self._record.has(loop.step, "knn"):
             self.on_epoch_end(loop)
 
-    def on_epoch_end(self, loop: Loop) -> None:
+    def on_epoch_end(self, loop: Loop[Pretraining]) -> None:
         if self._stop.requested or len(self._indices) < LEAST_IMAGES:
             return
 
@@ -58,9 +69,9 @@ class OnlineKnn(Callback):
 
         try:
             features = extract_features(
-                loop.method.backbone,
+                loop.learner.method.backbone,
                 self._source,
-                loop.recipe.views,
+                self._views,
                 indices=self._indices,
                 advance=go_on,
             )

@@ -12,6 +12,7 @@ from rich.console import Console
 from burn.core.errors import listed, printable
 from burn.core.types import Batch
 from burn.data.base import Source
+from burn.learning.loop import Callback, Loop
 from burn.methods.base import Method
 from burn.runtime.distributed import Processes
 from burn.runtime.hardware import resident_bytes
@@ -23,7 +24,7 @@ from burn.training.collapse import (
     effective_rank,
     features_message,
 )
-from burn.training.loop import Callback, Loop
+from burn.training.pretraining import Pretraining
 from burn.training.records.binary import BinaryLayers
 from burn.training.records.metrics import TERMS
 from burn.training.records.watched import WatchedKnn
@@ -105,7 +106,7 @@ class Monitor(Callback):
         self.unreadable = set(state["unreadable"])
         self.last, self.knn = state["last"], WatchedKnn.of(state)
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: Loop[Pretraining]) -> None:
         if self._processes.is_main:
             self._record.start(loop.step)
         if loop.device.type == "cuda":
@@ -113,7 +114,7 @@ class Monitor(Callback):
         self._since = self._began = time.perf_counter()
         self._images = 0
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: Loop[Pretraining]) -> None:
         self._record.close()
         self._check_unreadable()
 
@@ -133,7 +134,7 @@ class Monitor(Callback):
             f"than {100 * self._max_bad:g} % of {len(self._source)} by --max-bad"
         )
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
         if batch.unreadable and not self.unreadable:
             name = self._source.describe(batch.unreadable[0])
             self._console.print(
@@ -141,7 +142,7 @@ class Monitor(Callback):
             )
         self.unreadable.update(batch.unreadable)
         self._images += len(batch.indices) * self._processes.count
-        output = loop.output
+        output = loop.learner.output
         if output is not None and output.target_probabilities is not None:
             self._target.add(output.target_probabilities)
         step = loop.step
@@ -186,9 +187,9 @@ class Gradients(Callback):
         self._every, self._record = every, record
         self._parts = [part for part in method.parts() if part.trained]
 
-    def on_before_step(self, loop: Loop) -> None:
+    def on_before_step(self, loop: Loop[Pretraining]) -> None:
         step = loop.step + 1
-        if loop.is_looked_at(step, self._every) and loop.learned_in_step:
+        if loop.is_looked_at(step, self._every) and loop.learner.learned_in_step:
             self._record.gradients(step, gradient_norms(self._parts))
 
 
@@ -213,14 +214,14 @@ class Layers(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._layers.load_state_dict(state)
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
         if not loop.stepped:
             return
         step = loop.step
         # Not in on_epoch_end: a resume file of the epoch's last step is written before that.
         ends = loop.ends_epoch
         if (ends or step % self._every == 0) and len(batch.indices):
-            self._layers.look(batch.views[0], loop.autocast())
+            self._layers.look(batch.views[0], loop.learner.autocast())
         if not ends:
             return
         rows = self._layers.close()

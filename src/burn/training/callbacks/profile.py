@@ -15,10 +15,11 @@ from torch import nn
 
 from burn.core.files import write_text
 from burn.core.types import Batch
+from burn.learning.loop import Callback, Loop
+from burn.learning.pace import rate
 from burn.methods.shared.frozen import FrozenTarget
 from burn.methods.shared.momentum import MomentumTarget
-from burn.training.callbacks.pace import rate
-from burn.training.loop import Callback, Loop
+from burn.training.pretraining import Pretraining
 
 _WARM_UP = 5  # micro-batches to ignore, since the first ones allocate memory and choose algorithms
 # The parts of a step, in the order in which they happen.
@@ -58,17 +59,17 @@ class Profile(Callback):
         self._device = torch.device("cpu")
         self._handles: list[Any] = []
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: Loop[Pretraining]) -> None:
         self._device = loop.device
-        backbone = loop.method.backbone
-        for module in loop.method.modules():
+        backbone = loop.learner.method.backbone
+        for module in loop.learner.method.modules():
             if isinstance(module, (FrozenTarget, MomentumTarget)):
                 self._watch(module, _TARGET)
         self._watch(backbone, _STUDENT)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
-    def on_epoch_start(self, loop: Loop) -> None:
+    def on_epoch_start(self, loop: Loop[Pretraining]) -> None:
         self._mark = self._now()
 
     def _watch(self, module: nn.Module, part: str) -> None:
@@ -97,23 +98,23 @@ class Profile(Callback):
             self._seconds[part] += now - self._mark
         self._mark = now
 
-    def on_batch_start(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_start(self, loop: Loop[Pretraining], batch: Batch) -> None:
         self.take(_DATA)
 
-    def on_before_backward(self, loop: Loop) -> None:
+    def on_before_backward(self, loop: Loop[Pretraining]) -> None:
         self.take(_LOSS)
 
-    def on_after_backward(self, loop: Loop) -> None:
+    def on_after_backward(self, loop: Loop[Pretraining]) -> None:
         self.take(_BACKWARD)
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
         self.take(_UPDATE)
         if self._seen >= _WARM_UP:
             self._batches += 1
             self._images += len(batch.indices) * loop.processes.count
         self._seen += 1
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: Loop[Pretraining]) -> None:
         for handle in self._handles:
             handle.remove()
         if not loop.processes.is_main:
@@ -163,5 +164,5 @@ class _OthersDone(Callback):
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
         self._profile.take(_REST)

@@ -10,10 +10,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
 from burn.core.types import Batch
+from burn.learning.loop import Callback, Loop
+from burn.learning.pace import Pace, rate
+from burn.learning.threads import Threads
 from burn.training.callbacks.monitor import Monitor
-from burn.training.callbacks.pace import Pace, rate
-from burn.training.callbacks.threads import Threads
-from burn.training.loop import Callback, Loop
+from burn.training.pretraining import Pretraining
 from burn.training.steps import StageSteps
 
 
@@ -52,7 +53,7 @@ class ProgressBar(Callback):
         self._started = 0.0
         self._due = 0.0  # when to show something again
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: Loop[Pretraining]) -> None:
         self._started = time.monotonic()
         self._due = self._started + 10
         if self._console.is_terminal:
@@ -77,7 +78,7 @@ class ProgressBar(Callback):
             )
             self._bar.start()
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Pretraining], batch: Batch) -> None:
         now = time.monotonic()
         self._pace.batch(len(batch.indices) * loop.processes.count, now)
         step, total = loop.step, self._steps.total
@@ -107,10 +108,10 @@ class ProgressBar(Callback):
             left += " in all stages"
         return [rate(images_per_second), left]
 
-    def _numbers(self, loop: Loop) -> str:
-        if loop.output is None:
+    def _numbers(self, loop: Loop[Pretraining]) -> str:
+        if loop.learner.output is None:
             return ""
-        shown = {k: v for k, v in loop.output.terms.items() if k != "lambda"}
+        shown = {k: v for k, v in loop.learner.output.terms.items() if k != "lambda"}
         names = {"feature_similarity": "FS", "kl": "KL"}
         text = " ".join(f"{names.get(k, k)} {float(v):.3f}" for k, v in shown.items())
         return text if self._monitor.knn is None else f"{text} kNN {self._monitor.knn}"
@@ -120,8 +121,8 @@ class ProgressBar(Callback):
             self._bar.stop()
             self._bar = None
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: Loop[Pretraining]) -> None:
         self._close()
 
-    def on_failure(self, loop: Loop) -> None:
+    def on_failure(self, loop: Loop[Pretraining]) -> None:
         self._close()

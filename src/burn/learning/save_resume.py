@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import time
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from burn.core.types import Batch
+from burn.learning.loop import Callback, Loop
+from burn.learning.resume_files import ResumeFiles
 from burn.runtime.signals import StopRequest
-from burn.training.loop import Callback, Loop
-from burn.training.resume_files import ResumeFiles
 
 
 class SaveResume(Callback):
@@ -20,7 +20,7 @@ class SaveResume(Callback):
     A file that cannot be written does not end the run.
 
     Args:
-        files: The resume files of the stage.
+        files: The resume files of the training.
         stop: Tells whether a signal asked this process to stop.
         minutes: Minutes between two files; 0 saves every step.
         console: Where a failure is reported.
@@ -39,7 +39,7 @@ class SaveResume(Callback):
         self.last_step: int | None = None
         self.stopped_by = 0
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: Loop[Any]) -> None:
         if loop.step:
             self.last_step = loop.step
         if loop.step and loop.step in loop.replanned_at:
@@ -49,7 +49,7 @@ class SaveResume(Callback):
                 highlight=False,
             )
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Any], batch: Any) -> None:
         if not loop.stepped:
             return
         # All processes must decide the same at the same step. 1 stands for a file that is due, so
@@ -66,7 +66,7 @@ class SaveResume(Callback):
             self._stop.number = self.stopped_by = agreed - 1
             loop.should_stop = True
 
-    def _save(self, loop: Loop) -> None:
+    def _save(self, loop: Loop[Any]) -> None:
         state = loop.state_dict()  # in every process, because callbacks communicate
         self._saved = time.monotonic()
         if not loop.processes.is_main:

@@ -8,28 +8,8 @@ from typing import Any
 import torch
 
 from burn.core.types import Batch
-from burn.runtime.distributed import Processes
-from burn.runtime.threads import ThreadChooser, thread_chooser
-from burn.training.loop import Callback, Loop
-from burn.training.plan import Machine
-
-
-def stage_chooser(machine: Machine, processes: Processes, batches: int) -> ThreadChooser | None:
-    """Return what chooses the number of threads of a stage while it trains.
-
-    Args:
-        machine: Where and how the run trains.
-        processes: The processes that share it.
-        batches: Batches of the stage.
-
-    Returns:
-        None where `thread_chooser` chooses none, where the user asked for the same bits again, and
-        where compiled code would be compiled again for another number.
-    """
-    alone = processes.device.type == "cpu" and processes.count == 1
-    if not alone or machine.deterministic or machine.compile:
-        return None
-    return thread_chooser(batches)
+from burn.learning.loop import Callback, Loop
+from burn.runtime.threads import ThreadChooser
 
 
 class Threads(Callback):
@@ -43,10 +23,10 @@ class Threads(Callback):
         self.chooser = chooser
         self._last: float | None = None
 
-    def on_start(self, loop: Loop) -> None:
+    def on_start(self, loop: Loop[Any]) -> None:
         torch.set_num_threads(self.chooser.threads)
 
-    def on_batch_end(self, loop: Loop, batch: Batch) -> None:
+    def on_batch_end(self, loop: Loop[Any], batch: Batch) -> None:
         now = time.monotonic()
         last, self._last = self._last, now  # the first batch also starts workers
         before = self.chooser.threads
@@ -54,10 +34,10 @@ class Threads(Callback):
         if self.chooser.threads != before:
             torch.set_num_threads(self.chooser.threads)
 
-    def on_end(self, loop: Loop) -> None:
+    def on_end(self, loop: Loop[Any]) -> None:
         torch.set_num_threads(self.chooser.most)
 
-    def on_failure(self, loop: Loop) -> None:
+    def on_failure(self, loop: Loop[Any]) -> None:
         torch.set_num_threads(self.chooser.most)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,157 @@
+"""Resume files, from which an interrupted training is resumed: the newest and the previous one."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from burn.core.errors import UserError
+from burn.core.files import write_beside
+from burn.core.inputs import require_regular
+
+# What a `Loop` needs: none of it is ever empty or 0.
+_HELD = ("state_dict", "optimizer_states", "callbacks", "global_step", "batches")
+
+
+def first_difference(old: Any, new: Any, name: str = "") -> str | None:
+    """Find the first difference between two descriptions of plain JSON values.
+
+    Args:
+        old: The old description. A key that it lacks is no difference, since earlier versions may
+            not have written it.
+        new: The new description.
+        name: Name of the descriptions in the result; "" for none.
+
+    Returns:
+        The difference as `NAME was OLD, is NEW`, or None.
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old:
+            found = first_difference(old[key], new.get(key), f"{name}.{key}" if name else key)
+            if found:
+                return found
+        return None
+    return None if old == new else f"{name} was {old}, is {new}"
+
+
+class ResumeFiles:
+    """The resume files of one training, such as a stage of a run.
+
+    Args:
+        folder: Their folder.
+        owner: Identifies the training. It is stored in the files, so that the file of another one
+            is never used.
+        settings: Everything that affects the numbers of the training, as plain JSON values. It is
+            stored in the files, so that a run is never resumed with other settings.
+        difference: Returns the first difference of two settings in words, or None.
+        as_now: Brings the content of a file that an earlier version wrote into today's form; it may
+            raise KeyError.
+        name: Beginning of the files' names.
+
+    Attributes:
+        newest: The newest file.
+        previous: The one before it.
+        damaged: The name that a damaged newest file is given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        owner: str,
+        settings: Mapping[str, Any] | None = None,
+        difference: Callable[[Any, Any], str | None] = first_difference,
+        as_now: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda content: content,
+        name: str = "resume",
+    ) -> None:
+        self.owner, self._difference, self._as_now = owner, difference, as_now
+        self.settings = json.dumps(settings or {})
+        self.newest = folder / f"{name}.ckpt"
+        self.previous = folder / f"{name}.previous.ckpt"
+        self.damaged = folder / f"{name}.damaged.ckpt"
+
+    def add(self, content: bytes) -> None:
+        """Write a new newest file; the last one becomes the previous one.
+
+        Raises:
+            OSError: It cannot be written. The last good file is kept.
+        """
+
+        write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
+
+    def usable(self, shapes: Mapping[str, torch.Size], console: Console) -> Path | None:
+        """Return the newest file that is not damaged, or None if there are no files.
+
+        A damaged newest file is renamed, with a message.
+
+        Args:
+            shapes: Names and shapes of the tensors of the learner.
+            console: Where the message is printed.
+
+        Raises:
+            UserError: A file is from another training or has other settings, or all files are
+                damaged.
+        """
+        files = [file for file in (self.newest, self.previous) if file.exists()]
+        damaged: list[Path] = []
+        for file in files:
+            problem = self._problem(file, shapes)
+            if problem is None:
+                for other in damaged:
+                    # Otherwise the next file would take the good one's place.
+                    other.replace(self.damaged)
+                    console.print(
+                        f"{other} is damaged, and is now {self.damaged.name}: resuming from the "
+                        f"previous file, {file}"
+                    )
+                return file
+            if problem != "damaged":
+                raise UserError(f"{file} is {problem}: remove it to begin again")
+            damaged.append(file)
+        if damaged:
+            both = " and ".join(str(file) for file in damaged)
+            what = "is damaged: remove it" if len(damaged) == 1 else "are damaged: remove them"
+            raise UserError(f"{both} {what} to begin again")
+        return None
+
+    def read(self, file: Path) -> Mapping[str, Any]:
+        """Return the content of a usable file, as `Loop.load_state_dict` takes it."""
+        return self._as_now(torch.load(file, map_location="cpu", weights_only=True))
+
+    def finish(self, *, keep: bool) -> None:
+        """Delete what a finished training does not need.
+
+        Args:
+            keep: Whether to keep the newest file, from which a longer run goes on.
+        """
+        for file in (self.previous, self.damaged, *(() if keep else (self.newest,))):
+            file.unlink(missing_ok=True)
+
+    def _problem(self, file: Path, shapes: Mapping[str, torch.Size]) -> str | None:
+        """Return what is wrong with a file, or None."""
+        require_regular(file)  # a pipe would block; a file without read permission is not damaged
+        try:
+            with zipfile.ZipFile(file) as archive:
+                if archive.testzip() is not None:  # torch never compares the checksums
+                    return "damaged"
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
+            content = self._as_now(content)
+            whole = all(content[part] for part in _HELD)
+            written_with = json.loads(content.get("settings", "{}"))  # earlier versions had none
+        except MemoryError:
+            raise
+        except Exception:  # a damaged file may raise any exception
+            return "damaged"
+        if not whole:
+            return "damaged"
+        if content.get("owner") != self.owner:
+            return "from another training"
+        if difference := self._difference(written_with, json.loads(self.settings)):
+            return f"from a training with other settings ({difference})"
+        return None if found == shapes else "from another training"

@@ -1,0 +1,170 @@
+"""What pretraining's loop trains: a method, with what its passes found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from burn.backbones.base import Backbone
+from burn.core.errors import GradientFlowError
+from burn.core.schedule import learning_rate_factor
+from burn.core.types import Batch
+from burn.learning.loop import Learner, Loop
+from burn.methods.base import Method, StepOutput
+from burn.methods.shared.contrast import KeyQueue
+from burn.methods.shared.frozen import FrozenTarget
+from burn.recipes.schema import Recipe
+from burn.runtime.distributed import Processes
+from burn.runtime.signals import StopsAreErrors
+from burn.training.graphs import StepGraph
+from burn.training.optim import build_optimizer
+from burn.training.steps import StageSteps
+
+
+class Pretraining(Learner):
+    """A method that learns.
+
+    Args:
+        method: The method, on the device of the processes.
+        processes: The processes that share every batch.
+        bfloat16: Whether passes run under bfloat16 autocast.
+        graph: Runs the steps that can be recorded and replayed; None to run each as it is.
+
+    Attributes:
+        in_bfloat16: Whether passes run under bfloat16 autocast.
+        output: The method's output for the last micro-batch, or None if that had too few images.
+        learned: Whether any optimizer step of the stage has changed the weights.
+        learned_in_step: Whether any micro-batch since the last optimizer step had enough images,
+            and no loss or gradient of that step has been found not finite.
+        terms_of_step: Sums of the loss and its terms over the micro-batches since the last
+            optimizer step.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        processes: Processes,
+        *,
+        bfloat16: bool = False,
+        graph: StepGraph | None = None,
+    ) -> None:
+        super().__init__()
+        self.method, self.in_bfloat16 = method, bfloat16
+        self._processes, self._graph = processes, graph
+        self._recorded = False  # whether the last pass was one of a recorded step
+        # Momentum networks as well: what they compute must be what they average.
+        self._backbones = [module for module in method.modules() if isinstance(module, Backbone)]
+        self.output: StepOutput | None = None
+        self.learned = self.learned_in_step = False
+        self.terms_of_step: dict[str, Tensor] = {}
+        # DistributedDataParallel reads this; otherwise it broadcasts every buffer at every step.
+        self._ddp_params_and_buffers_to_ignore = [
+            f"method.{name}" for name in redundant_buffers(method)
+        ]
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of a pass."""
+        if self.in_bfloat16:
+            # Without the cache of cast weights, in which the gradients of several views of a batch
+            # would be added in bfloat16.
+            device = self._processes.device.type
+            return torch.autocast(device, torch.bfloat16, cache_enabled=False)
+        return nullcontext()
+
+    def forward(self, batch: Batch, progress: float) -> Tensor:
+        batch = self._as_large_as_every_process_has(batch)
+        self.output, self._recorded = None, False
+        if len(batch.indices) < 2:  # the other images were unreadable; BN needs two
+            # Gradients are zero, not None: DistributedDataParallel waits for all of them.
+            trained = (p for p in self.parameters() if p.requires_grad)
+            return 0 * torch.stack([p.sum() for p in trained]).sum()
+        with StopsAreErrors(), self.autocast():
+            for backbone in self._backbones:
+                backbone.at_progress(progress)
+            output = self._graph and self._graph.step(batch, progress)
+            self._recorded = output is not None
+            if output is None:
+                output = self.method(batch, progress)
+        if not (output.loss.requires_grad or self._recorded):
+            raise GradientFlowError("the loss has no gradient: it is detached from all parameters")
+        self.output, self.learned_in_step = output, True
+        for name, term in {"loss": output.loss.detach(), **output.terms}.items():
+            self.terms_of_step[name] = self.terms_of_step.get(name, 0) + term
+        return output.loss
+
+    def _as_large_as_every_process_has(self, batch: Batch) -> Batch:
+        """Drop images so that every process has the same number of them.
+
+        Unreadable images make the batches of processes differ in size. Losses over all processes'
+        images need the same number from each, and gradients are averaged as if it were the same.
+        """
+        if self._processes.count == 1:
+            return batch
+        fewest = -int(self._processes.all_reduce_max(-len(batch.indices)))
+        return batch if fewest == len(batch.indices) else batch.first(fewest)
+
+    def backward(self, loss: Tensor) -> None:
+        if self._recorded and self._graph is not None:
+            self._graph.give_gradients()
+        else:
+            loss.backward()
+
+    def after_step(self, progress: float) -> None:
+        with StopsAreErrors():
+            self.method.after_step(progress)
+        self.learned = self.learned or self.learned_in_step
+        self.learned_in_step, self.terms_of_step = False, {}
+
+    def weights(self) -> dict[str, Tensor]:
+        return {f"method.{name}": tensor for name, tensor in self.method.weights().items()}
+
+    def numbers(self) -> dict[str, Any]:
+        return {"learned": self.learned}
+
+    def load(self, weights: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+        self.load_state_dict(dict(weights), strict=False)  # they lack the frozen teacher's
+        self.learned = numbers["learned"]
+
+
+def pretraining_loop(
+    learner: Pretraining, recipe: Recipe, steps: StageSteps, processes: Processes
+) -> Loop[Pretraining]:
+    """Return the loop of a stage.
+
+    Args:
+        learner: The method, as it learns.
+        recipe: Its recipe.
+        steps: The steps of the stage.
+        processes: The processes that share every batch.
+    """
+    optim = recipe.optim
+    warmup = min(round(optim.warmup_epochs * steps.per_epoch), steps.total)
+    return Loop(
+        learner,
+        build_optimizer(learner.method.parts(), optim),
+        lambda step: learning_rate_factor(step, steps.total, warmup, optim.schedule),
+        num_steps=steps.total,
+        epoch=steps.passes_per_epoch,
+        parts=recipe.accumulate,
+        processes=processes,
+    )
+
+
+def redundant_buffers(method: Method) -> list[str]:
+    """Return names of buffers that processes need not take from the first one at every step.
+
+    They are BN's statistics, which training passes do not read and checkpoints take from the first
+    process; a frozen teacher's, which stay as they are; and a queue of keys, to which every process
+    adds the same. All are the same on every process when a stage begins or is resumed.
+    """
+    kinds = (nn.modules.batchnorm._BatchNorm, FrozenTarget, KeyQueue)
+    return [
+        f"{prefix}.{name}"
+        for prefix, module in method.named_modules()
+        if isinstance(module, kinds)
+        for name, _ in module.named_buffers()
+    ]
