@@ -66,7 +66,6 @@ ALLOWED = {
     ("training/records/metrics.py", "self._path.open"): WRITTEN,
     ("training/records/writer.py", "Image.open"): STREAM,
     ("training/stage.py", "run.cache.open"): OWN,
-    ("training/stage.py", "torch.load"): FIRST,
     ("training/start_summary.py", "cache.open"): OWN,
     ("training/teacher_cache.py", "self.open"): OWN,
 }  # fmt: skip

@@ -268,10 +268,19 @@ def test_from_scenes_to_numbers_pictures_and_a_binary_detector(context: Evaluati
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+    ("number", "during", "after"),
+    [
+        (signal.SIGINT, 2, 2),
+        pytest.param(signal.SIGTERM, 2, 2, marks=pytest.mark.long),
+        (signal.SIGINT, 5, 4),  # in precise BN
+    ],
 )
 def test_an_interrupted_training_goes_on_to_the_same_bits(
-    number: signal.Signals, context: EvaluationContext, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    during: int,
+    after: int,
+    context: EvaluationContext,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     assert context.out is not None
     whole = replace(context, out=context.out / "whole")
@@ -280,19 +289,19 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
 
     def interrupted(*arguments):
         calls.append(1)
-        if len(calls) == 2:  # within an iteration, which is finished first
+        if len(calls) == during:  # within an iteration, which is finished first
             signal.raise_signal(number)
         return to(*arguments)
 
     monkeypatch.setattr(detection._Batch, "to", interrupted)
-    with pytest.raises(Interrupted, match="after 2 of 4 iterations") as stopped:
+    with pytest.raises(Interrupted, match=f"after {after} of 4 iterations") as stopped:
         run_detection(context, TINY, CONSOLE)
     assert stopped.value.number == number
     assert (context.out / "detection-resume.ckpt").is_file()
     with pytest.raises(UserError, match="from another training: remove it"):
         run_detection(context, replace(TINY, lr=0.02), CONSOLE)
     assert [r.value for r in run_detection(context, TINY, CONSOLE)] == expected
-    assert len(calls) == 2 + 2 + 2, "two iterations and precise BN"
+    assert len(calls) == during + (4 - after) + 2, "the other iterations and precise BN"
     assert not (context.out / "detection-resume.ckpt").exists()
     first, second = (load_file(path / "detector.safetensors") for path in (whole.out, context.out))  # type: ignore[operator]
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -238,10 +238,11 @@ def _train(
 
     def unless_stopped(batches: Iterable[_Batch]) -> Iterator[tuple[Any, ...]]:
         nonlocal stopped_by
-        for batch in batches:
+        for number, batch in enumerate(batches, start=config.iterations):
             stopped_by = int(processes.all_reduce_max(stop.number))
             if stopped_by:
                 return
+            torch.manual_seed(_step_seed(context.seed, number, processes.rank))
             course.unreadable.update(batch.unreadable)
             yield tuple(batch.to(context.device))[:2]
 
