@@ -238,6 +238,7 @@ def test_the_module_in_the_repository_is_that_of_the_sources(built):
     assert (built / "burn_engine.wasm").read_bytes() == found, "run engine/js/build.sh"
 
 
+@pytest.mark.long
 def test_kernels_in_webassembly(built):
     paths = {**os.environ, "NODE_PATH": os.environ.get("NODE_PATH", "/usr/share/nodejs")}
     command = ["cmake", "--build", built / "build", "--target", "test_kernels"]

@@ -74,9 +74,9 @@ def test_hand_over_carries_every_weight(
     started: list[dict[str, torch.Tensor]] = []
     train = stage_module.Stage._fit
 
-    def spy(self, module, *rest):
-        started.append({k: v.clone() for k, v in module.method.weights().items()})
-        return train(self, module, *rest)
+    def spy(self, loop, *rest):
+        started.append({k: v.clone() for k, v in loop.learner.method.weights().items()})
+        return train(self, loop, *rest)
 
     monkeypatch.setattr(stage_module.Stage, "_fit", spy)
     out = tmp_path / "run"
