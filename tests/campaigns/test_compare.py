@@ -23,7 +23,7 @@ import burn.data.builtin.digits
 import threads
 import tiny
 from burn.campaigns.compare import Comparison, compare
-from burn.campaigns.settings import Execution, More
+from burn.campaigns.settings import Execution, FurtherProtocols
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import locked
 from burn.core.results import Result, read_results
@@ -61,12 +61,12 @@ def use_tiny_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(
     out: Path, methods: Sequence[str], seeds: Sequence[int] = (0,), processes: int = 1,
-    more: More | None = None, **settings: object,
+    more: FurtherProtocols | None = None, **settings: object,
 ) -> tuple[list[Result], str]:  # fmt: skip
     console = Console(file=io.StringIO(), width=200)
     comparison = replace(DIGITS, **settings)  # type: ignore[arg-type]
     machine = Machine(device="cpu", workers=0, monitor_every=2)
-    execution = Execution(out, seeds, machine, processes, more or More())
+    execution = Execution(out, seeds, machine, processes, more or FurtherProtocols())
     results = compare(comparison, methods, execution, console)  # type: ignore[arg-type]
     assert isinstance(console.file, io.StringIO)
     return results, console.file.getvalue()
@@ -327,7 +327,7 @@ FAST = SemiConfig(epochs=1, lrs=(0.01,), head_factors=(1.0,))
 def test_protocols_may_be_added_to_what_is_trained(compared: Path):
     run_folder = compared / "supervised-seed0"
     before = (run_folder / "compared.jsonl").read_bytes()
-    more = More("semi10,transfer", "digits", "digits", FAST)
+    more = FurtherProtocols("semi10,transfer", "digits", "digits", FAST)
     results, said = run(compared, ["supervised"], more=more)
     assert "stage 1 is done already" not in said  # nothing is trained or evaluated anew
     assert (run_folder / "compared.jsonl").read_bytes() == before
@@ -355,7 +355,7 @@ def test_protocols_may_be_added_to_what_is_trained(compared: Path):
 def test_few_shots_are_evaluated_for_teachers_too(compared: Path, monkeypatch: pytest.MonkeyPatch):
     few = partial(SvmConfig, shots=(16,), samples=2)  # all shots take minutes
     monkeypatch.setattr("burn.campaigns.jobs.SvmConfig", few)
-    results, _ = run(compared, ["supervised"], more=More("svm"))
+    results, _ = run(compared, ["supervised"], more=FurtherProtocols("svm"))
     shots = {(r.model, r.metric) for r in results if r.protocol == "svm"}
     assert {("supervised", "k=16 mAP cv"), ("random weights", "k=16 mAP cv")} <= shots
     assert "| svm k=16 mAP |" in (compared / "comparison.md").read_text().splitlines()[0]
@@ -364,17 +364,23 @@ def test_few_shots_are_evaluated_for_teachers_too(compared: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (More("semi5"), "--more: unknown 'semi5'; give some of semi1, semi10, svm, transfer"),
-        (More("svm, svm"), "--more: svm is given twice"),
-        (More("transfer"), "--more transfer needs --transfer-train"),
-        (More("transfer", "digits"), "--more transfer needs --transfer-test"),
-        (More("svm", "digits"), "--transfer-train is given, but transfer is not among --more"),
-        (More("transfer", "digits", "nowhere"), "nowhere"),
-        (More("semi1", semi=SemiConfig(epochs=0)), "epochs 0"),
+        (
+            FurtherProtocols("semi5"),
+            "--more: unknown 'semi5'; give some of semi1, semi10, svm, transfer",
+        ),
+        (FurtherProtocols("svm, svm"), "--more: svm is given twice"),
+        (FurtherProtocols("transfer"), "--more transfer needs --transfer-train"),
+        (FurtherProtocols("transfer", "digits"), "--more transfer needs --transfer-test"),
+        (
+            FurtherProtocols("svm", "digits"),
+            "--transfer-train is given, but transfer is not among --more",
+        ),
+        (FurtherProtocols("transfer", "digits", "nowhere"), "nowhere"),
+        (FurtherProtocols("semi1", semi=SemiConfig(epochs=0)), "epochs 0"),
     ],
 )
 def test_protocols_that_cannot_be_are_said_before_anything_is_written(
-    more: More, words: str, tmp_path: Path
+    more: FurtherProtocols, words: str, tmp_path: Path
 ):
     with pytest.raises(UserError, match=re.escape(words)):
         run(tmp_path / "compared", ["supervised"], more=more)

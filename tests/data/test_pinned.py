@@ -9,7 +9,7 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import tiny
-from burn.core.types import Batch, Known
+from burn.core.types import Batch, CachedFeatures
 from burn.data.loader import EpochSampler, TrainLoader, light_views, plain_batches
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
@@ -23,8 +23,8 @@ from networks import tiny_reactnet
 
 def batch() -> Batch:
     views = tuple(torch.zeros(2, 3, 4, 4, dtype=torch.uint8) for _ in range(2))
-    known = Known(torch.zeros(1, 2, 5, dtype=torch.float16), torch.tensor([1]))
-    return Batch(views, torch.arange(2), (), torch.arange(2), 3, views[:1], known)
+    cached = CachedFeatures(torch.zeros(1, 2, 5, dtype=torch.float16), torch.tensor([1]))
+    return Batch(views, torch.arange(2), (), torch.arange(2), 3, views[:1], cached)
 
 
 def test_a_loader_pins_everything_that_goes_to_the_gpu(monkeypatch: pytest.MonkeyPatch):

@@ -140,7 +140,7 @@ def test_a_run_with_a_changed_batch_warns(teacher: Path, tmp_path: Path):
     machine = tiny.Machine(device="cpu", workers=0)
     tiny.train_plan(
         run, tmp_path / "run", machine, Console(file=text, width=1000), resume=False,
-        overwrite=False, named=replace(recipe, batch_size=4096),
+        overwrite=False, base_recipe=replace(recipe, batch_size=4096),
     )  # fmt: skip
     assert "0.002 of big is meant for batches of 4096, but these have 64" in text.getvalue()
 

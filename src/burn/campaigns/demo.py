@@ -85,7 +85,7 @@ def _run_demo(
             overwrite=overwrite,
             resume_command=f"{_program()} "
             + typed(["demo", "--out", str(out), "--seed", str(seed)]),
-            more_follows=True,
+            caller_continues=True,
         )
     console.rule("evaluation on 360 held-out digits")
     results = _evaluate(teacher, student, out, seed, console)

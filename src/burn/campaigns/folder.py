@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from burn.campaigns.settings import LABELLED_TEACHER, RANDOM, TEACHER, MoreProtocol
+from burn.campaigns.settings import LABELLED_TEACHER, RANDOM, TEACHER, FurtherProtocol
 from burn.core.errors import UserError
 from burn.core.files import is_unfinished, remove_unfinished, write_text
 from burn.core.inputs import read_text
@@ -39,7 +39,7 @@ def read_campaign(out: Path) -> list[Result]:
         if found is None:
             continue
         results += found
-        for protocol in get_args(MoreProtocol):
+        for protocol in get_args(FurtherProtocol):
             results += read_more(file.parent, protocol, model, trained=trained) or ()
     return results
 
@@ -145,7 +145,7 @@ def reference_file(name: str) -> str:
     return f"{name.replace(' ', '-')}.jsonl"
 
 
-def more_file(folder: Path, protocol: MoreProtocol, reference: str | None = None) -> Path:
+def more_file(folder: Path, protocol: FurtherProtocol, reference: str | None = None) -> Path:
     """Return the file of a protocol's results.
 
     Args:
@@ -158,7 +158,7 @@ def more_file(folder: Path, protocol: MoreProtocol, reference: str | None = None
 
 
 def read_more(
-    folder: Path, protocol: MoreProtocol, model: str, *, trained: bool
+    folder: Path, protocol: FurtherProtocol, model: str, *, trained: bool
 ) -> list[Result] | None:
     """Read the results in `more_file`.
 

@@ -18,7 +18,7 @@ from burn.campaigns.folder import (
     read_results_of,
     write_results,
 )
-from burn.campaigns.settings import RANDOM, More, MoreProtocol
+from burn.campaigns.settings import RANDOM, FurtherProtocol, FurtherProtocols
 from burn.core.files import locked
 from burn.core.results import Result
 from burn.data.open import open_source
@@ -46,14 +46,14 @@ class EvaluationPlan:
         test: Images that they are tested on.
         linear: Settings of linear evaluation.
         machine: Device and data-loader workers.
-        more: Protocols beside kNN and linear evaluation.
+        further: Protocols beside kNN and linear evaluation.
     """
 
     train: str
     test: str
     linear: LinearConfig
     machine: Machine
-    more: More
+    further: FurtherProtocols
 
     def evaluate(
         self, model: str, spec: str, seed: int, console: Console, size: int | None = None
@@ -73,7 +73,7 @@ class EvaluationPlan:
 
     def evaluate_more(
         self,
-        protocol: MoreProtocol,
+        protocol: FurtherProtocol,
         model: str,
         spec: str,
         seed: int,
@@ -94,9 +94,9 @@ class EvaluationPlan:
         """
         train, test = self.train, self.test
         if protocol == "transfer":
-            assert self.more.transfer_train is not None
-            assert self.more.transfer_test is not None
-            train, test = self.more.transfer_train, self.more.transfer_test
+            assert self.further.transfer_train is not None
+            assert self.further.transfer_test is not None
+            train, test = self.further.transfer_train, self.further.transfer_test
         context = self._context(model, spec, seed, size, train, test)
         if protocol == "transfer":
             return run_transfer(context, TransferConfig(augment="none"), console)
@@ -106,7 +106,7 @@ class EvaluationPlan:
         labels = {"semi1": 1.0, "semi10": 10.0}[protocol]
         # Fine-tuning changes the weights, which burn-engine would not see.
         context = replace(context, packed=None)
-        return run_semi(context, replace(self.more.semi, labels=labels), console)
+        return run_semi(context, replace(self.further.semi, labels=labels), console)
 
     def _context(
         self, model: str, spec: str, seed: int, size: int | None, train: str, test: str
@@ -166,11 +166,11 @@ class Job:
     def _trained(self) -> bool:
         return read_results_of(self.folder / RESULTS_FILE, self.model, trained=True) is not None
 
-    def _lacking(self) -> list[MoreProtocol]:
+    def _lacking(self) -> list[FurtherProtocol]:
         """Return the requested protocols, beside kNN and linear, without results."""
         return [
             protocol
-            for protocol in self.evaluation.more.protocols
+            for protocol in self.evaluation.further.protocols
             if read_more(self.folder, protocol, self.model, trained=True) is None
         ]
 
@@ -215,7 +215,7 @@ class Job:
             overwrite=False,
             resume=(self.folder / "run.json").is_file(),
             resume_command="the same command",
-            more_follows=True,
+            caller_continues=True,
             extendable=False,
         )
         with locked(self.folder):

@@ -94,15 +94,15 @@ def run_campaign(
         UserError: The campaign cannot be started.
         Interrupted: After a signal. The same call resumes.
     """
-    out, machine, more = execution.out, execution.machine, execution.more
+    out, machine, further = execution.out, execution.machine, execution.further
     execution.check()
     require_usable(out, name)
     train, test = open_source(shared.data, "train"), open_source(shared.test, "test")
     check_sources(train, test)
     require_outside(out, train, test)
-    if more.transfer_train is not None and more.transfer_test is not None:
+    if further.transfer_train is not None and further.transfer_test is not None:
         check_sources(
-            open_source(more.transfer_train, "train"), open_source(more.transfer_test, "test")
+            open_source(further.transfer_train, "train"), open_source(further.transfer_test, "test")
         )
     plans = [
         (model, shared.plan(model, seed, len(train)))
@@ -122,7 +122,7 @@ def run_campaign(
         processes = (
             1 if execution.cluster is not None else _check_processes(execution.processes, machine)
         )
-        evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, more)
+        evaluation = EvaluationPlan(shared.data, shared.test, shared.linear, machine, further)
         jobs = [Job(model, plan, out, evaluation) for model, plan in plans]
         teachers = _check_jobs(jobs[: len(models)], references.values())
         data = {"--data": train.fingerprint, "--test": test.fingerprint}
@@ -152,7 +152,7 @@ def _evaluate_references(
         if spec and read_results_of(file, name, trained=False) is None:
             console.rule(name)
             write_results(file, evaluation.evaluate(name, spec, 0, console, sizes.get(name)))
-        for protocol in evaluation.more.protocols if spec else ():
+        for protocol in evaluation.further.protocols if spec else ():
             if protocol.startswith("semi") and name != RANDOM:
                 continue  # fine-tuning a float network would take longer than all other runs
             if read_more(out, protocol, name, trained=False) is None:

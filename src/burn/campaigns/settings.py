@@ -66,11 +66,11 @@ def within_budget(recipe: Recipe, budget: int, num_images: int) -> tuple[Recipe,
     return recipe, steps
 
 
-MoreProtocol = Literal["semi1", "semi10", "svm", "transfer"]
+FurtherProtocol = Literal["semi1", "semi10", "svm", "transfer"]
 
 
 @dataclass(frozen=True)
-class More:
+class FurtherProtocols:
     """Protocols beside kNN and linear evaluation by which a campaign's networks are evaluated.
 
     Attributes:
@@ -86,17 +86,17 @@ class More:
     semi: SemiConfig = field(default_factory=SemiConfig)
 
     @property
-    def protocols(self) -> tuple[MoreProtocol, ...]:
+    def protocols(self) -> tuple[FurtherProtocol, ...]:
         """The names in `more`.
 
         Raises:
             UserError: A name is unknown or given twice.
         """
-        chosen: list[MoreProtocol] = []
+        chosen: list[FurtherProtocol] = []
         for word in filter(None, words_in(self.more)):
-            known = next((name for name in get_args(MoreProtocol) if name == word), None)
+            known = next((name for name in get_args(FurtherProtocol) if name == word), None)
             if known is None:
-                there = ", ".join(get_args(MoreProtocol))
+                there = ", ".join(get_args(FurtherProtocol))
                 raise UserError(f"--more: unknown {word!r}; give some of {there}")
             if known in chosen:
                 raise UserError(f"--more: {word} is given twice")
@@ -129,7 +129,7 @@ class Execution:
         seeds: random seeds; each model is trained with each of them.
         machine: the machine on which all are trained and evaluated.
         processes: runs at the same time (default: one for each GPU, or one); output is in logs/.
-        more: protocols beside kNN and linear evaluation.
+        further: protocols beside kNN and linear evaluation.
         cluster: Ray cluster that executes the runs, HOST:PORT or auto.
         cores: cores of each run on the cluster (default: an equal share).
     """
@@ -138,7 +138,7 @@ class Execution:
     seeds: Sequence[int]
     machine: Machine
     processes: int | None = None
-    more: More = field(default_factory=More)
+    further: FurtherProtocols = field(default_factory=FurtherProtocols)
     cluster: str | None = None
     cores: int | None = None
 
@@ -159,7 +159,7 @@ class Execution:
             if self.cluster is None:
                 raise UserError("--cores needs --cluster; on one machine, give --processes")
             require_within(1, 4096, cores=self.cores)
-        self.more.check()
+        self.further.check()
 
 
 def refuse_failed(failed: Sequence[str], out: Path) -> None:

@@ -46,7 +46,7 @@ def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[
     Raises:
         UserError: An option is unknown, or a value cannot be used.
     """
-    from burn.campaigns.settings import Execution, More, seeds_in
+    from burn.campaigns.settings import Execution, FurtherProtocols, seeds_in
     from burn.core.paths import expand
     from burn.training.plan import Machine
 
@@ -56,13 +56,13 @@ def read_campaign(parser: Parser, arguments: list[str], kind: type[T]) -> tuple[
     parser.add_options(Machine, "device", "workers", "teacher_cache", "compile")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_class_arguments(kind, as_group=False)
-    parser.add_class_arguments(More, as_group=False, skip={"semi"})
+    parser.add_class_arguments(FurtherProtocols, as_group=False, skip={"semi"})
     options = parser.read(arguments)
     if not options.out:
         raise UserError("give --out, a folder for the runs and the table")
     execution = Execution(
         expand(options.out), seeds_in(options.seeds), machine_of(options), options.processes,
-        settings_of(options, More), options.cluster, options.cores,
+        settings_of(options, FurtherProtocols), options.cluster, options.cores,
     )  # fmt: skip
     return options, settings_of(options, kind), execution
 

@@ -27,17 +27,17 @@ class Precision(StrEnum):
 
 
 @dataclass(frozen=True)
-class Known:
+class CachedFeatures:
     """Teacher's features of a batch's views, as far as a cache holds them.
 
     Attributes:
         values: float16 (views, batch, dimension) for the views that the teacher sees; zeros where
             they are not in the cache.
-        unknown: int64, the rows of the batch that are not in the cache.
+        uncached: int64, the rows of the batch that are not in the cache.
     """
 
     values: torch.Tensor
-    unknown: torch.Tensor
+    uncached: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Batch:
         labels: int64 (batch,), or None where the source has none; only method supervised uses them.
         epoch: Epoch of the stage, from 0, that the views were drawn for.
         teacher_views: The same views at the size that a teacher sees, where it has its own; with
-            `known`, of the unknown rows alone. Empty where the teacher sees the student's views.
-        known: Teacher's features from a cache, or None without a cache.
+            `cached`, of the uncached rows alone. Empty where the teacher sees the student's views.
+        cached: Teacher's features from a cache, or None without a cache.
     """
 
     views: tuple[torch.Tensor, ...]
@@ -62,22 +62,22 @@ class Batch:
     labels: torch.Tensor | None = None
     epoch: int = 0
     teacher_views: tuple[torch.Tensor, ...] = ()
-    known: Known | None = None
+    cached: CachedFeatures | None = None
 
     def first(self, count: int) -> Batch:
         """Return the first `count` images of the batch."""
-        known, teacher_views = self.known, self.teacher_views
+        cached, teacher_views = self.cached, self.teacher_views
         rows = count
-        if known is not None:
-            unknown = known.unknown[known.unknown < count]
-            known, rows = Known(known.values[:, :count], unknown), len(unknown)
+        if cached is not None:
+            uncached = cached.uncached[cached.uncached < count]
+            cached, rows = CachedFeatures(cached.values[:, :count], uncached), len(uncached)
         return replace(
             self,
             views=tuple(view[:count] for view in self.views),
             indices=self.indices[:count],
             labels=None if self.labels is None else self.labels[:count],
             teacher_views=tuple(view[:rows] for view in teacher_views),
-            known=known,
+            cached=cached,
         )
 
     def pin_memory(self) -> Batch:
@@ -89,13 +89,13 @@ class Batch:
         def pin(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.pin_memory()
 
-        known = self.known
+        cached = self.cached
         return replace(
             self,
             views=tuple(map(pin, self.views)),
             labels=None if self.labels is None else pin(self.labels),
             teacher_views=tuple(map(pin, self.teacher_views)),
-            known=known and Known(pin(known.values), pin(known.unknown)),
+            cached=cached and CachedFeatures(pin(cached.values), pin(cached.uncached)),
         )
 
     def to(self, device: torch.device) -> Batch:
@@ -104,13 +104,13 @@ class Batch:
         def move(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(device, non_blocking=True)
 
-        known = self.known
+        cached = self.cached
         return replace(
             self,
             views=tuple(map(move, self.views)),
             labels=None if self.labels is None else move(self.labels),
             teacher_views=tuple(map(move, self.teacher_views)),
-            known=known and Known(move(known.values), move(known.unknown)),
+            cached=cached and CachedFeatures(move(cached.values), move(cached.uncached)),
         )
 
 

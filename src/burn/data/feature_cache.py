@@ -144,7 +144,7 @@ class FeatureCache:
         return {**self.__dict__, "_opened": (-1, -1, [])}
 
     @property
-    def known_shape(self) -> tuple[int, int]:
+    def cached_shape(self) -> tuple[int, int]:
         """Number of views, and dimension of the features of each view."""
         return self.num_views, self.folder.dimension
 

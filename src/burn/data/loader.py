@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from burn.core.types import Batch, Known
+from burn.core.types import Batch, CachedFeatures
 from burn.data.augment import crop_and_flip, generator, plain_view, random_view
 from burn.data.base import Source
 from burn.data.decode import UnreadableImage
@@ -29,13 +29,13 @@ class Drawn(NamedTuple):
         views: uint8 (3, size, size) each.
         teacher_views: The views of a teacher that sees another size; empty if the teacher sees
             `views`, or if its features are cached.
-        known: float16 (views, dimension), the teacher's cached features of the views that it sees,
+        cached: float16 (views, dimension), the teacher's cached features of the views that it sees,
             or None.
     """
 
     views: tuple[Tensor, ...]
     teacher_views: tuple[Tensor, ...] = ()
-    known: Tensor | None = None
+    cached: Tensor | None = None
 
 
 class Item(NamedTuple):
@@ -77,31 +77,31 @@ class _Views(Dataset[Item]):
         return Item(epoch, index, self._transform(image, epoch, index), label)
 
 
-def collate(items: Sequence[Item], known_shape: tuple[int, int] | None = None) -> Batch:
+def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) -> Batch:
     """Collate items of one epoch into a batch.
 
     Args:
         items: The items; those of unreadable images contribute only their index.
-        known_shape: Number of views and dimension of the teacher's features if there is a cache.
+        cached_shape: Number of views and dimension of the teacher's features if there is a cache.
     """
     good = [item for item in items if item.drawn is not None]
     drawn = [item.drawn for item in items if item.drawn is not None]
     labels = [item.label for item in good if item.label is not None]
-    known = None
-    if known_shape is not None:
-        nothing = torch.zeros(known_shape, dtype=torch.float16)
-        rows = [nothing if found.known is None else found.known for found in drawn]
-        unknown = [row for row, found in enumerate(drawn) if found.known is None]
+    cached = None
+    if cached_shape is not None:
+        nothing = torch.zeros(cached_shape, dtype=torch.float16)
+        rows = [nothing if found.cached is None else found.cached for found in drawn]
+        uncached = [row for row, found in enumerate(drawn) if found.cached is None]
         values = torch.stack(rows, dim=1) if rows else nothing[:, None][:, :0]
-        known = Known(values, torch.tensor(unknown, dtype=torch.int64))
+        cached = CachedFeatures(values, torch.tensor(uncached, dtype=torch.int64))
     return Batch(
         views=_stacked([found.views for found in drawn]),
         indices=torch.tensor([item.index for item in good], dtype=torch.int64),
         unreadable=tuple(item.index for item in items if item.drawn is None),
         labels=torch.tensor(labels, dtype=torch.int64) if labels else None,
         epoch=items[0].epoch,
-        teacher_views=_stacked([found.teacher_views for found in drawn if found.known is None]),
-        known=known,
+        teacher_views=_stacked([found.teacher_views for found in drawn if found.cached is None]),
+        cached=cached,
     )
 
 
@@ -139,7 +139,7 @@ def random_views(
         views = drawn(image, epoch, index, configs)
         found = None if cache is None else cache.read(epoch, index)
         if found is not None:
-            return Drawn(views, known=torch.from_numpy(found))
+            return Drawn(views, cached=torch.from_numpy(found))
         return Drawn(views, drawn(image, epoch, index, teacher_configs))
 
     return transform
@@ -265,7 +265,7 @@ class TrainLoader(EpochLoader):
         transform: Draws the views of an image.
         sampler: Yields the keys of the batches.
         workers: Number of data-loader workers.
-        known_shape: Number of views and dimension of the teacher's features if there is a cache.
+        cached_shape: Number of views and dimension of the teacher's features if there is a cache.
         pin: Put batches into page-locked memory, for a GPU.
     """
 
@@ -275,12 +275,12 @@ class TrainLoader(EpochLoader):
         transform: Transform,
         sampler: EpochSampler,
         workers: int,
-        known_shape: tuple[int, int] | None = None,
+        cached_shape: tuple[int, int] | None = None,
         *,
         pin: bool = False,
     ) -> None:
         views = _Views(source, transform)
-        together = partial(collate, known_shape=known_shape)
+        together = partial(collate, cached_shape=cached_shape)
         super().__init__(
             sampler, views, workers, batch_sampler=sampler, collate_fn=together, pin_memory=pin
         )

@@ -81,7 +81,7 @@ class Number:
         return largest_class(self.results[-1])
 
     @property
-    def nothing(self) -> str:
+    def meaningless(self) -> str:
         """The reason why the number means nothing for any network, or "" if it means something."""
         data = self.results[-1].data
         if self.protocol in ACCURACIES:  # average precisions of a single class are meaningful
@@ -379,7 +379,7 @@ def verdict(found: Sequence[Network], candidates: Sequence[Network] = ()) -> Ver
         able = [
             (n, found_number)
             for n in pool
-            if (found_number := n.find(protocol, metric)) and not found_number.nothing
+            if (found_number := n.find(protocol, metric)) and not found_number.meaningless
         ]
         if able:
             network, own = max(able, key=lambda pair: _rank(*pair))

@@ -169,7 +169,7 @@ class Processes:
         raise UserError(message) if self.is_main else ReportedByMain(message)
 
     @contextlib.contextmanager
-    def losses_named(self) -> Iterator[None]:
+    def report_lost_processes(self) -> Iterator[None]:
         """Turn the error of communication with a process that has ended into UserError."""
         try:
             yield

@@ -57,10 +57,10 @@ def stage_batches(
     """
     batch_size = recipe.batch_size // recipe.accumulate // count
     views = stage_views(recipe, method, seed, cache)
-    known_shape = None if cache is None else cache.known_shape
+    cached_shape = None if cache is None else cache.cached_shape
     if isinstance(source, ShardedImages):
         return StreamLoader(
-            source, views, batch_size, seed, rank, count, workers, known_shape, pin=pin
+            source, views, batch_size, seed, rank, count, workers, cached_shape, pin=pin
         )
     sampler = EpochSampler(len(source), batch_size, seed, drop_last=True, rank=rank, count=count)
-    return TrainLoader(source, views, sampler, workers, known_shape, pin=pin)
+    return TrainLoader(source, views, sampler, workers, cached_shape, pin=pin)

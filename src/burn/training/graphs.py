@@ -104,7 +104,7 @@ class StepGraph:
             GradientFlowError: The loss has no gradient.
         """
         phase = self._method.phase(progress)
-        if phase is None or len(batch.indices) != self._num_images or batch.known is not None:
+        if phase is None or len(batch.indices) != self._num_images or batch.cached is not None:
             return None
         key = (phase, [tuple(tensor.shape) for tensor in _tensors(batch)])
         if key != self._key:

@@ -40,7 +40,7 @@ class PreparedRun:
 
     Attributes:
         resume_command: The command that resumes the run, for messages.
-        named: The recipe before the user changed its fields.
+        base_recipe: The recipe before the user changed its fields.
         extendable: Whether finished stages keep what a longer run goes on from.
         cache: The cache of the teacher's features, or None.
         start: The weights that the run starts from, or None for random ones.
@@ -64,7 +64,7 @@ class PreparedRun:
         self.plan, self.machine, self.compute = plan, machine, compute
         self.processes, self.console = processes, console
         self.resume_command = ""
-        self.named = plan.recipe
+        self.base_recipe = plan.recipe
         self.extendable = True
         self.source = source
         check_images(plan, self.source, processes.count)

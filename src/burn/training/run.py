@@ -56,9 +56,9 @@ def train_plan(
     resume: bool,
     overwrite: bool,
     resume_command: str | None = None,
-    more_follows: bool = False,
+    caller_continues: bool = False,
     extendable: bool = True,
-    named: Recipe | None = None,
+    base_recipe: Recipe | None = None,
     source: Source | None = None,
     teacher: Teacher | None = None,
 ) -> list[StageSummary]:
@@ -81,12 +81,12 @@ def train_plan(
         overwrite: Delete a run in `out`.
         resume_command: The command that messages suggest after an interruption; default:
             `burn pretrain --resume --out OUT`.
-        more_follows: Whether the caller goes on with other work: a signal in the last step then
+        caller_continues: Whether the caller goes on with other work: a signal in the last step then
             raises Interrupted when the run is done, instead of being without effect.
         extendable: Whether to keep the last resume file of a finished stage, from which a longer
             run goes on. It has about three times the size of the weights.
-        named: The recipe before the user changed its fields; a warning is printed if its learning
-            rate does not fit the batch size.
+        base_recipe: The recipe before the user changed its fields; a warning is printed if its
+            learning rate does not fit the batch size.
         source: Images to use instead of opening `plan.data`, which is then only their name.
         teacher: A teacher to use instead of loading `plan.teacher`, which is then only its name.
 
@@ -102,7 +102,7 @@ def train_plan(
     processes = Processes.start(torch_device(machine.device))
     try:
         with (
-            processes.losses_named(),
+            processes.report_lost_processes(),
             gpu_failures_named(smaller_batch(plan.recipe, processes)),
             gpu_arithmetic(
                 processes.device, fixed_shapes=True, deterministic=machine.deterministic
@@ -128,9 +128,11 @@ def train_plan(
             require_outside(out, run.source)
             again = ["burn", "pretrain", "--resume", "--out", str(out)]
             run.resume_command = resume_command or typed(again)
-            run.named = named or plan.recipe
+            run.base_recipe = base_recipe or plan.recipe
             run.extendable = extendable
-            return _train(run, out, resume=resume, overwrite=overwrite, more_follows=more_follows)
+            return _train(
+                run, out, resume=resume, overwrite=overwrite, caller_continues=caller_continues
+            )
     finally:
         processes.leave()
 
@@ -170,7 +172,7 @@ def _number_format(
 
 
 def _train(
-    run: PreparedRun, out: Path, *, resume: bool, overwrite: bool, more_follows: bool
+    run: PreparedRun, out: Path, *, resume: bool, overwrite: bool, caller_continues: bool
 ) -> list[StageSummary]:
     """Train the stages that are not done yet, in order."""
     seen = run.processes.gather(run.source.fingerprint)
@@ -193,7 +195,7 @@ def _train(
         stop = StopRequest("finishing this step and saving")
         with stop.installed():
             summaries = _train_stages(run, out, stop)
-        signal = int(run.processes.all_reduce_max(stop.number)) if more_follows else 0
+        signal = int(run.processes.all_reduce_max(stop.number)) if caller_continues else 0
         if signal:
             raise run.interrupted(f"stopped after stage {len(summaries)}", signal)
         return summaries
@@ -280,8 +282,8 @@ def _describe_start(run: PreparedRun, out: Path) -> None:
     )
     for line in lines:
         console.print(line, markup=False, highlight=False)
-    caution = learning_rate_caution(recipe, run.named, run.plan.recipe_name, steps.batch_size)
-    for line in filter(None, (caution, classifier_caution(recipe, run.named))):
+    caution = learning_rate_caution(recipe, run.base_recipe, run.plan.recipe_name, steps.batch_size)
+    for line in filter(None, (caution, classifier_caution(recipe, run.base_recipe))):
         console.print(line, style="yellow", markup=False, highlight=False)
     method = run.make_method(recipe.precisions()[0])
     taught = 1.0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from burn.core.errors import listed, printable
-from burn.core.types import Batch, Known
+from burn.core.types import Batch, CachedFeatures
 from burn.data.base import Source
 from burn.data.checks import remarks
 from burn.data.view_config import ViewConfig
@@ -143,7 +143,7 @@ def _steps(recipe: Recipe, steps: StageSteps, max_steps: int | None) -> str:
     return f"{total:,} = {stages} × {each}"
 
 
-def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: int) -> str:
+def learning_rate_caution(recipe: Recipe, base: Recipe, name: str, batch_size: int) -> str:
     """Return a warning if the learning rate is meant for another batch size, or "".
 
     The learning rate scales with the batch size (Goyal et al., 2017), Adam's with its square root
@@ -152,37 +152,37 @@ def learning_rate_caution(recipe: Recipe, meant: Recipe, name: str, batch_size: 
 
     Args:
         recipe: The recipe of the run.
-        meant: The recipe before the user changed its fields.
+        base: The recipe before the user changed its fields.
         name: Name of the recipe.
         batch_size: Images of an optimizer step.
     """
-    if (recipe.optim.lr, recipe.optim.name) != (meant.optim.lr, meant.optim.name):
+    if (recipe.optim.lr, recipe.optim.name) != (base.optim.lr, base.optim.name):
         return ""  # chosen by the user
-    rule, factor = "linear", batch_size / meant.batch_size
+    rule, factor = "linear", batch_size / base.batch_size
     if recipe.optim.name == "adam":
         rule, factor = "square-root", math.sqrt(factor)
     if 0.5 <= factor <= 2:
         return ""
     return (
-        f"learning rate {recipe.optim.lr:g} of {name} is meant for batches of {meant.batch_size}, "
+        f"learning rate {recipe.optim.lr:g} of {name} is meant for batches of {base.batch_size}, "
         f"but these have {batch_size} images: {rule} scaling gives --optim.lr "
         f"{recipe.optim.lr * factor:.2g}"
     )
 
 
-def classifier_caution(recipe: Recipe, meant: Recipe) -> str:
+def classifier_caution(recipe: Recipe, base: Recipe) -> str:
     """Return a warning if settings of BURN's classifiers were changed but there are none, or "".
 
     Args:
         recipe: The recipe of the run.
-        meant: The recipe before the user changed its fields.
+        base: The recipe before the user changed its fields.
     """
     if recipe.method != "burn" or recipe.burn.classifier != "none":
         return ""
     unused = [
         f"--burn.{name.replace('_', '-')}"
         for name in _OF_CLASSIFIERS
-        if getattr(recipe.burn, name) != getattr(meant.burn, name)
+        if getattr(recipe.burn, name) != getattr(base.burn, name)
     ]
     if not unused:
         return ""
@@ -209,15 +209,15 @@ def cache_line(
         steps: The steps of each stage.
     """
     epochs = min(math.ceil(steps.total / steps.per_epoch), recipe.view_epochs or 10**9)
-    known = cache.share_known(seed, method.num_taught, epochs)
+    cached = cache.share_known(seed, method.num_taught, epochs)
     stages = len(recipe.precisions())
     size = cache.open(seed, method.num_taught).num_bytes(epochs) * stages / 1e6
     size_text = f"{size / 1000:,.1f} GB" if size >= 1000 else f"{math.ceil(size):,} MB"
-    there = "all" if known == 1 else "none" if known == 0 else f"about {100 * known:.0f} %"
+    there = "all" if cached == 1 else "none" if cached == 0 else f"about {100 * cached:.0f} %"
     stage = " for stage 1" if stages > 1 else ""
     text = f"teacher's features in {cache.path}: {there} cached{stage}; {size_text} when complete"
     all_epochs = max(epochs, math.ceil(steps.total / steps.per_epoch))
-    return (1 - known) * epochs / all_epochs, summary_line("cache", text)
+    return (1 - cached) * epochs / all_epochs, summary_line("cache", text)
 
 
 def expected_time(
@@ -238,17 +238,17 @@ def expected_time(
     """
     images = len(recipe.precisions()) * steps.total * steps.batch_size
     total = 0.0
-    for share, known in ((taught, False), (1 - taught, True)):
+    for share, cached in ((taught, False), (1 - taught, True)):
         if share == 0:
             continue
         configs = recipe.view_configs(method.num_views)
-        teacher_configs = () if known else recipe.teacher_configs(method.num_taught)
+        teacher_configs = () if cached else recipe.teacher_configs(method.num_taught)
         pixels = sum(config.size**2 for config in (*configs, *teacher_configs))
         if images * pixels < _WORTH_A_TRIAL:
             return None
         count = max(4, min(steps.images, _TRIAL_PIXELS // pixels))
         try:
-            batch = _trial_batch(method, configs, teacher_configs, count, known=known)
+            batch = _trial_batch(method, configs, teacher_configs, count, cached=cached)
             seconds = min(_trial(method, batch, bfloat16=bfloat16) for _ in range(2))
         except (RuntimeError, ValueError):  # memory runs out; BN gets a single value per channel
             return None
@@ -262,7 +262,7 @@ def _trial_batch(
     teacher_configs: tuple[ViewConfig, ...],
     count: int,
     *,
-    known: bool,
+    cached: bool,
 ) -> Batch:
     """Make a batch of `count` images of noise."""
     random = np.random.default_rng(0)
@@ -274,15 +274,15 @@ def _trial_batch(
     indices = torch.arange(count)
     target = next((m for m in method.modules() if isinstance(m, FrozenTarget)), None)
     features = None
-    if known and target is not None:
+    if cached and target is not None:
         values = torch.randn(method.num_taught, count, target.num_features).half()
-        features = Known(values, torch.empty(0, dtype=torch.int64))
+        features = CachedFeatures(values, torch.empty(0, dtype=torch.int64))
     return Batch(
         tuple(view(c) for c in configs),
         indices,
         labels=torch.zeros_like(indices),
         teacher_views=tuple(view(c) for c in teacher_configs),
-        known=features,
+        cached=features,
     )
 
 

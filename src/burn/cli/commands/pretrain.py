@@ -169,7 +169,7 @@ def run(arguments: list[str], console: Console) -> None:
         resume=options.resume,
         overwrite=options.overwrite,
         resume_command=_resume_command(options, machine),
-        named=recipe,
+        base_recipe=recipe,
         source=source,
     )
     for s in summaries if ranks().rank == 0 else ():

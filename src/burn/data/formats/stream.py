@@ -139,10 +139,10 @@ class _Batches(Dataset[Batch]):
         images: ShardedImages,
         transform: Transform,
         order: _Order,
-        known_shape: tuple[int, int] | None,
+        cached_shape: tuple[int, int] | None,
     ) -> None:
         self._images, self._transform, self._order = images, transform, order
-        self._known_shape = known_shape
+        self._known_shape = cached_shape
         self._epoch = -1
         self._readers: dict[int, tuple[int, _Reader]] = {}  # lane -> its next batch, and reader
 
@@ -201,7 +201,7 @@ class StreamLoader(EpochLoader):
         rank: Rank of this process.
         world: Number of ranks.
         workers: Number of data-loader workers.
-        known_shape: Number of views and dimension of the teacher's features if there is a cache.
+        cached_shape: Number of views and dimension of the teacher's features if there is a cache.
         pin: Put batches into page-locked memory, for a GPU.
 
     Raises:
@@ -217,7 +217,7 @@ class StreamLoader(EpochLoader):
         rank: int = 0,
         world: int = 1,
         workers: int = 0,
-        known_shape: tuple[int, int] | None = None,
+        cached_shape: tuple[int, int] | None = None,
         *,
         pin: bool = False,
     ) -> None:
@@ -226,7 +226,7 @@ class StreamLoader(EpochLoader):
         batch_size = min(batch_size, len(images) // world)
         order = _Order(images, batch_size, seed, rank, world)
         numbers = _Numbers(order.num_batches)
-        batches = _Batches(images, transform, order, known_shape)
+        batches = _Batches(images, transform, order, cached_shape)
         super().__init__(
             numbers, batches, workers, batch_size=None, sampler=numbers, pin_memory=pin
         )

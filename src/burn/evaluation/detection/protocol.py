@@ -108,7 +108,7 @@ def run_detection(
         )
     if processes.is_main:
         out.mkdir(parents=True, exist_ok=True)
-    with processes.losses_named():
+    with processes.report_lost_processes():
         earlier = _trained(detector, train, context, config, processes, out, console)
         processes.stop()
     if not processes.is_main:

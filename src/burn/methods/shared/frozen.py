@@ -104,21 +104,21 @@ class FrozenTarget(nn.Module):
             view: Index of the view.
         """
         own = batch.teacher_views
-        known = batch.known
+        cached = batch.cached
         self.asked += len(batch.indices)
-        self.made += len(batch.indices if known is None else known.unknown)
-        if known is None:
+        self.made += len(batch.indices if cached is None else cached.uncached)
+        if cached is None:
             return self(own[view] if own else batch.views[view])
-        values, unknown = known.values[view], known.unknown
-        if len(unknown):
+        values, uncached = cached.values[view], cached.uncached
+        if len(uncached):
             images = own[view] if own else batch.views[view]
-            if not own and len(unknown) < len(images):
-                images = images[unknown]
+            if not own and len(uncached) < len(images):
+                images = images[uncached]
             fresh = _rounded(self(images, with_head=False))
             values = values.clone()
-            values[unknown] = fresh
+            values[uncached] = fresh
             if self.keep is not None:
-                indices = batch.indices[unknown.cpu()].tolist()
+                indices = batch.indices[uncached.cpu()].tolist()
                 self.keep(batch.epoch, view, indices, fresh.cpu().numpy())
         features = values.float()
         return features if self.head is None else self.head(features)

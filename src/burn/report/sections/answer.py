@@ -354,8 +354,8 @@ def cautions(gathered: Gathered, networks: Sequence[Network]) -> list[tuple[str,
     """Return (name of the run or network, caution) pairs."""
     found = []
     for network in networks:
-        for reason in dict.fromkeys(n.nothing for n in network.numbers if n.nothing):
-            labels = ", ".join(n.label for n in network.numbers if n.nothing == reason)
+        for reason in dict.fromkeys(n.meaningless for n in network.numbers if n.meaningless):
+            labels = ", ".join(n.label for n in network.numbers if n.meaningless == reason)
             found.append((network.name, f"{reason}, so that these numbers say nothing: {labels}."))
     for run in gathered.runs:
         if not run.finished:

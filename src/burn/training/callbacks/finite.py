@@ -62,7 +62,7 @@ class FiniteSteps(Callback):
         self._checked: _Checked | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        self._settle()  # before a resume file is written
+        self._read_last_check()  # before a resume file is written
         return {"skipped": self._skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ class FiniteSteps(Callback):
 
     def on_before_step(self, loop: Loop[Pretraining]) -> None:
         self._loop = loop
-        self._settle()
+        self._read_last_check()
         optimizer: Any = loop.optimizer
         optimizer.found_inf = None
         if not loop.learner.learned_in_step:
@@ -91,7 +91,7 @@ class FiniteSteps(Callback):
         loop.learner.learned_in_step, loop.learner.output = False, None
 
     def on_end(self, loop: Loop[Pretraining]) -> None:
-        self._settle()
+        self._read_last_check()
 
     def _check_later(self, loop: Loop[Pretraining], step: int) -> Tensor:
         """Check a step without waiting; return 1, a scalar, if it must be skipped, else 0."""
@@ -111,7 +111,7 @@ class FiniteSteps(Callback):
         self._checked = _Checked(step, terms, parts, loop.learner.learned, read)
         return skipped
 
-    def _settle(self) -> None:
+    def _read_last_check(self) -> None:
         """Read what was found in the last step, unless that was done; skip the step if necessary.
 
         All processes find the same, so that none of them waits for another.
