@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,7 +121,7 @@ def test_a_resume_file_of_another_run_or_stage_is_refused(
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 
-@pytest.mark.parametrize("part", ["state_dict", "optimizer_states", "callbacks", "batches"])
+@pytest.mark.parametrize("part", ["state_dict", "optimizer_states", "global_step", "batches"])
 def test_an_emptied_part_is_damage(part: str, cut: Path, teacher: Path):
     files = ResumeFiles(cut / "stage1", owner="")
     content = torch.load(files.newest, weights_only=True)
@@ -144,6 +145,36 @@ def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, t
     tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
     ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
+
+
+def wrong_shape(content: dict[str, Any]) -> None:
+    held = content["optimizer_states"][0]["state"][0]
+    held.update({name: tensor.new_zeros(3) for name, tensor in held.items() if tensor.ndim})
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        wrong_shape,  # PyTorch's fused optimizers end in a segmentation fault
+        lambda content: content.update(global_step="5"),
+        lambda content: content.update(global_step=-1),
+        lambda content: content.update(global_step=100),
+        lambda content: content.update(batches=1.5),
+        lambda content: content.update(replanned_at=5),
+        lambda content: content.update(learner={}),
+        lambda content: content["callbacks"].update(Monitor={}),
+        lambda content: content["state_dict"].update(
+            {n: t.to(torch.complex64) for n, t in content["state_dict"].items() if t.ndim}
+        ),
+    ],
+)
+def test_a_whole_file_with_another_state_is_refused(edit: Any, cut: Path, teacher: Path):
+    newest = ResumeFiles(cut / "stage1", owner="").newest
+    content = torch.load(newest, weights_only=True)
+    edit(content)
+    torch.save(content, newest)
+    with pytest.raises(UserError, match=r"resume\.ckpt does not fit this training: remove it"):
+        tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 
 def test_a_resume_file_with_code_is_not_run(cut: Path, teacher: Path, tmp_path: Path):

@@ -180,7 +180,8 @@ def test_a_resumed_training_has_the_same_bits(few: Subset):
     torch.save(half.loop.state_dict(), content)
     content.seek(0)
     again = tuner(few)
-    assert again.train(state=torch.load(content, weights_only=True))
+    state = torch.load(content, weights_only=True)
+    assert again.train(restore=lambda loop: loop.load_state_dict(state))
     assert again.loop.step == whole.loop.step == 4
     for name, tensor in whole.learner.state_dict().items():
         assert torch.equal(tensor, again.learner.state_dict()[name]), name
@@ -546,7 +547,8 @@ def test_the_number_of_threads_follows_the_measured_rate(
     assert torch.get_num_threads() == 2  # as it was
     assert set(used[-4:]) == {1}
     again = tuner(few, threads=ThreadChooser(2), epochs=10)
-    assert again.train(state=first.loop.state_dict())  # nothing is left to do
+    state = first.loop.state_dict()
+    assert again.train(restore=lambda loop: loop.load_state_dict(state))  # nothing is left to do
 
 
 def test_its_classifier_is_counted(tuned: Path):

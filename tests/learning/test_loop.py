@@ -50,7 +50,7 @@ def loop_of(num_steps: int, parts: int = 1, callbacks: tuple[Callback, ...] = ()
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.5, momentum=0.9)
     loop = Loop(
         learner, optimizer, lambda step: 1 / (1 + step),
-        num_steps=num_steps, epoch=EPOCH, parts=parts, processes=CPU,
+        num_steps=num_steps, batches_per_epoch=EPOCH, parts=parts, processes=CPU,
     )  # fmt: skip
     loop.callbacks = callbacks
     return loop
@@ -124,7 +124,7 @@ def test_a_longer_training_is_planned_anew():
     longer.load_state_dict(first.state_dict())
     assert longer.replanned_at == [4]
     assert longer.progress == 0.5
-    assert longer.optimizer.param_groups[0]["lr"] == 0.5 / 5
+    assert longer.optimizer.param_groups[0]["lr"] == 0.5 / 5, "of the next step"
 
 
 def test_what_callbacks_are_told():
@@ -152,6 +152,20 @@ def test_an_exception_is_told_and_raised():
         loop_of(3, 1, (events, Fails())).run(Points())
     assert events.told[-1] == ("on_failure", 0)
     assert "on_end" not in dict(events.told)
+
+
+def test_a_loader_without_batches_is_an_error():
+    with pytest.raises(ValueError, match="the loader has no batches"):
+        loop_of(8).run(iter(Points()))  # it is used up after the first epoch
+
+
+def test_callbacks_with_a_state_have_names_of_their_own():
+    class Kept(Callback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": 1}
+
+    with pytest.raises(AssertionError, match="two callbacks of one name"):
+        loop_of(1, 1, (Kept(), Kept())).state_dict()
 
 
 def test_a_batch_that_is_too_small_changes_nothing():

@@ -195,19 +195,21 @@ class Tuner(Callback):
             _optimizer(backbone, head, plan),
             lambda step: plan.factor(step, epoch),
             num_steps=plan.epochs * epoch,
-            epoch=epoch,
+            batches_per_epoch=epoch,
             processes=Processes(device),
         )
         self.unreadable: set[int] = set()
 
     def train(
-        self, callbacks: Sequence[Callback] = (), state: Mapping[str, Any] | None = None
+        self,
+        callbacks: Sequence[Callback] = (),
+        restore: Callable[[Loop[Tuning]], None] | None = None,
     ) -> bool:
         """Train to the end, or until a callback sets `should_stop`.
 
         Args:
             callbacks: What is told of the steps.
-            state: State of the loop to go on from.
+            restore: Brings the loop into the state to go on from.
 
         Returns:
             Whether loss and weights stayed finite; otherwise training ended with the epoch.
@@ -217,8 +219,8 @@ class Tuner(Callback):
         """
         threads = [] if self._threads is None else [Threads(self._threads)]
         self.loop.callbacks = [self, *threads, *callbacks]
-        if state is not None:
-            self.loop.load_state_dict(state)
+        if restore is not None:
+            restore(self.loop)
             self._loader.load_state_dict({"used": self.loop.batches})
         self.learner.train()
         self.loop.run(self._loader)
@@ -230,7 +232,7 @@ class Tuner(Callback):
         self.unreadable.update(batch.unreadable)
 
     def on_epoch_end(self, loop: Loop[Tuning]) -> None:
-        if not self.learner.learned:
+        if not self.learner.learned and not loop.should_stop:
             raise UserError(f"{self._source.name}: too few of its images can be read to train on")
         if not self.learner.finite:  # read once an epoch, since a GPU is waited for
             loop.should_stop = True

@@ -34,18 +34,20 @@ def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -
     """
     files, steps = folder.resume_files(), tuner.loop.num_steps
     shapes = {name: tensor.shape for name, tensor in tuner.learner.weights().items()}
-    state = None
-    if resumed := files.usable(shapes, job.console):
-        state = files.read(resumed)
-        done = state["global_step"]
-        progress.skip(done)
-        job.console.print(f"resumed at step {done:,} of {steps:,}", highlight=False)
+    resumed = files.usable(shapes, job.console)
+
+    def restore(loop: Loop[Tuning]) -> None:
+        if resumed is not None:
+            files.restore(loop, resumed)
+            progress.skip(loop.step)
+            job.console.print(f"resumed at step {loop.step:,} of {steps:,}", highlight=False)
+
     metrics = _Metrics(folder.metrics_file(), max(1, min(20, steps // 50)))
     saver = SaveResume(files, job.stop, job.request.save_every, job.console)
     progress.begin("finetune")
-    finite = tuner.train([progress, metrics, saver], state)
+    finite = tuner.train([progress, metrics, saver], restore)
     if saver.stopped_by:
-        raise Stopped
+        raise Stopped(saved=saver.last_step == tuner.loop.step)
     if not finite:
         raise UserError("fine-tuning diverged: give lower --lrs; nothing was saved")
     return metrics.seconds
@@ -62,6 +64,7 @@ class _Metrics(Callback):
     def __init__(self, file: MetricsFile, every: int) -> None:
         self._file, self._every = file, every
         self._before, self._began = 0.0, time.monotonic()
+        self._learning_rate = 0.0  # of the last step
 
     @property
     def seconds(self) -> float:
@@ -71,13 +74,16 @@ class _Metrics(Callback):
     def on_start(self, loop: Loop[Tuning]) -> None:
         self._file.start(loop.step)
 
+    def on_before_step(self, loop: Loop[Tuning]) -> None:
+        self._learning_rate = loop.optimizer.param_groups[0]["lr"]
+
     def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
         if loop.step % self._every and loop.step != loop.num_steps:
             return
         numbers = {
             "loss": float(loop.learner.loss),
             "accuracy": float(loop.learner.right),
-            "learning_rate": loop.optimizer.param_groups[0]["lr"],
+            "learning_rate": self._learning_rate,
         }
         self._file.append(loop.step, loop.epoch, numbers)
 

@@ -38,7 +38,15 @@ _WARMUP = 0.05  # share of the steps in which the learning rates rise linearly
 
 
 class Stopped(Exception):
-    """Raised after a step when a signal asked the run to stop."""
+    """Raised after a step when a signal asked the run to stop.
+
+    Args:
+        saved: Whether the run goes on from there.
+    """
+
+    def __init__(self, saved: bool = True) -> None:
+        super().__init__()
+        self.saved = saved
 
 
 Answers = Callable[[Tensor], Tensor]  # from views to scores

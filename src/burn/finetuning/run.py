@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -116,9 +117,13 @@ def finetune(
         folder = TunedFolder(out, job.described, request.resume, request.overwrite)
         try:
             return _run(job, folder, show)
-        except Stopped:
-            message = f"stopped and saved in {out}; to go on: "
+        except Stopped as stopped:
+            saved = "saved" if stopped.saved else "not saved"
+            message = f"stopped and {saved} in {out}; to go on: "
             raise Interrupted(message, stop.number, resume_command) from None
+        except KeyboardInterrupt:  # a second Ctrl-C
+            message = f"stopped at once; to go on from what is saved in {out}: "
+            raise Interrupted(message, stop.number or SIGINT, resume_command) from None
 
 
 def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:

@@ -1,6 +1,6 @@
 """The training loop, what it trains, and the callbacks that it tells of what happens.
 
-Pretraining, fine-tuning and detection train in it. It knows no file and prints nothing.
+Pretraining, fine-tuning, semi and detection train in it. It knows no file and prints nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Callback:
         """Called after a micro-batch, and after the optimizer step that it may complete."""
 
     def on_epoch_end(self, loop: Loop[Any]) -> None:
-        """Called after the last batch of an epoch or of the training."""
+        """Called after the last batch of an epoch, and of a training that ends or is stopped."""
 
     def on_end(self, loop: Loop[Any]) -> None:
         """Called when the loop ends without an error."""
@@ -108,8 +108,9 @@ class Loop(Generic[LearnerT]):
         factor: Function from the number of a step, counted from 0, to the share of the first
             learning rates at which it is done.
         num_steps: Number of optimizer steps.
-        epoch: Number of micro-batches of an epoch.
-        parts: Micro-batches of an optimizer step; the last step of an epoch may have fewer.
+        batches_per_epoch: Number of micro-batches of an epoch.
+        parts: Micro-batches of an optimizer step, by which each loss is divided; the last step of
+            an epoch may have fewer.
         processes: The processes that share every batch.
 
     Attributes:
@@ -128,12 +129,13 @@ class Loop(Generic[LearnerT]):
         factor: Callable[[int], float],
         *,
         num_steps: int,
-        epoch: int,
+        batches_per_epoch: int,
         parts: int = 1,
         processes: Processes,
     ) -> None:
         self.learner, self.optimizer, self._factor = learner, optimizer, factor
-        self.num_steps, self._batches_per_epoch, self._parts = num_steps, epoch, parts
+        self.num_steps, self._parts = num_steps, parts
+        self._batches_per_epoch = batches_per_epoch
         self.processes, self.device = processes, processes.device
         self.callbacks: Sequence[Callback] = ()
         self.step = self.batches = 0
@@ -167,9 +169,11 @@ class Loop(Generic[LearnerT]):
         """Train to the last step, or until a callback sets `should_stop`.
 
         Args:
-            loader: Each iteration yields the micro-batches of one epoch, or the rest of it.
+            loader: Each iteration yields the micro-batches of one epoch, or the rest of it: one or
+                more, each with a method `to(device)`.
 
         Raises:
+            ValueError: The loader yields none, as an iterator does when it is used again.
             BaseException: Whatever a pass or a callback raises, after the callbacks were told.
         """
         with torch.enable_grad(), warnings.catch_warnings():
@@ -190,10 +194,13 @@ class Loop(Generic[LearnerT]):
 
     def _run_epoch(self, loader: Iterable[Any]) -> None:
         self._tell("on_epoch_start")
+        before = self.batches
         for batch in loader:
             self.advance(batch)
             if self._done:
                 break
+        if self.batches == before:
+            raise ValueError("the loader has no batches: each iteration must yield some")
         self._tell("on_epoch_end")
 
     def advance(self, batch: Any) -> None:
@@ -228,7 +235,7 @@ class Loop(Generic[LearnerT]):
         self._set_learning_rates()
 
     def _set_learning_rates(self) -> None:
-        """Set the learning rates of the next step."""
+        """Set the learning rates of the next step, which a callback sees after a step."""
         factor = self._factor(self.step)
         for group, first in zip(self.optimizer.param_groups, self._first_rates, strict=True):
             group["lr"] = first * factor
@@ -243,12 +250,14 @@ class Loop(Generic[LearnerT]):
         The data loader goes on after `batches` micro-batches. Every process must call this, since
         callbacks may communicate.
         """
-        states = {type(callback).__name__: callback.state_dict() for callback in self.callbacks}
+        states = [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
+        kept = {name: state for name, state in states if state}
+        assert len(kept) == sum(bool(state) for _, state in states), "two callbacks of one name"
         return {
             "state_dict": self.learner.weights(),
             "learner": self.learner.numbers(),
             "optimizer_states": [self.optimizer.state_dict()],
-            "callbacks": {name: state for name, state in states.items() if state},
+            "callbacks": kept,
             "global_step": self.step,
             "batches": self.batches,
             "num_steps": self.num_steps,
@@ -256,10 +265,25 @@ class Loop(Generic[LearnerT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state_dict` returned, perhaps of a shorter training."""
+        """Restore the state that `state_dict` returned, perhaps of a shorter training.
+
+        Raises:
+            LookupError, RuntimeError, TypeError, ValueError: It is the state of something else. The
+                loop must not be used then.
+        """
+        step, batches = state["global_step"], state["batches"]
+        if not (type(step) is type(batches) is int and 0 < step <= min(batches, self.num_steps)):
+            raise ValueError(f"step {step}, batch {batches}")
+        for name, tensor in self.learner.weights().items():
+            if state["state_dict"][name].dtype != tensor.dtype:
+                raise TypeError(name)
         self.learner.load(state["state_dict"], state.get("learner", {}))
         self.optimizer.load_state_dict(state["optimizer_states"][0])
-        self.step, self.batches = state["global_step"], state["batches"]
+        for parameter, held in self.optimizer.state.items():
+            for tensor in filter(torch.is_tensor, held.values()):
+                if tensor.ndim and tensor.shape != parameter.shape:  # fused optimizers would crash
+                    raise ValueError(f"{tuple(tensor.shape)} for {tuple(parameter.shape)}")
+        self.step, self.batches = step, batches
         self.replanned_at = list(state.get("replanned_at", []))
         if state.get("num_steps", self.num_steps) != self.num_steps:
             self.replanned_at.append(self.step)

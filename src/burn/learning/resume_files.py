@@ -14,9 +14,10 @@ from rich.console import Console
 from burn.core.errors import UserError
 from burn.core.files import write_beside
 from burn.core.inputs import require_regular
+from burn.learning.loop import Loop
 
-# What a `Loop` needs: none of it is ever empty or 0.
-_HELD = ("state_dict", "optimizer_states", "callbacks", "global_step", "batches")
+# What a `Loop` needs, and is never empty or 0.
+_HELD = ("state_dict", "optimizer_states", "global_step", "batches")
 
 
 def first_difference(old: Any, new: Any, name: str = "") -> str | None:
@@ -119,9 +120,19 @@ class ResumeFiles:
             raise UserError(f"{both} {what} to begin again")
         return None
 
-    def read(self, file: Path) -> Mapping[str, Any]:
-        """Return the content of a usable file, as `Loop.load_state_dict` takes it."""
-        return self._as_now(torch.load(file, map_location="cpu", weights_only=True))
+    def restore(self, loop: Loop[Any], file: Path) -> None:
+        """Bring a loop into the state of a usable file.
+
+        Raises:
+            UserError: The file holds another state than such a loop has.
+        """
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        try:
+            loop.load_state_dict(self._as_now(content))
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{file} does not fit this training: remove it to begin again"
+            ) from error
 
     def finish(self, *, keep: bool) -> None:
         """Delete what a finished training does not need.
@@ -142,7 +153,7 @@ class ResumeFiles:
             content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             found = {name: tensor.shape for name, tensor in content["state_dict"].items()}
             content = self._as_now(content)
-            whole = all(content[part] for part in _HELD)
+            whole = all(content[part] for part in _HELD) and "callbacks" in content
             written_with = json.loads(content.get("settings", "{}"))  # earlier versions had none
         except MemoryError:
             raise

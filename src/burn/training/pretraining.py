@@ -148,7 +148,7 @@ def pretraining_loop(
         build_optimizer(learner.method.parts(), optim),
         lambda step: learning_rate_factor(step, steps.total, warmup, optim.schedule),
         num_steps=steps.total,
-        epoch=steps.passes_per_epoch,
+        batches_per_epoch=steps.passes_per_epoch,
         parts=recipe.accumulate,
         processes=processes,
     )

@@ -1,4 +1,4 @@
-"""What a stage's resume files hold, and whether two runs are the same."""
+"""Whether two runs are the same, and the resume files of a stage, also of earlier versions."""
 
 from __future__ import annotations
 

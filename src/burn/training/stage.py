@@ -143,7 +143,7 @@ class Stage:
             callbacks = [profile, *callbacks, profile.last]
         loop.callbacks = callbacks
         if resumed is not None:
-            loop.load_state_dict(files.read(resumed))
+            files.restore(loop, resumed)
             loader.load_state_dict({"used": loop.batches})
         self._fit(loop, loader, saver)
         self._finish(loop, monitor, threads)

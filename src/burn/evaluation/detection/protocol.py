@@ -227,7 +227,7 @@ def _train(
         torch.optim.SGD(_groups(detector, config.weight_decay), lr=1.0, momentum=0.9),
         config.learning_rate,
         num_steps=config.iterations,
-        epoch=len(loader),
+        batches_per_epoch=len(loader),
         processes=processes,
     )
     shapes = {name: tensor.shape for name, tensor in learner.weights().items()}
@@ -251,7 +251,7 @@ def _train(
         course = _Course(train, context.seed, progress, bar, console)
         loop.callbacks = [course, saver]
         if resumed is not None:
-            loop.load_state_dict(files.read(resumed))
+            files.restore(loop, resumed)
             loader.used = loop.batches
         earlier = course.earlier
         detector.train()
