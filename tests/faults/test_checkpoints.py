@@ -137,7 +137,7 @@ def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, t
     """It wrote burn's resume files before burn had a loop of its own."""
     newest = ResumeFiles(cut / "stage1", owner="").newest
     content = torch.load(newest, weights_only=True)
-    loader = {"used": content.pop("batches")}
+    loader, _ = content.pop("loader"), content.pop("batches")
     loops = {"fit_loop": {"state_dict": {"combined_loader": [loader]}, "epoch_loop.state_dict": {}}}
     rates = {"lr_schedulers": [{"last_epoch": 5, "base_lrs": [1.0]}], "epoch": 0}
     torch.save({**content, **rates, "loops": loops}, newest)
@@ -145,6 +145,28 @@ def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, t
     tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
     ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
+
+
+def test_a_run_on_shards_goes_on(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In the middle of an epoch. Its loader's state has more than a count, which is checked."""
+    recipe = replace(one_stage(), batch_size=32, epochs=3)
+    data = f"stream:{tiny.some_digits(tmp_path, 96)}"  # three steps an epoch
+    tiny.train(recipe, tmp_path / "whole", teacher, data=data, max_steps=7)
+    out = tmp_path / "cut"
+    with monkeypatch.context() as patched:
+        cut_at(5, patched)
+        with pytest.raises(Killed):
+            tiny.train(recipe, out, teacher, data=data, max_steps=7, machine=EVERY_STEP)
+    newest = ResumeFiles(out / "stage1", owner="").newest
+    content = torch.load(newest, weights_only=True)
+    tiny.train(recipe, out, teacher, data=data, max_steps=7, resume=True)
+    ends = [load_file(path / "stage1.safetensors") for path in (out, tmp_path / "whole")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
+    content["loader"]["world"] = 2
+    (out / "stage1.safetensors").unlink()
+    torch.save(content, newest)
+    with pytest.raises(UserError, match="with the number of processes that it was started with: 2"):
+        tiny.train(recipe, out, teacher, data=data, max_steps=7, resume=True)
 
 
 def wrong_shape(content: dict[str, Any]) -> None:
@@ -162,6 +184,7 @@ def wrong_shape(content: dict[str, Any]) -> None:
         lambda content: content.update(batches=1.5),
         lambda content: content.update(replanned_at=5),
         lambda content: content.update(learner={}),
+        lambda content: content.update(loader={}),
         lambda content: content["callbacks"].update(Monitor={}),
         lambda content: content["state_dict"].update(
             {n: t.to(torch.complex64) for n, t in content["state_dict"].items() if t.ndim}

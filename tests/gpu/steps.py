@@ -82,7 +82,8 @@ class Run:
         on_gpu(method).train()
         steps = StageSteps(count, 1, 1, count, per_epoch, per_epoch, num_steps)
         self.learner = Pretraining(method, processes, bfloat16=True, graph=graph)
-        self.loop = pretraining_loop(self.learner, recipe, steps, processes)
+        loader: Any = range(per_epoch)  # of which the loop asks for the length alone
+        self.loop = pretraining_loop(self.learner, loader, recipe, steps, processes)
         self.console = Console(file=self.said, width=1000)
         self.finite = FiniteSteps(tolerated, every, processes, self.console)
         self.loop.callbacks = [self.finite, Guard(GradientFlowGuard(method.parts()))]

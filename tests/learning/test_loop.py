@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from burn.learning.loop import Callback, Learner, Loop
+from burn.learning.loop import Callback, Learner, Loader, Loop
 from burn.runtime.distributed import Processes
 
 CPU = Processes(torch.device("cpu"))
@@ -39,18 +39,32 @@ class Points:
         self.batches = [torch.rand(size, 2, generator=random) for size in sizes]
         self.used = 0
 
+    def __len__(self) -> int:
+        return EPOCH
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"used": self.used}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.used = state["used"]
+
     def __iter__(self) -> Any:
         for batch in self.batches[self.used % EPOCH :]:
             self.used += 1
             yield batch
 
 
-def loop_of(num_steps: int, parts: int = 1, callbacks: tuple[Callback, ...] = ()) -> Loop[Line]:
+def loop_of(
+    num_steps: int,
+    parts: int = 1,
+    callbacks: tuple[Callback, ...] = (),
+    loader: Loader | None = None,
+) -> Loop[Line]:
     learner = Line()
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.5, momentum=0.9)
     loop = Loop(
-        learner, optimizer, lambda step: 1 / (1 + step),
-        num_steps=num_steps, batches_per_epoch=EPOCH, parts=parts, processes=CPU,
+        learner, loader or Points(), optimizer, lambda step: 1 / (1 + step),
+        num_steps=num_steps, parts=parts, processes=CPU,
     )  # fmt: skip
     loop.callbacks = callbacks
     return loop
@@ -79,7 +93,7 @@ class Events(Callback):
 def test_it_is_the_training_written_out(parts: int):
     """With momentum, a schedule, and a last step of an epoch that may have fewer parts."""
     loop = loop_of(7, parts)
-    loop.run(Points())
+    loop.run()
     learner = Line()
     optimizer = torch.optim.SGD(learner.parameters(), lr=0.5, momentum=0.9)
     step = 0
@@ -105,13 +119,12 @@ def test_it_is_the_training_written_out(parts: int):
 @pytest.mark.parametrize("at", [1, 3, 6])
 def test_a_resumed_training_has_the_bits_of_a_whole_one(parts: int, at: int):
     whole = loop_of(9, parts)
-    whole.run(Points())
+    whole.run()
     begun = loop_of(9, parts, (Events(stop_at=at),))
-    begun.run(Points())
-    again, points = loop_of(9, parts), Points()
+    begun.run()
+    again = loop_of(9, parts)
     again.load_state_dict(begun.state_dict())
-    points.used = again.batches
-    again.run(points)
+    again.run()
     assert (again.step, again.batches) == (whole.step, whole.batches)
     assert torch.equal(again.learner.line.weight, whole.learner.line.weight)
     assert again.replanned_at == []
@@ -119,7 +132,7 @@ def test_a_resumed_training_has_the_bits_of_a_whole_one(parts: int, at: int):
 
 def test_a_longer_training_is_planned_anew():
     first = loop_of(4)
-    first.run(Points())
+    first.run()
     longer = loop_of(8)
     longer.load_state_dict(first.state_dict())
     assert longer.replanned_at == [4]
@@ -129,7 +142,7 @@ def test_a_longer_training_is_planned_anew():
 
 def test_what_callbacks_are_told():
     events = Events()
-    loop_of(3, 3, (events,)).run(Points())
+    loop_of(3, 3, (events,)).run()
     batch = ["on_batch_start", "on_before_backward", "on_after_backward"]
     part, last = [*batch, "on_batch_end"], [*batch, "on_before_step", "on_batch_end"]
     first = [*part, *part, *last]
@@ -149,14 +162,18 @@ def test_an_exception_is_told_and_raised():
 
     events = Events()
     with pytest.raises(RuntimeError, match="no"):
-        loop_of(3, 1, (events, Fails())).run(Points())
+        loop_of(3, 1, (events, Fails())).run()
     assert events.told[-1] == ("on_failure", 0)
     assert "on_end" not in dict(events.told)
 
 
 def test_a_loader_without_batches_is_an_error():
-    with pytest.raises(ValueError, match="the loader has no batches"):
-        loop_of(8).run(iter(Points()))  # it is used up after the first epoch
+    class Empty(Points):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    with pytest.raises(ValueError, match="the loader yields no batch"):
+        loop_of(8, loader=Empty()).run()
 
 
 def test_callbacks_with_a_state_have_names_of_their_own():
@@ -170,8 +187,7 @@ def test_callbacks_with_a_state_have_names_of_their_own():
 
 def test_a_batch_that_is_too_small_changes_nothing():
     """Not even by momentum; it counts as a step, so that schedules end where they should."""
-    loop = loop_of(2)
-    points = Points((4, 1, 4, 4, 4))
+    loop = loop_of(2, loader=Points((4, 1, 4, 4, 4)))
     seen: list[Tensor] = []
 
     class Weights(Callback):
@@ -179,7 +195,7 @@ def test_a_batch_that_is_too_small_changes_nothing():
             seen.append(loop.learner.line.weight.detach().clone())
 
     loop.callbacks = (Weights(),)
-    loop.run(points)
+    loop.run()
     assert torch.equal(seen[0], seen[1])
     assert loop.step == 2
 
@@ -199,7 +215,7 @@ def test_of_one_state_each_callback_gets_its_own():
             self.count = state["count"]
 
     loop = loop_of(3, 1, (Counts(), Events()))
-    loop.run(Points())
+    loop.run()
     again = loop_of(6, 1, (Events(), counts := Counts()))
     again.load_state_dict(loop.state_dict())
     assert counts.count == 3

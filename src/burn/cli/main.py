@@ -166,7 +166,7 @@ _MEMORY = re.compile(
 def _run(arguments: list[str], console: Console) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("-h", "--help", "help"):
-        print(_OVERVIEW if _has_reproduction() else _OVERVIEW.replace(_ANALYZE, ""), end="")
+        print(_OVERVIEW if _find_reproduction() else _OVERVIEW.replace(_ANALYZE, ""), end="")
         return 0
     if command == "--version":
         print(f"burn {version('burn-ssl')}")
@@ -174,11 +174,11 @@ def _run(arguments: list[str], console: Console) -> int:
     if command not in _COMMANDS:
         import difflib
 
-        offered = [name for name in _COMMANDS if name != "analyze" or _has_reproduction()]
+        offered = [name for name in _COMMANDS if name != "analyze" or _find_reproduction()]
         near = difflib.get_close_matches(command, offered, n=1)
         hint = f"did you mean {near[0]}?" if near else "burn --help lists the commands"
         raise UserError(f"unknown command {command!r}: {hint}")
-    if command == "analyze" and not _has_reproduction():
+    if command == "analyze" and not _find_reproduction():
         raise UserError(
             "burn analyze belongs to the paper's reproduction, which is in burn's repository and "
             "not in this installation: run it from a checkout"
@@ -196,10 +196,11 @@ def _run(arguments: list[str], console: Console) -> int:
     return 0
 
 
-def _has_reproduction() -> bool:
-    """Whether the paper's reproduction can be imported, which is beside `src/` in the repository.
+def _find_reproduction() -> bool:
+    """Return whether the paper's reproduction can be imported.
 
-    A burn that is installed from a checkout finds it there from any working directory.
+    A burn that is installed from a checkout finds it there, beside `src/`, from any working
+    directory: the checkout is then appended to `sys.path`.
     """
     checkout = Path(__file__).parents[3]
     if (checkout / "reproduction/command.py").is_file() and str(checkout) not in sys.path:

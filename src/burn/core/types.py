@@ -33,11 +33,11 @@ class CachedFeatures:
     Attributes:
         values: float16 (views, batch, dimension) for the views that the teacher sees; zeros where
             they are not in the cache.
-        uncached: int64, the rows of the batch that are not in the cache.
+        missing: int64, the rows of the batch that are not in the cache.
     """
 
     values: torch.Tensor
-    uncached: torch.Tensor
+    missing: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Batch:
         labels: int64 (batch,), or None where the source has none; only method supervised uses them.
         epoch: Epoch of the stage, from 0, that the views were drawn for.
         teacher_views: The same views at the size that a teacher sees, where it has its own; with
-            `cached`, of the uncached rows alone. Empty where the teacher sees the student's views.
+            `cached`, of its missing rows alone. Empty where the teacher sees the student's views.
         cached: Teacher's features from a cache, or None without a cache.
     """
 
@@ -69,8 +69,8 @@ class Batch:
         cached, teacher_views = self.cached, self.teacher_views
         rows = count
         if cached is not None:
-            uncached = cached.uncached[cached.uncached < count]
-            cached, rows = CachedFeatures(cached.values[:, :count], uncached), len(uncached)
+            missing = cached.missing[cached.missing < count]
+            cached, rows = CachedFeatures(cached.values[:, :count], missing), len(missing)
         return replace(
             self,
             views=tuple(view[:count] for view in self.views),
@@ -95,7 +95,7 @@ class Batch:
             views=tuple(map(pin, self.views)),
             labels=None if self.labels is None else pin(self.labels),
             teacher_views=tuple(map(pin, self.teacher_views)),
-            cached=cached and CachedFeatures(pin(cached.values), pin(cached.uncached)),
+            cached=cached and CachedFeatures(pin(cached.values), pin(cached.missing)),
         )
 
     def to(self, device: torch.device) -> Batch:
@@ -110,7 +110,7 @@ class Batch:
             views=tuple(map(move, self.views)),
             labels=None if self.labels is None else move(self.labels),
             teacher_views=tuple(map(move, self.teacher_views)),
-            cached=cached and CachedFeatures(move(cached.values), move(cached.uncached)),
+            cached=cached and CachedFeatures(move(cached.values), move(cached.missing)),
         )
 
 

@@ -91,9 +91,9 @@ def collate(items: Sequence[Item], cached_shape: tuple[int, int] | None = None) 
     if cached_shape is not None:
         nothing = torch.zeros(cached_shape, dtype=torch.float16)
         rows = [nothing if found.cached is None else found.cached for found in drawn]
-        uncached = [row for row, found in enumerate(drawn) if found.cached is None]
+        missing = [row for row, found in enumerate(drawn) if found.cached is None]
         values = torch.stack(rows, dim=1) if rows else nothing[:, None][:, :0]
-        cached = CachedFeatures(values, torch.tensor(uncached, dtype=torch.int64))
+        cached = CachedFeatures(values, torch.tensor(missing, dtype=torch.int64))
     return Batch(
         views=_stacked([found.views for found in drawn]),
         indices=torch.tensor([item.index for item in good], dtype=torch.int64),

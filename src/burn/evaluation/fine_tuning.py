@@ -188,14 +188,14 @@ class Tuner(Callback):
         device = next(backbone.parameters()).device
         sampler = EpochSampler(len(source), plan.batch_size, seed, drop_last=plan.drop_last)
         pin = device.type == "cuda"
-        self._loader = TrainLoader(source, transform, sampler, workers, pin=pin)
+        loader = TrainLoader(source, transform, sampler, workers, pin=pin)
         epoch = len(sampler)
         self.loop = Loop(
             self.learner,
+            loader,
             _optimizer(backbone, head, plan),
             lambda step: plan.factor(step, epoch),
             num_steps=plan.epochs * epoch,
-            batches_per_epoch=epoch,
             processes=Processes(device),
         )
         self.unreadable: set[int] = set()
@@ -221,9 +221,8 @@ class Tuner(Callback):
         self.loop.callbacks = [self, *threads, *callbacks]
         if restore is not None:
             restore(self.loop)
-            self._loader.load_state_dict({"used": self.loop.batches})
         self.learner.train()
-        self.loop.run(self._loader)
+        self.loop.run()
         weights = self.learner.weights().values()
         finite = [self.learner.finite, *(torch.isfinite(tensor).all() for tensor in weights)]
         return bool(torch.stack(finite).all())

@@ -33,12 +33,9 @@ def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -
         Stopped: After a step in which a signal came, and which was saved.
     """
     files, steps = folder.resume_files(), tuner.loop.num_steps
-    shapes = {name: tensor.shape for name, tensor in tuner.learner.weights().items()}
-    resumed = files.usable(shapes, job.console)
 
     def restore(loop: Loop[Tuning]) -> None:
-        if resumed is not None:
-            files.restore(loop, resumed)
+        if files.resume(loop, job.console):
             progress.skip(loop.step)
             job.console.print(f"resumed at step {loop.step:,} of {steps:,}", highlight=False)
 

@@ -6,9 +6,9 @@ Pretraining, fine-tuning, semi and detection train in it. It knows no file and p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,19 @@ from torch import Tensor, nn
 from burn.runtime.distributed import Processes
 
 LearnerT = TypeVar("LearnerT", bound="Learner", covariant=True)
+
+
+class Loader(Protocol):
+    """Micro-batches, each with a method `to(device)`.
+
+    Each iteration yields those of one epoch, one or more; the first one after `load_state_dict`
+    yields the rest of it.
+    """
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Learner(nn.Module):
@@ -104,11 +117,11 @@ class Loop(Generic[LearnerT]):
 
     Args:
         learner: What is trained, on the device of the processes.
+        loader: This process's micro-batches.
         optimizer: The optimizer, whose groups hold their first learning rates.
         factor: Function from the number of a step, counted from 0, to the share of the first
             learning rates at which it is done.
         num_steps: Number of optimizer steps.
-        batches_per_epoch: Number of micro-batches of an epoch.
         parts: Micro-batches of an optimizer step, by which each loss is divided; the last step of
             an epoch may have fewer.
         processes: The processes that share every batch.
@@ -125,17 +138,16 @@ class Loop(Generic[LearnerT]):
     def __init__(
         self,
         learner: LearnerT,
+        loader: Loader,
         optimizer: torch.optim.Optimizer,
         factor: Callable[[int], float],
         *,
         num_steps: int,
-        batches_per_epoch: int,
         parts: int = 1,
         processes: Processes,
     ) -> None:
         self.learner, self.optimizer, self._factor = learner, optimizer, factor
-        self.num_steps, self._parts = num_steps, parts
-        self._batches_per_epoch = batches_per_epoch
+        self.num_steps, self._parts, self._loader = num_steps, parts, loader
         self.processes, self.device = processes, processes.device
         self.callbacks: Sequence[Callback] = ()
         self.step = self.batches = 0
@@ -153,27 +165,23 @@ class Loop(Generic[LearnerT]):
     @property
     def epoch(self) -> int:
         """The epoch, from 0, of the last micro-batch; 0 before the first one."""
-        return max(0, self.batches - 1) // self._batches_per_epoch
+        return max(0, self.batches - 1) // len(self._loader)
 
     @property
     def ends_epoch(self) -> bool:
         """Whether the last optimizer step was the last one of an epoch or of the training."""
-        of_epoch = self.batches % self._batches_per_epoch == 0
+        of_epoch = self.batches % len(self._loader) == 0
         return self.step > 0 and (of_epoch or self.step == self.num_steps)
 
     def is_looked_at(self, step: int, every: int) -> bool:
         """Return whether monitors write at a step: every `every` steps, at the first and last."""
         return step % every == 0 or step in (1, self.num_steps)
 
-    def run(self, loader: Iterable[Any]) -> None:
+    def run(self) -> None:
         """Train to the last step, or until a callback sets `should_stop`.
 
-        Args:
-            loader: Each iteration yields the micro-batches of one epoch, or the rest of it: one or
-                more, each with a method `to(device)`.
-
         Raises:
-            ValueError: The loader yields none, as an iterator does when it is used again.
+            ValueError: The loader yields nothing in an epoch.
             BaseException: Whatever a pass or a callback raises, after the callbacks were told.
         """
         with torch.enable_grad(), warnings.catch_warnings():
@@ -182,7 +190,7 @@ class Loop(Generic[LearnerT]):
             try:
                 self._tell("on_start")
                 while not self._done:
-                    self._run_epoch(loader)
+                    self._run_epoch()
                 self._tell("on_end")
             except BaseException:
                 self._tell("on_failure")
@@ -192,15 +200,15 @@ class Loop(Generic[LearnerT]):
     def _done(self) -> bool:
         return self.should_stop or self.step >= self.num_steps
 
-    def _run_epoch(self, loader: Iterable[Any]) -> None:
+    def _run_epoch(self) -> None:
         self._tell("on_epoch_start")
         before = self.batches
-        for batch in loader:
+        for batch in self._loader:
             self.advance(batch)
             if self._done:
                 break
         if self.batches == before:
-            raise ValueError("the loader has no batches: each iteration must yield some")
+            raise ValueError("the loader yields no batch: each iteration must yield an epoch's")
         self._tell("on_epoch_end")
 
     def advance(self, batch: Any) -> None:
@@ -211,8 +219,8 @@ class Loop(Generic[LearnerT]):
         """
         batch = batch.to(self.device)
         self._tell("on_batch_start", batch)
-        position = self.batches % self._batches_per_epoch
-        last = position + 1 == self._batches_per_epoch or (position + 1) % self._parts == 0
+        position = self.batches % len(self._loader)
+        last = position + 1 == len(self._loader) or (position + 1) % self._parts == 0
         with nullcontext() if last else self.processes.without_exchange(self._network):
             loss = self._network(batch, self.progress)
             if position % self._parts == 0:
@@ -245,17 +253,18 @@ class Loop(Generic[LearnerT]):
             getattr(callback, event)(self, *arguments)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that a resumed training needs.
+        """Return everything that a resumed training needs, as torch stores it safely.
 
-        The data loader goes on after `batches` micro-batches. Every process must call this, since
-        callbacks may communicate.
+        Every process must call this, since callbacks may communicate.
         """
         states = [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
         kept = {name: state for name, state in states if state}
         assert len(kept) == sum(bool(state) for _, state in states), "two callbacks of one name"
+        # Some names are those of files that Lightning's Trainer wrote, which are read, too.
         return {
             "state_dict": self.learner.weights(),
             "learner": self.learner.numbers(),
+            "loader": self._loader.state_dict(),
             "optimizer_states": [self.optimizer.state_dict()],
             "callbacks": kept,
             "global_step": self.step,
@@ -268,6 +277,7 @@ class Loop(Generic[LearnerT]):
         """Restore the state that `state_dict` returned, perhaps of a shorter training.
 
         Raises:
+            UserError: The loader refuses its state.
             LookupError, RuntimeError, TypeError, ValueError: It is the state of something else. The
                 loop must not be used then.
         """
@@ -277,7 +287,8 @@ class Loop(Generic[LearnerT]):
         for name, tensor in self.learner.weights().items():
             if state["state_dict"][name].dtype != tensor.dtype:
                 raise TypeError(name)
-        self.learner.load(state["state_dict"], state.get("learner", {}))
+        self._loader.load_state_dict(state["loader"])
+        self.learner.load(state["state_dict"], state["learner"])
         self.optimizer.load_state_dict(state["optimizer_states"][0])
         for parameter, held in self.optimizer.state.items():
             for tensor in filter(torch.is_tensor, held.values()):

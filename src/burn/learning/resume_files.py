@@ -85,19 +85,40 @@ class ResumeFiles:
 
         write_beside(self.newest, lambda to: to.write_bytes(content), keep=self.previous)
 
-    def usable(self, shapes: Mapping[str, torch.Size], console: Console) -> Path | None:
-        """Return the newest file that is not damaged, or None if there are no files.
+    def resume(self, loop: Loop[Any], console: Console) -> bool:
+        """Bring a loop into the state of the newest file that is not damaged, if there are files.
 
-        A damaged newest file is renamed, with a message.
+        A damaged newest file is renamed, with a message. Every process must call this.
 
         Args:
-            shapes: Names and shapes of the tensors of the learner.
+            loop: The loop, with its callbacks.
             console: Where the message is printed.
 
+        Returns:
+            Whether there are files.
+
         Raises:
-            UserError: A file is from another training or has other settings, or all files are
-                damaged.
+            UserError: A file is from another training, has other settings or another state than
+                such a loop has, or all files are damaged.
         """
+        shapes = {name: tensor.shape for name, tensor in loop.learner.weights().items()}
+        processes = loop.processes
+        file = processes.gather(processes.run_on_main(lambda: self._usable(shapes, console)))[0]
+        if file is None:
+            return False
+        content = torch.load(file, map_location="cpu", weights_only=True)
+        try:
+            loop.load_state_dict(self._as_now(content))
+        except UserError:
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{file} does not fit this training: remove it to begin again"
+            ) from error
+        return True
+
+    def _usable(self, shapes: Mapping[str, torch.Size], console: Console) -> Path | None:
+        """Return the newest file that is not damaged, or None if there are no files."""
         files = [file for file in (self.newest, self.previous) if file.exists()]
         damaged: list[Path] = []
         for file in files:
@@ -119,20 +140,6 @@ class ResumeFiles:
             what = "is damaged: remove it" if len(damaged) == 1 else "are damaged: remove them"
             raise UserError(f"{both} {what} to begin again")
         return None
-
-    def restore(self, loop: Loop[Any], file: Path) -> None:
-        """Bring a loop into the state of a usable file.
-
-        Raises:
-            UserError: The file holds another state than such a loop has.
-        """
-        content = torch.load(file, map_location="cpu", weights_only=True)
-        try:
-            loop.load_state_dict(self._as_now(content))
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{file} does not fit this training: remove it to begin again"
-            ) from error
 
     def finish(self, *, keep: bool) -> None:
         """Delete what a finished training does not need.

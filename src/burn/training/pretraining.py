@@ -13,7 +13,7 @@ from burn.backbones.base import Backbone
 from burn.core.errors import GradientFlowError
 from burn.core.schedule import learning_rate_factor
 from burn.core.types import Batch
-from burn.learning.loop import Learner, Loop
+from burn.learning.loop import Learner, Loader, Loop
 from burn.methods.base import Method, StepOutput
 from burn.methods.shared.contrast import KeyQueue
 from burn.methods.shared.frozen import FrozenTarget
@@ -131,12 +131,17 @@ class Pretraining(Learner):
 
 
 def pretraining_loop(
-    learner: Pretraining, recipe: Recipe, steps: StageSteps, processes: Processes
+    learner: Pretraining,
+    loader: Loader,
+    recipe: Recipe,
+    steps: StageSteps,
+    processes: Processes,
 ) -> Loop[Pretraining]:
     """Return the loop of a stage.
 
     Args:
         learner: The method, as it learns.
+        loader: This process's micro-batches.
         recipe: Its recipe.
         steps: The steps of the stage.
         processes: The processes that share every batch.
@@ -145,10 +150,10 @@ def pretraining_loop(
     warmup = min(round(optim.warmup_epochs * steps.per_epoch), steps.total)
     return Loop(
         learner,
+        loader,
         build_optimizer(learner.method.parts(), optim),
         lambda step: learning_rate_factor(step, steps.total, warmup, optim.schedule),
         num_steps=steps.total,
-        batches_per_epoch=steps.passes_per_epoch,
         parts=recipe.accumulate,
         processes=processes,
     )

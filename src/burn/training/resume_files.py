@@ -30,7 +30,12 @@ def _as_now(content: Mapping[str, Any]) -> Mapping[str, Any]:
         return content
     # It was written when burn trained with Lightning's Trainer.
     (loader,) = content["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-    return {**content, "batches": loader["used"], "learner": {"learned": content["learned"]}}
+    return {
+        **content,
+        "loader": loader,
+        "batches": loader["used"],
+        "learner": {"learned": content["learned"]},
+    }
 
 
 def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

@@ -100,13 +100,11 @@ class Stage:
         )
         steps = run.steps
         assert len(loader) == steps.passes_per_epoch
-        loop = self._loop(method)
+        loop = self._loop(method, loader)
 
         processes.run_on_main(lambda: self._folder.mkdir(exist_ok=True))
         settings = {part: run.described[part] for part in PARTS}
         files = stage_files(self._folder, self._owner, settings)
-        shapes = {f"method.{name}": tensor.shape for name, tensor in method.weights().items()}
-        resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
         saver = SaveResume(files, self._stop, machine.save_every, console)
         every = monitor_interval(machine.monitor_every, steps.total)
         views = self._out / VIEWS if self._number == 1 else None
@@ -142,14 +140,12 @@ class Stage:
             profile = Profile(self._folder / "profile.json", console)
             callbacks = [profile, *callbacks, profile.last]
         loop.callbacks = callbacks
-        if resumed is not None:
-            files.restore(loop, resumed)
-            loader.load_state_dict({"used": loop.batches})
-        self._fit(loop, loader, saver)
+        files.resume(loop, console)
+        self._fit(loop, saver)
         self._finish(loop, monitor, threads)
         processes.run_on_main(lambda: files.finish(keep=run.extendable))
 
-    def _loop(self, method: Method) -> Loop[Pretraining]:
+    def _loop(self, method: Method, loader: EpochLoader) -> Loop[Pretraining]:
         """Return the loop that trains a method, which is moved to the device of the processes."""
         run, machine = self._run, self._run.machine
         recipe, processes = run.plan.recipe, run.processes
@@ -163,7 +159,7 @@ class Stage:
             graph = StepGraph(method, recipe.method, run.steps.images, CudaRecorder())
         bfloat16 = run.compute == "bfloat16"
         learner = Pretraining(method, processes, bfloat16=bfloat16, graph=graph)
-        return pretraining_loop(learner, recipe, run.steps, processes)
+        return pretraining_loop(learner, loader, recipe, run.steps, processes)
 
     def _compile(self, method: Method) -> None:
         def report(line: str) -> None:
@@ -197,14 +193,14 @@ class Stage:
 
         target.keep = keep
 
-    def _fit(self, loop: Loop[Any], loader: EpochLoader, saver: SaveResume) -> None:
+    def _fit(self, loop: Loop[Any], saver: SaveResume) -> None:
         """Train to the last step.
 
         Raises:
             Interrupted: A signal stopped the run.
         """
         try:
-            loop.run(loader)
+            loop.run()
         except KeyboardInterrupt:  # a second Ctrl-C
             raise self._run.interrupted(
                 f"stopped at once in stage {self._number}", self._stop.number or SIGINT

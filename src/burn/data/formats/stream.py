@@ -142,7 +142,7 @@ class _Batches(Dataset[Batch]):
         cached_shape: tuple[int, int] | None,
     ) -> None:
         self._images, self._transform, self._order = images, transform, order
-        self._known_shape = cached_shape
+        self._cached_shape = cached_shape
         self._epoch = -1
         self._readers: dict[int, tuple[int, _Reader]] = {}  # lane -> its next batch, and reader
 
@@ -160,7 +160,7 @@ class _Batches(Dataset[Batch]):
             reader = _Reader(self._images, blocks, own)
         self._readers[lane] = number + math.lcm(workers, _LANES), reader
         items = [self._item(position, found) for position, found in reader.batch()]
-        return collate(items, self._known_shape)
+        return collate(items, self._cached_shape)
 
     def _item(self, position: int, encoded: bytes | None) -> Item:
         labels = self._images.labels

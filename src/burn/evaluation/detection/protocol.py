@@ -30,7 +30,7 @@ from burn.core.results import Result
 from burn.data.augment import generator
 from burn.data.decode import UnreadableImage
 from burn.data.formats.voc import Annotation, Voc
-from burn.data.loader import EpochSampler
+from burn.data.loader import EpochLoader, EpochSampler
 from burn.data.workers import QuietLoader, start_worker
 from burn.evaluation.configs import DetectionConfig
 from burn.evaluation.context import EvaluationContext
@@ -221,17 +221,15 @@ def _train(
     Returns:
         The seconds that earlier calls spent.
     """
-    learner, loader = _Detection(detector), _Batches(train, context, config, processes)
+    learner, loader = _Detection(detector), _batches(train, context, config, processes)
     loop = Loop(
         learner,
+        loader,
         torch.optim.SGD(_groups(detector, config.weight_decay), lr=1.0, momentum=0.9),
         config.learning_rate,
         num_steps=config.iterations,
-        batches_per_epoch=len(loader),
         processes=processes,
     )
-    shapes = {name: tensor.shape for name, tensor in learner.weights().items()}
-    resumed = processes.gather(processes.run_on_main(lambda: files.usable(shapes, console)))[0]
     stop = StopRequest()
     saver = SaveResume(files, stop, _KEEP_EVERY / 60, console)
     stopped_by = 0  # number of the signal, on which all processes agree
@@ -250,16 +248,14 @@ def _train(
         bar = progress.add_task("detection", total=config.iterations)
         course = _Course(train, context.seed, progress, bar, console)
         loop.callbacks = [course, saver]
-        if resumed is not None:
-            files.restore(loop, resumed)
-            loader.used = loop.batches
+        files.resume(loop, console)
         earlier = course.earlier
         detector.train()
-        loop.run(loader)
+        loop.run()
         stopped_by = saver.stopped_by
         if config.precise_bn and not stopped_by:
             progress.update(bar, description="precise BN", completed=0, total=config.precise_bn)
-            endless = itertools.chain.from_iterable(itertools.repeat(loader))
+            endless: Iterator[Any] = itertools.chain.from_iterable(itertools.repeat(loader))
             chosen = itertools.islice(endless, config.precise_bn)
             precise_batch_norm(detector, unless_stopped(chosen), lambda: progress.advance(bar))
     if stopped_by:
@@ -495,53 +491,34 @@ def resize_and_flip(
     return pixels, torch.from_numpy(boxes.astype(np.float32))
 
 
-class _Batches:
-    """Batches of this process; each iteration yields those of an epoch, or the rest of it.
+class _Shares(EpochSampler):
+    """A sampler of all processes' batches that yields this one's share of each."""
 
-    Args:
-        train: The images.
-        context: Device, random seed and data-loader workers.
-        config: Settings of the protocol.
-        processes: The processes that share every batch.
+    def __init__(self, num_images: int, batch_size: int, seed: int, processes: Processes) -> None:
+        super().__init__(num_images, batch_size, seed, drop_last=True)
+        self._processes = processes
 
-    Attributes:
-        used: Number of batches so far.
-    """
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._processes.share, super().__iter__())
 
-    def __init__(
-        self,
-        train: Voc,
-        context: EvaluationContext,
-        config: DetectionConfig,
-        processes: Processes,
-    ) -> None:
-        self._context, self._processes = context, processes
-        self._sampler = EpochSampler(len(train), config.batch_size, context.seed, drop_last=True)
-        self._padding = tuple(round(255 * value) for value in context.backbone.config.mean)
-        self._dataset = _Resized(train, config, context.seed)
-        self.used = 0
 
-    def __len__(self) -> int:
-        return len(self._sampler)
+def _batches(
+    train: Voc, context: EvaluationContext, config: DetectionConfig, processes: Processes
+) -> EpochLoader:
+    """Return the loader of this process's share of every batch."""
+    padding = tuple(round(255 * value) for value in context.backbone.config.mean)
 
-    def __iter__(self) -> Iterator[_Batch]:
-        sampler, context = self._sampler, self._context
-        sampler.epoch, sampler.skip = divmod(self.used, len(sampler))
-        shares = [self._processes.share(batch) for batch in sampler]
-        loader = QuietLoader(
-            self._dataset, batch_sampler=shares, collate_fn=self._collate,  # type: ignore[arg-type]
-            num_workers=context.workers, worker_init_fn=start_worker,
-            pin_memory=context.device.type == "cuda",
-        )  # fmt: skip
-        for batch in loader:
-            self.used += 1
-            yield batch
-
-    def _collate(self, items: list[Any]) -> _Batch:
+    def collate(items: list[Any]) -> _Batch:
         good = [item[:3] for item in items if not isinstance(item, int)]
         # If no image of a batch can be read, an empty image keeps the processes synchronous.
-        images, targets = _pad(good or [_EMPTY], self._padding)
+        images, targets = _pad(good or [_EMPTY], padding)
         return _Batch(images, targets, [i for i in items if isinstance(i, int)])
+
+    shares = _Shares(len(train), config.batch_size, context.seed, processes)
+    return EpochLoader(
+        shares, _Resized(train, config, context.seed), context.workers, batch_sampler=shares,
+        collate_fn=collate, pin_memory=context.device.type == "cuda",
+    )  # fmt: skip
 
 
 def _pad(

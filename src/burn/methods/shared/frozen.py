@@ -106,19 +106,19 @@ class FrozenTarget(nn.Module):
         own = batch.teacher_views
         cached = batch.cached
         self.asked += len(batch.indices)
-        self.made += len(batch.indices if cached is None else cached.uncached)
+        self.made += len(batch.indices if cached is None else cached.missing)
         if cached is None:
             return self(own[view] if own else batch.views[view])
-        values, uncached = cached.values[view], cached.uncached
-        if len(uncached):
+        values, missing = cached.values[view], cached.missing
+        if len(missing):
             images = own[view] if own else batch.views[view]
-            if not own and len(uncached) < len(images):
-                images = images[uncached]
+            if not own and len(missing) < len(images):
+                images = images[missing]
             fresh = _rounded(self(images, with_head=False))
             values = values.clone()
-            values[uncached] = fresh
+            values[missing] = fresh
             if self.keep is not None:
-                indices = batch.indices[uncached.cpu()].tolist()
+                indices = batch.indices[missing.cpu()].tolist()
                 self.keep(batch.epoch, view, indices, fresh.cpu().numpy())
         features = values.float()
         return features if self.head is None else self.head(features)
