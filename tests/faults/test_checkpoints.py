@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -105,6 +106,15 @@ def test_both_damaged_are_named_and_kept(cut: Path, teacher: Path):
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
     assert files.newest.is_file()
     assert files.previous.is_file()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_not_a_file_is_named(make: Callable[[Path], None], cut: Path, teacher: Path):
+    newest = cut / "stage1" / "resume.ckpt"
+    newest.unlink()
+    make(newest)
+    with pytest.raises(UserError, match=r"resume\.ckpt is not a file: remove it to begin again"):
+        tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 
 
 def test_a_resume_file_of_another_run_or_stage_is_refused(

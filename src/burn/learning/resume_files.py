@@ -152,7 +152,9 @@ class ResumeFiles:
 
     def _problem(self, file: Path, shapes: Mapping[str, torch.Size]) -> str | None:
         """Return what is wrong with a file, or None."""
-        require_regular(file)  # a pipe would block; a file without read permission is not damaged
+        if not file.is_file():
+            return "not a file"
+        require_regular(file)  # a file without read permission is not damaged
         try:
             with zipfile.ZipFile(file) as archive:
                 if archive.testzip() is not None:  # torch never compares the checksums

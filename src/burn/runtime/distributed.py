@@ -32,6 +32,7 @@ _PATIENCE = timedelta(minutes=30)
 _SILENCE = 20.0  # seconds of waiting for other processes until this one prints that it waits
 # Words of gloo's and NCCL's errors when another process has ended.
 _LOST = re.compile("gloo|NCCL|[Cc]onnection|[Ss]ocket")
+_PLACE = re.compile(r"^\[[^\]]*\] ?")  # gloo's file and line
 
 
 def _say_waiting(count: int) -> None:
@@ -177,6 +178,7 @@ class Processes:
             reason = str(error).partition("\n")[0]
             if self.count == 1 or not _LOST.search(reason):
                 raise
+            reason = _PLACE.sub("", reason)
             raise UserError(
                 f"another of {self.count} processes has ended, and its own message says why, or "
                 f"the network failed ({reason})"
