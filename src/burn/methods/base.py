@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -42,7 +41,6 @@ class Method(nn.Module, ABC):
     backbone: Backbone
     num_views: int
     num_taught: int = 0
-    _numbers: Mapping[str, Tensor] | None = None
 
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> StepOutput:
@@ -52,35 +50,6 @@ class Method(nn.Module, ABC):
             batch: As many views of each image as `num_views`.
             progress: Share of the stage's optimizer steps that have been done, in [0, 1).
         """
-
-    def schedule(self, progress: float) -> Mapping[str, float]:
-        """Return the numbers, by name, by which the loss follows the progress, such as λ.
-
-        In a step that is recorded and replayed (`--cuda-graphs`) they are tensors: `number` gives
-        the one or the other.
-        """
-        return {}
-
-    def number(self, name: str, progress: float) -> float | Tensor:
-        """Return a number of the schedule; in a recorded step a float64 scalar on the device."""
-        return self.schedule(progress)[name] if self._numbers is None else self._numbers[name]
-
-    @contextmanager
-    def numbers_in(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Let `number` return these tensors in this context."""
-        self._numbers = tensors
-        try:
-            yield
-        finally:
-            self._numbers = None
-
-    def phase(self, progress: float) -> Hashable | None:
-        """Return a value that is the same for steps whose operations are the same.
-
-        A recorded step can be replayed as long as it does not change. None stands for a step that
-        cannot be recorded.
-        """
-        return ()
 
     def after_step(self, progress: float) -> None:
         """Update momentum networks and the like after an optimizer step.

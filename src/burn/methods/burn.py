@@ -156,9 +156,6 @@ class Burn(Method):
             return 1.0
         return loss_balance(progress, c.lam, c.lam_start, c.lam_end)
 
-    def schedule(self, progress: float) -> Mapping[str, float]:
-        return {"lam": self.lam(progress)}
-
     def reached(self, progress: float) -> set[str]:
         names = super().reached(progress)
         lam = self.lam(progress)
@@ -185,7 +182,7 @@ class Burn(Method):
 
     def _compare(self, v1: Tensor, v2: Tensor, progress: float) -> StepOutput:
         c = self.config
-        lam = self.number("lam", progress)
+        lam = self.lam(progress)
         kl = v2.new_zeros(())
         probabilities = None
         target = v1 if self.standardize is None else self.standardize(v1)
@@ -197,17 +194,12 @@ class Burn(Method):
             if c.similarity_of == "logits":
                 compared = (logits1, logits2)
         similarity = feature_similarity(*compared, c.similarity)
-        loss = _times(1 - lam, kl) + _times(lam, similarity)
+        loss = (1 - lam) * kl + lam * similarity
         terms = {
             "loss": loss.detach(),
             "feature_similarity": similarity.detach(),
-            "lambda": lam.float() if isinstance(lam, Tensor) else torch.tensor(lam),
+            "lambda": torch.as_tensor(lam),
         }
         if self.classifier is not None:
             terms["kl"] = kl.detach()
         return StepOutput(loss, terms, v2.detach(), probabilities)
-
-
-def _times(weight: float | Tensor, term: Tensor) -> Tensor:
-    """Return weight · term, with the same bits for a number and for a float64 scalar."""
-    return (weight.to(term.dtype) if isinstance(weight, Tensor) else weight) * term

@@ -47,21 +47,6 @@ def _always(_: Any) -> bool:
     return True
 
 
-def _never(_: Any) -> str | None:
-    return None
-
-
-def _shuffles(config: Any) -> str | None:
-    """Return why momentum contrast cannot be recorded; S2-BNN can do without it."""
-    if isinstance(config, S2bnnConfig) and not config.contrastive:
-        return None
-    return "each step permutes its images in an order that is drawn on the CPU"
-
-
-def _unknown(_: Any) -> str | None:
-    return "it is a plugin's, of which burn does not know what a step depends on"
-
-
 @dataclass(frozen=True)
 class MethodEntry:
     """Description of a method that is known before it is built.
@@ -80,8 +65,6 @@ class MethodEntry:
         accumulates: Whether a batch may be cut into parts.
         caches_teacher: Function that tells whether, with these settings, the teacher's features of
             a view depend on nothing but the view.
-        not_recorded: Function that tells why, with these settings, no step can be recorded and
-            replayed by `--cuda-graphs`; None where steps can be.
         plugin: The plugin that registered it, or None for burn's own.
     """
 
@@ -93,7 +76,6 @@ class MethodEntry:
     synchronize_norms: bool = True
     accumulates: bool = True
     caches_teacher: Callable[[Any], bool] = _always
-    not_recorded: Callable[[Any], str | None] = _never
     plugin: Plugin | None = None
 
     @property
@@ -145,7 +127,6 @@ METHODS: dict[str, MethodEntry] = {
             "burn.methods.mocov2:Mocov2",
             Mocov2Config,
             synchronize_norms=False,
-            not_recorded=_shuffles,
         ),
         MethodEntry(
             "s2bnn",
@@ -153,7 +134,6 @@ METHODS: dict[str, MethodEntry] = {
             S2bnnConfig,
             _TEACHER,
             synchronize_norms=False,
-            not_recorded=_shuffles,
         ),
         # An image's negatives are the other images of its batch, which must not be cut.
         MethodEntry("simclr", "burn.methods.simclr:Simclr", SimclrConfig, accumulates=False),
@@ -162,7 +142,6 @@ METHODS: dict[str, MethodEntry] = {
             "burn.methods.infomin:Infomin",
             InfominConfig,
             synchronize_norms=False,
-            not_recorded=_shuffles,
         ),
     )
 }
@@ -243,7 +222,6 @@ def register_method(
             views,
             synchronize_norms,
             accumulates,
-            not_recorded=_unknown,
             plugin=registering(cls.__module__),
         )
         return cast(Class, cls)

@@ -5,7 +5,7 @@ Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, Neu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -69,13 +69,6 @@ class Swav(Method):
             names.discard("prototypes")
         return names
 
-    def phase(self, progress: float) -> Hashable | None:
-        """None while the queue fills, and while `after_step` must know the frozen prototypes."""
-        queues = self.config.queue > 0 and progress >= self.config.queue_from
-        if progress < self.config.freeze_prototypes or (queues and not self._looks_full()):
-            return None
-        return queues
-
     def forward(self, batch: Batch, progress: float) -> StepOutput:
         if self.config.queue % dist.world_size():
             # Unequal parts would make the codes depend on the process that holds an embedding:
@@ -130,14 +123,15 @@ class Swav(Method):
             weight = self._frozen + 0 * weight
         return F.linear(embeddings, weight)
 
-    def _looks_full(self) -> bool:
+    def queue_is_full(self) -> bool:
+        """Return whether the queue takes part in the assignment."""
         self._is_full = self._is_full or bool(self.queue[:, -1].any())
         return self._is_full
 
     @torch.no_grad()
     def _queue_scores(self) -> list[Tensor] | None:
         """Score this process's part of the queue, for each large crop; None until it is full."""
-        if not self._looks_full():
+        if not self.queue_is_full():
             return None
         share = self.queue[:, dist.rank() :: dist.world_size()]
         return [self.prototypes(embeddings) for embeddings in share]

@@ -3,19 +3,19 @@
 A small network's step is hundreds of short kernels, and the GPU may wait for Python to start each
 of them. A graph starts them all at once. It does what was recorded: the same kernels with the same
 memory and the same Python numbers. What changes from step to step therefore lies in tensors that
-stay where they are: the batch, and the numbers that follow the progress (`Method.schedule`).
+stay where they are: the batch, and the numbers that follow the progress, such as λ. Methods know
+nothing of this: while a step is recorded, their functions of the progress give tensors.
 
 A step's forward and backward pass are recorded. What follows is not, because it decides, waits or
 depends on the number of the step: the check for finite numbers, the optimizer with its learning
 rate, and momentum networks. What comes before is not either: `Backbone.at_progress`.
 
-Which methods can be recorded is in the table of methods (`MethodEntry.not_recorded`), and which
-options go together is in `burn.training.preflight`.
+Which options go together is in `burn.training.preflight`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -26,8 +26,42 @@ from torch import Tensor
 from burn.core.errors import GradientFlowError, UserError
 from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
+from burn.methods.burn import Burn
+from burn.methods.registry import find_method
+from burn.methods.swav import Swav
 
 WARM_UP = 3  # steps in which libraries choose algorithms and allocate what they keep
+# Functions of methods from the progress to a number in the loss.
+_NUMBERS: Mapping[type[Method], tuple[str, ...]] = {Burn: ("lam",)}
+_SHUFFLED = "each step permutes its images in an order that is drawn on the CPU"
+
+
+def why_not_recorded(name: str, config: Any) -> str | None:
+    """Return why no step of a method can be recorded, or None where steps can be.
+
+    Args:
+        name: Name of the method.
+        config: Its settings.
+    """
+    if find_method(name).plugin is not None:
+        return "it is a plugin's, of which burn does not know what a step depends on"
+    shuffled = name in ("mocov2", "infomin") or (name == "s2bnn" and config.contrastive)
+    return _SHUFFLED if shuffled else None
+
+
+def _phase(method: Method, progress: float) -> Hashable | None:
+    """Return a value that is the same for steps whose operations are the same.
+
+    A recorded step can be replayed as long as it does not change. None stands for a step that
+    cannot be recorded: one of SwAV while its queue fills, and while `after_step` must know the
+    frozen prototypes.
+    """
+    if not isinstance(method, Swav):
+        return ()
+    queues = method.config.queue > 0 and progress >= method.config.queue_from
+    if progress < method.config.freeze_prototypes or (queues and not method.queue_is_full()):
+        return None
+    return queues
 
 
 class Recorder(Protocol):
@@ -103,7 +137,7 @@ class StepGraph:
             UserError: The step cannot be recorded.
             GradientFlowError: The loss has no gradient.
         """
-        phase = self._method.phase(progress)
+        phase = _phase(self._method, progress)
         if phase is None or len(batch.indices) != self._num_images or batch.cached is not None:
             return None
         key = (phase, [tuple(tensor.shape) for tensor in _tensors(batch)])
@@ -130,11 +164,11 @@ class StepGraph:
         else:
             for kept, new in zip(_tensors(self._batch), _tensors(batch), strict=True):
                 kept.copy_(new)
-        for name, value in self._method.schedule(progress).items():
+        for name in _NUMBERS.get(type(self._method), ()):
             if name not in self._numbers:
                 device = batch.views[0].device
                 self._numbers[name] = torch.empty((), dtype=torch.float64, device=device)
-            self._numbers[name].fill_(value)
+            self._numbers[name].fill_(getattr(self._method, name)(progress))
 
     def _begin(self, progress: float) -> None:
         """Run a step that is not recorded yet, or record it and run it."""
@@ -161,7 +195,7 @@ class StepGraph:
         # Autocast keeps its casts of weights. None may be older than the recording, and none may be
         # used after it, because a replay casts the weights of its own step.
         torch.clear_autocast_cache()
-        with self._method.numbers_in(self._numbers):
+        with _giving(self._method, self._numbers):
             output: StepOutput = self._method(self._batch, progress)
         torch.clear_autocast_cache()
         if not output.loss.requires_grad:
@@ -169,6 +203,18 @@ class StepGraph:
         with torch.autocast(self._batch.views[0].device.type, enabled=False):
             output.loss.backward()
         self._output = _mapped(output, torch.detach)
+
+
+@contextmanager
+def _giving(method: Method, numbers: Mapping[str, Tensor]) -> Iterator[None]:
+    """Let the method's functions of these names return these tensors."""
+    for name, tensor in numbers.items():
+        setattr(method, name, lambda progress, tensor=tensor: tensor)
+    try:
+        yield
+    finally:
+        for name in numbers:
+            delattr(method, name)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from burn.layers.fused.choice import require_triton
 from burn.methods.registry import find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
+from burn.training.graphs import why_not_recorded
 from burn.training.plan import Machine, RunPlan
 
 
@@ -51,7 +52,7 @@ def check_gpu_options(plan: RunPlan, machine: Machine, processes: Processes) -> 
         )
         require_triton()
     if machine.cuda_graphs:
-        why = find_method(recipe.method).not_recorded(recipe.method_config())
+        why = why_not_recorded(recipe.method, recipe.method_config())
         _refuse(
             "--cuda-graphs",
             (not on_gpu, "needs a GPU, and this run is on a CPU"),
