@@ -53,7 +53,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
 from burn.evaluation.configs import KnnConfig, Request
 from burn.evaluation.registry import evaluate_checkpoint
-from burn.methods.registry import PAPERS_METHODS, find_method
+from burn.methods.registry import find_method, papers_methods
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
@@ -141,18 +141,22 @@ class Bench:
         return out
 
 
+_SMALL: dict[str, dict[str, Any]] = {  # heads and queues
+    "byol": {"hidden": 128, "dimension": 64},
+    "swav": {"hidden": 128, "dimension": 64, "prototypes": 32, "queue": 128},
+    "mocov2": {"queue": 256},
+    "infomin": {"negatives": 256},
+}
+
+
 def small_recipe(method: str, batch: int = 32) -> Recipe:
     """Return a method's recipe for one stage in float32 on a small binary network."""
     recipe = find_recipe("burn_small" if method == "burn" else f"{method}_small")
     return replace(
-        recipe,
+        recipe.with_settings(**_SMALL.get(method, {})),
         epochs=1, batch_size=batch, stages=1, compute="float32", teacher_size=None,
         backbone=BackboneConfig(width=0.25, stage_strides=(2, 2, 2, 1)),
         views=find_recipe("demo").views,
-        byol=replace(recipe.byol, hidden=128, dimension=64),
-        swav=replace(recipe.swav, hidden=128, dimension=64, prototypes=32, queue=128),
-        mocov2=replace(recipe.mocov2, queue=256),
-        infomin=replace(recipe.infomin, negatives=256),
     )  # fmt: skip
 
 
@@ -334,7 +338,7 @@ def check_graphs(bench: Bench) -> Numbers:
     numbers: Numbers = {}
     for method in bench.methods:
         recipe, teacher = small_recipe(method), bench.teacher_of(method)
-        why = why_not_recorded(method, recipe.method_config())
+        why = why_not_recorded(method, recipe.settings)
         if why is not None:
             numbers[method] = {"left_out": why}
             continue
@@ -584,12 +588,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("gpu-check.json"))
     parser.add_argument("--only", default=",".join(CHECKS), help="some of the checks, by commas")
-    parser.add_argument("--methods", default=",".join(PAPERS_METHODS), help="by commas")
+    parser.add_argument("--methods", default=",".join(papers_methods()), help="by commas")
     options = parser.parse_args(arguments)
     try:
         device: Device = "cuda" if torch_device(options.device).type == "cuda" else "cpu"
         names = chosen(options.only, tuple(CHECKS), "--only")
-        methods = tuple(chosen(options.methods, PAPERS_METHODS, "--methods"))
+        methods = tuple(chosen(options.methods, papers_methods(), "--methods"))
         with tempfile.TemporaryDirectory() as folder:
             try:
                 write_text(options.out, "{}\n")

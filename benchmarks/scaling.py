@@ -18,7 +18,7 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Precision
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 from burn.recipes.registry import find_recipe
 
 IMAGES, BYTES_EACH = 1_281_167, 110_000  # ImageNet's training set; average size of its JPEGs
@@ -31,7 +31,7 @@ def exchanged_bytes() -> int:
     recipe = find_recipe(RECIPE)
     student = build_backbone(recipe.backbone, recipe.precisions()[0])
     teacher = build_backbone(BackboneConfig(name="resnet50"), Precision.FLOAT)
-    method = Burn(student, Teacher(teacher, None, None, {}), recipe.burn)
+    method = Burn(student, Teacher(teacher, None, None, {}), recipe.settings)
     trained = [part for part in method.parts() if part.trained]
     return 4 * sum(p.numel() for part in trained for p in part.module.parameters())
 

@@ -51,8 +51,8 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
-from burn.methods.burn import Burn
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.method import Burn
+from burn.methods.burn.settings import BurnConfig
 from burn.recipes.optim import OptimConfig
 from burn.runtime.compute import Compute, uses_bfloat16
 from burn.runtime.hardware import processor

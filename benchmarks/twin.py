@@ -4,7 +4,7 @@ It has ReActNet-A with a module for each shift, sign and norm, two 1×1 convolut
 where the width doubles, and signs that autograd differentiates by adding and subtracting the
 surrogate; memory in PyTorch's default order, a loss of softmax and cosine, and a teacher as timm
 makes it. Nothing is fused, recomputed or kept in another type. tests/test_twin.py compares its loss
-and gradients with those of `burn.methods.burn`.
+and gradients with those of `burn.methods.burn.method`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from burn.backbones.reactnet import Block, ReActNet
 from burn.layers import BinaryConv2d, RPReLU
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -13,8 +13,8 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
-from burn.methods.burn import Burn
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.method import Burn
+from burn.methods.burn.settings import BurnConfig
 from networks import randomize, tiny_reactnet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

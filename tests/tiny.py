@@ -6,6 +6,7 @@ import io
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +18,7 @@ from torch import Tensor
 from burn.backbones.config import BackboneConfig
 from burn.core.types import Batch
 from burn.data.open import open_source
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.settings import BurnConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.signals import StopRequest
@@ -55,7 +56,13 @@ def student_recipe(**burn: object) -> Recipe:
     recipe = _old_demo()
     loss = replace(BurnConfig(num_classes=64, hidden=64), **burn)  # type: ignore[arg-type]
     return replace(
-        recipe, epochs=1, batch_size=64, stages=2, compute="float32", backbone=STUDENT, burn=loss
+        recipe,
+        epochs=1,
+        batch_size=64,
+        stages=2,
+        compute="float32",
+        backbone=STUDENT,
+        settings=loss,
     )
 
 
@@ -67,6 +74,14 @@ def _old_demo() -> Recipe:
     )
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "byol": {"hidden": 128, "dimension": 64},
+    "swav": {"hidden": 128, "dimension": 64, "prototypes": 32, "queue": 128},
+    "mocov2": {"queue": 256},
+    "infomin": {"negatives": 256},
+}
+
+
 def baseline_recipe(method: str) -> Recipe:
     """One of the paper's baselines on the tiny student, with queues for hundreds of images."""
     digits = _old_demo()
@@ -75,7 +90,7 @@ def baseline_recipe(method: str) -> Recipe:
     if method == "infomin":
         views = replace(views, rand_augment=2)
     return replace(
-        recipe,
+        recipe.with_settings(**SETTINGS.get(method, {})),
         epochs=1,
         batch_size=64,
         stages=2,
@@ -83,10 +98,6 @@ def baseline_recipe(method: str) -> Recipe:
         backbone=STUDENT,
         views=views,
         optim=replace(recipe.optim, lr=2e-3),  # whatever is tuned for larger images
-        byol=replace(recipe.byol, hidden=128, dimension=64),
-        swav=replace(recipe.swav, hidden=128, dimension=64, prototypes=32, queue=128),
-        mocov2=replace(recipe.mocov2, queue=256),
-        infomin=replace(recipe.infomin, negatives=256),
     )
 
 

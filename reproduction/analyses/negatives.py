@@ -56,7 +56,7 @@ class NegativesOptions:
         base = find_recipe(self.recipe)
         if base.method != "infomin":
             raise UserError(f"--recipe {self.recipe} is not of method infomin: try infomin_small")
-        if base.infomin.negatives < _SHARES[-1]:
+        if base.settings.negatives < _SHARES[-1]:
             raise UserError(f"--recipe {self.recipe} has too few negatives to take a sixteenth of")
         if len(find_recipe(self.float_recipe).precisions()) > 1:
             raise UserError(f"--float-recipe {self.float_recipe} trains a binary network")
@@ -73,8 +73,8 @@ class NegativesOptions:
             ("float", replace(binary, stages=1, backbone=backbone)),
         ):
             for share in _SHARES:
-                fewer = replace(base.infomin, negatives=base.infomin.negatives // share)
-                found[f"{network}-{fewer.negatives}"] = replace(base, infomin=fewer)
+                negatives = base.settings.negatives // share
+                found[f"{network}-{negatives}"] = base.with_settings(negatives=negatives)
         weak = replace(binary.views, rand_augment=0)
         return {**found, "binary-weak": replace(binary, views=weak)}
 
@@ -119,7 +119,7 @@ def train_with_fewer_negatives(options: NegativesOptions, out: Path, console: Co
         {
             "network": name.partition("-")[0],
             "augmentation": "weak" if name.endswith("-weak") else "InfoMin's",
-            "negatives": recipe.infomin.negatives,
+            "negatives": recipe.settings.negatives,
             "seed": seed,
             "knn": results[name, seed, "knn"].value,
             "linear": linear.value,

@@ -102,7 +102,7 @@ def _method(recipe: Recipe, seed: int) -> Method:
     torch.manual_seed(seed)
     backbone = build_backbone(recipe.backbone, Precision.FLOAT)
     needed = teacher if find_method(recipe.method).needs_teacher else None
-    return build_method(recipe.method, recipe.method_config(), backbone, needed, 10).train()
+    return build_method(recipe.method, recipe.settings, backbone, needed, 10).train()
 
 
 def _batches(recipe: Recipe, method: Method) -> Iterator[Batch]:

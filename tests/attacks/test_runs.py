@@ -14,11 +14,10 @@ from PIL import Image
 import tiny
 from burn.cli.main import main
 from burn.core.errors import UserError
-from burn.core.settings import from_plain
 from burn.data.augment import plain_view
 from burn.data.open import open_source
 from burn.data.view_config import ViewConfig
-from burn.methods.simclr import Simclr
+from burn.methods.simclr.method import Simclr
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine
 
@@ -152,12 +151,12 @@ def test_an_edited_run_file_is_named(teacher: Path, tmp_path: Path, capsys):
 )
 def test_settings_are_type_checked(values: dict, message: str):
     with pytest.raises(UserError, match=message):
-        from_plain(Recipe, values)
+        Recipe.from_json(values)
 
 
 def test_an_unknown_method_names_the_nearest():
     with pytest.raises(UserError, match="unknown method byol2: did you mean byol"):
-        from_plain(Recipe, {"method": "byol2"}).check()
+        Recipe.from_json({"method": "byol2"}).check()
 
 
 def test_a_pipe_in_the_folder_does_not_block(tmp_path: Path):

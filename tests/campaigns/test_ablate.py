@@ -88,7 +88,7 @@ def test_a_variant_is_the_recipe_but_for_its_choice(
     variant: str, burn: dict[str, object], stages: int
 ):
     base = tiny.student_recipe()
-    expected = replace(base, burn=replace(base.burn, **burn), stages=stages)  # type: ignore[arg-type]
+    expected = replace(base.with_settings(**burn), stages=stages)
     assert VARIANTS[variant](base) == expected
 
 

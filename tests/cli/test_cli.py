@@ -14,6 +14,7 @@ from burn.cli.main import _COMMANDS as COMMANDS
 from burn.cli.main import main
 from burn.cli.parser import Parser
 from burn.evaluation.entries import PROTOCOLS
+from burn.methods.registry import METHODS
 from reproduction.analyses.run import ANALYSES
 
 SMALL = [
@@ -153,6 +154,29 @@ def test_every_field_of_a_recipe_is_an_option(capsys):
 
     for name in _flatten(Recipe().to_json()):
         assert f"--{name.replace('_', '-')} " in text
+
+
+def test_only_the_settings_of_the_runs_method_are_options(capsys, tmp_path: Path):
+    for method in METHODS:
+        assert main(["pretrain", "--method", method, "--help-fields"]) == 0
+        options = re.findall(r"^  --([\w.-]+)", capsys.readouterr().out, re.MULTILINE)
+        assert len(options) <= 60
+        assert {o.partition(".")[0] for o in options} - {"backbone", "views", "optim"} <= {method}
+    line = fails(capsys, "pretrain", "--swav.queue", "3", "--data", "x", "--out", "y")
+    assert line.endswith(
+        "--swav.queue is a setting of method swav, and this run is of another: give --method swav "
+        "too, or leave it out"
+    )
+    earlier = tmp_path / "earlier.yaml"  # earlier versions printed the settings of every method
+    earlier.write_text("recipe: demo\nswav: {queue: 3}\nburn: {lam: constant}\n")
+    assert main(["pretrain", "--config", str(earlier), "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "lam: constant" in printed
+    assert "swav" not in printed
+    assert main(["pretrain", "--config", str(earlier), "--method", "swav", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "queue: 3" in printed
+    assert "lam:" not in printed
 
 
 def test_a_batch_too_small_for_the_recipes_parts_says_what_to_type(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,23 +11,21 @@ from burn import testing
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT, REACTNET
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
-from burn.methods.registry import PAPERS_METHODS
+from burn.methods.registry import papers_methods
 from burn.recipes.registry import find_recipe
 
 
-@pytest.mark.parametrize("method", PAPERS_METHODS)
+@pytest.mark.parametrize("method", papers_methods())
 def test_methods(method: str):
     recipe = find_recipe(f"{method}_small")
-    recipe = replace(
-        recipe,
-        views=find_recipe("demo").views,
-        byol=replace(recipe.byol, hidden=64, dimension=32),
-        swav=replace(
-            recipe.swav, hidden=64, dimension=32, prototypes=32, queue=0, small_size=16
-        ),
-        mocov2=replace(recipe.mocov2, queue=128),
-        infomin=replace(recipe.infomin, negatives=128),
-    )  # fmt: skip
+    small: dict[str, dict[str, Any]] = {
+        "byol": {"hidden": 64, "dimension": 32},
+        "swav": {"hidden": 64, "dimension": 32, "prototypes": 32, "queue": 0, "small_size": 16},
+        "mocov2": {"queue": 128},
+        "infomin": {"negatives": 128},
+    }
+    recipe = replace(recipe, views=find_recipe("demo").views)
+    recipe = recipe.with_settings(**small.get(method, {}))
     testing.check_method(method, recipe)
 
 

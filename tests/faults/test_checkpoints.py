@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,11 +19,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import tiny
+from burn.checkpoints.native import load_checkpoint, save_checkpoint
 from burn.core.errors import UserError
 from burn.core.types import Batch
 from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import StepOutput
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 from burn.training.plan import Machine
 from burn.training.pretraining import Pretraining
 
@@ -154,6 +156,33 @@ def test_a_resume_file_of_lightnings_trainer_goes_on(cut: Path, teacher: Path, t
     tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
     tiny.train(one_stage(), tmp_path / "whole", teacher, max_steps=10)
     ends = [load_file(out / "stage1.safetensors") for out in (cut, tmp_path / "whole")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
+
+
+def test_a_run_with_the_settings_of_every_method_goes_on(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Earlier versions of burn wrote them into run.json, checkpoints and resume files."""
+    recipe, out = tiny.student_recipe(), tmp_path / "cut"
+    with monkeypatch.context() as patched:
+        cut_at(5, patched)  # in the second stage
+        with pytest.raises(Killed):
+            tiny.train(recipe, out, teacher, max_steps=4, machine=EVERY_STEP)
+    others = {"byol": {"momentum": 0.9}, "swav": {"queue": 3}}
+    run = json.loads((out / "run.json").read_text())
+    run["plan"]["recipe"] |= others
+    (out / "run.json").write_text(json.dumps(run))
+    stage = load_checkpoint(out / "stage1.safetensors")
+    meta = {**stage.meta, "recipe": {**stage.meta["recipe"], **others}}
+    save_checkpoint(out / "stage1.safetensors", stage.weights, meta)
+    newest = ResumeFiles(out / "stage2", owner="").newest
+    content = torch.load(newest, weights_only=True)
+    settings = json.loads(content["settings"])
+    settings["plan"]["recipe"] |= others
+    torch.save({**content, "settings": json.dumps(settings)}, newest)
+    tiny.train(recipe, out, teacher, max_steps=4, resume=True)
+    tiny.train(recipe, tmp_path / "whole", teacher, max_steps=4)
+    ends = [load_file(path / "stage2.safetensors") for path in (out, tmp_path / "whole")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[1])
 
 

@@ -19,7 +19,7 @@ import burn.training.named
 import burn.training.stage
 from burn.core.errors import UserError
 from burn.methods.base import StepOutput
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 
 
 def die() -> None:

@@ -63,7 +63,7 @@ def curves(name: str) -> dict[str, list[float]]:
         else:
             recipe = replace(tiny.baseline_recipe(name.removesuffix("_mixed")), stages=1)
         if name == "s2bnn_mixed":
-            recipe = replace(recipe, s2bnn=replace(recipe.s2bnn, contrastive=1.0, queue=256))
+            recipe = recipe.with_settings(contrastive=1.0, queue=256)
         if name.startswith(("burn_", "s2bnn")):
             teacher = out / "teacher"
             tiny.train(tiny.teacher_recipe(), teacher, max_steps=1)

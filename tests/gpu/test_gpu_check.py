@@ -141,7 +141,7 @@ def test_ctrl_c_ends_it_and_keeps_what_is_finished(
     ("words", "message"),
     [
         (["--only=speed"], "--only speed: give some of methods, stages, repeats"),
-        (["--methods=burn,dino"], "--methods dino: give some of burn, supervised"),
+        (["--methods=burn,dino"], "--methods dino: give some of burn, byol"),
         (["--out=nowhere/found.json"], "nowhere/found.json cannot be written"),
         (["--device=cuda"], "cuda"),
         (["--only="], "--only : give some of methods"),

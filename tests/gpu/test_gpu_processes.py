@@ -22,8 +22,8 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Precision
 from burn.layers.fused.choice import block_kernels
 from burn.layers.fused.launch import Launch
-from burn.methods.burn import Burn
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.method import Burn
+from burn.methods.burn.settings import BurnConfig
 from burn.methods.shared.contrast import gather
 from burn.runtime.distributed import Processes
 from burn.training.pretraining import Pretraining, redundant_buffers

@@ -18,7 +18,7 @@ from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.types import Precision
 from burn.methods.registry import METHODS, find_method
-from burn.methods.supervised import Supervised
+from burn.methods.supervised.method import Supervised
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.types import Batch, Precision
 from burn.methods.base import StepOutput
-from burn.methods.burn import Burn, feature_similarity, kl_divergence
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.method import Burn, feature_similarity, kl_divergence
+from burn.methods.burn.settings import BurnConfig
 from networks import tiny_reactnet
 
 CONFIG = BurnConfig(num_classes=12, hidden=16)

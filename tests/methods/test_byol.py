@@ -12,8 +12,8 @@ import torch
 
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.byol import Byol
-from burn.methods.configs import ByolConfig
+from burn.methods.byol.method import Byol
+from burn.methods.byol.settings import ByolConfig
 from method_checks import (
     double,
     goes_on_from_its_state,

@@ -15,8 +15,8 @@ from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.base import mlp
-from burn.methods.burn import Burn
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.method import Burn
+from burn.methods.burn.settings import BurnConfig
 from burn.methods.shared.frozen import FrozenTarget, _rounded
 from burn.recipes.optim import OptimConfig
 from burn.training.optim import build_optimizer

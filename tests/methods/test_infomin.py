@@ -13,9 +13,10 @@ from torch import Tensor
 
 from burn.core.errors import UserError
 from burn.core.types import Batch, Precision
-from burn.methods.configs import InfominConfig, Mocov2Config
-from burn.methods.infomin import Infomin
-from burn.methods.mocov2 import Mocov2
+from burn.methods.infomin.method import Infomin
+from burn.methods.infomin.settings import InfominConfig
+from burn.methods.mocov2.method import Mocov2
+from burn.methods.mocov2.settings import Mocov2Config
 from burn.training.callbacks.guard import GradientFlowGuard
 from networks import tiny_reactnet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from burn.methods.burn import kl_divergence
+from burn.methods.burn.method import kl_divergence
 
 
 def test_the_common_part_of_both_logits_moves_towards_classes_with_least_disagreement() -> None:

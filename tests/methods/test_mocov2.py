@@ -19,8 +19,8 @@ from burn.backbones.base import Backbone
 from burn.backbones.config import BackboneConfig
 from burn.core.errors import GradientFlowError, UserError
 from burn.core.types import Batch, Precision
-from burn.methods.configs import Mocov2Config
-from burn.methods.mocov2 import Mocov2
+from burn.methods.mocov2.method import Mocov2
+from burn.methods.mocov2.settings import Mocov2Config
 from burn.training.callbacks.guard import GradientFlowGuard
 from method_checks import join
 from networks import tiny_reactnet

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.types import Batch, Precision
-from burn.methods.configs import S2bnnConfig
-from burn.methods.s2bnn import S2bnn, distillation_loss
+from burn.methods.s2bnn.method import S2bnn, distillation_loss
+from burn.methods.s2bnn.settings import S2bnnConfig
 from burn.methods.shared.contrast import MomentumContrast
 from burn.training.callbacks.guard import GradientFlowGuard
 from method_checks import double, numeric_gradient

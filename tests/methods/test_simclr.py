@@ -14,8 +14,8 @@ from lightly.models.modules import SimCLRProjectionHead
 
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.configs import SimclrConfig
-from burn.methods.simclr import Simclr, nt_xent
+from burn.methods.simclr.method import Simclr, nt_xent
+from burn.methods.simclr.settings import SimclrConfig
 from method_checks import (
     Plain,
     double,

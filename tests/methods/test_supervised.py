@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.supervised import Supervised, SupervisedKl
+from burn.methods.supervised.method import Supervised, SupervisedKl
 from method_checks import (
     double,
     goes_on_from_its_state,

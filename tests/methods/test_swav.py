@@ -13,8 +13,8 @@ from torch import Tensor, distributed
 
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.configs import SwavConfig
-from burn.methods.swav import Swav
+from burn.methods.swav.method import Swav
+from burn.methods.swav.settings import SwavConfig
 from method_checks import (
     Plain,
     double,

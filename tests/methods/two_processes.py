@@ -28,23 +28,21 @@ from burn.backbones.reactnet import Block
 from burn.checkpoints.foreign.weights import Teacher
 from burn.core.types import Batch, Precision
 from burn.methods.base import Method
-from burn.methods.burn import Burn
-from burn.methods.byol import Byol
-from burn.methods.configs import (
-    BurnConfig,
-    ByolConfig,
-    InfominConfig,
-    Mocov2Config,
-    S2bnnConfig,
-    SimclrConfig,
-    SwavConfig,
-)
-from burn.methods.infomin import Infomin
-from burn.methods.mocov2 import Mocov2
-from burn.methods.s2bnn import S2bnn
-from burn.methods.simclr import Simclr
-from burn.methods.supervised import Supervised, SupervisedKl
-from burn.methods.swav import Swav
+from burn.methods.burn.method import Burn
+from burn.methods.burn.settings import BurnConfig
+from burn.methods.byol.method import Byol
+from burn.methods.byol.settings import ByolConfig
+from burn.methods.infomin.method import Infomin
+from burn.methods.infomin.settings import InfominConfig
+from burn.methods.mocov2.method import Mocov2
+from burn.methods.mocov2.settings import Mocov2Config
+from burn.methods.s2bnn.method import S2bnn
+from burn.methods.s2bnn.settings import S2bnnConfig
+from burn.methods.simclr.method import Simclr
+from burn.methods.simclr.settings import SimclrConfig
+from burn.methods.supervised.method import Supervised, SupervisedKl
+from burn.methods.swav.method import Swav
+from burn.methods.swav.settings import SwavConfig
 from burn.recipes.optim import OptimConfig
 from burn.training.optim import build_optimizer
 from method_checks import views

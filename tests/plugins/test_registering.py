@@ -338,16 +338,16 @@ def test_a_notebooks_own_method(tmp_path: Path):
             return burn.StepOutput(loss, {"loss": loss.detach()}, features.detach())
 
     recipe = replace(tiny.student_recipe(), method="in_memory", stages=1)
-    assert recipe.method_config() == Config()
-    assert replace(recipe, registered={"in_memory": {"weight": 2}}).method_config() == Config(2.0)
+    assert recipe.settings == Config()
+    assert recipe.with_settings(weight=2).settings == Config(2.0)
     with pytest.raises(burn.UserError, match=r"unknown setting in_memory\.wight"):
-        replace(recipe, registered={"in_memory": {"wight": 2}})
-    recipe = replace(recipe, registered={"in_memory": Config(weight=2.0)})
+        recipe.with_settings(wight=2)
+    recipe = replace(recipe, settings=Config(weight=2.0))
     settings = {"data": "digits", "max_steps": 1, "workers": 0, "progress": False}
     run = burn.pretrain(recipe, out=tmp_path / "run", **settings)
     again = burn.pretrain(recipe, out=tmp_path / "run", resume=True, **settings)
     assert run.stages[0].steps == again.stages[0].steps == 1
-    other = replace(recipe, registered={})
+    other = replace(recipe, settings=None)
     with pytest.raises(burn.UserError, match=r"in_memory.weight"):
         burn.pretrain(other, out=tmp_path / "run", resume=True, **settings)
     assert isinstance(burn.load(run.out)(torch.zeros(1, 3, 32, 32)), torch.Tensor)

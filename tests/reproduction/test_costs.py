@@ -131,8 +131,7 @@ def test_negatives_trains_seven_networks_and_goes_on(
     def find(name: str):
         if name == "teacher_small":
             return tiny.teacher_recipe()
-        recipe = tiny.baseline_recipe("infomin")
-        return replace(recipe, stages=1, infomin=replace(recipe.infomin, negatives=64))
+        return replace(tiny.baseline_recipe("infomin").with_settings(negatives=64), stages=1)
 
     monkeypatch.setattr("reproduction.analyses.negatives.find_recipe", find)
     out = tmp_path / "negatives"
@@ -157,7 +156,7 @@ def test_negatives_trains_seven_networks_and_goes_on(
 
 def test_the_variants_differ_in_what_they_name():
     found = NegativesOptions("digits", "digits", 64).variants()
-    counts = {name: recipe.infomin.negatives for name, recipe in found.items()}
+    counts = {name: recipe.settings.negatives for name, recipe in found.items()}
     assert counts == {
         "binary-4096": 4096, "binary-1024": 1024, "binary-256": 256,
         "float-4096": 4096, "float-1024": 1024, "float-256": 256, "binary-weak": 4096,

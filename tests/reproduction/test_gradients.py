@@ -14,7 +14,7 @@ from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import Interrupted, UserError
 from burn.core.thresholds import TARGET_ALARM
 from burn.data.open import open_source
-from burn.methods.burn import feature_similarity, kl_divergence
+from burn.methods.burn.method import feature_similarity, kl_divergence
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.signals import StopRequest
@@ -151,7 +151,7 @@ def test_every_setting_is_a_recipe_that_only_the_loss_sets_apart():
     for setting in SETTINGS:
         made = setting.of(recipe)
         made.check()
-        assert replace(made, burn=recipe.burn) == recipe
+        assert replace(made, settings=recipe.settings) == recipe
     with pytest.raises(UserError, match="no feature similarity"):
         SETTINGS[0].of(find_recipe("byol_small"))
 
@@ -170,7 +170,7 @@ def test_finished_runs_are_kept_and_others_refused(
     stops: list[StopRequest] = []
 
     def stop_in_the_third(self, recipe, *rest):
-        begun.append(recipe.burn.similarity)
+        begun.append(recipe.settings.similarity)
         if len(begun) == 3:
             stops[-1].number = 15
         make(self, recipe, *rest)

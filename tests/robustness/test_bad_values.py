@@ -128,7 +128,7 @@ def of_fields(kind: type, name: str, call: Callable[[str, Any, Any], Any]) -> li
             frozenset(FEW),
         )
         for field in fields(kind)
-        if field.name != "registered"
+        if field.name != "settings"
     ]
 
 
@@ -189,7 +189,11 @@ PLACES = [
     of_pretrain("cuda_graphs", set()),
     of_pretrain("teacher_cache", {"None", "a folder", *TEXTS}),
     of_pretrain("progress", NO_FLAG),
-    *(place for part in ("", "backbone", "burn", "views", "optim") for place in in_recipe(part)),
+    *(place for part in ("", "backbone", "settings", "views", "optim")
+      for place in in_recipe(part)),
+    Place("recipe.settings",
+          lambda v, s: pretrain(s, recipe=replace(tiny.student_recipe(), settings=v)),
+          frozenset({"None"}), ("burn", "setting")),
     of_evaluate("protocol", set()),
     of_evaluate("model", set(), ""),
     of_evaluate("train", set(), ""),

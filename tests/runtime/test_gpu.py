@@ -86,7 +86,7 @@ def test_memory_that_runs_out_in_a_run_is_one_line_that_says_how_to_need_less(
     def forward(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 …")
 
-    monkeypatch.setattr("burn.methods.burn.Burn.forward", forward)
+    monkeypatch.setattr("burn.methods.burn.method.Burn.forward", forward)
     teacher = tmp_path / "teacher"
     tiny.train(tiny.teacher_recipe(), teacher, max_steps=1)
     with pytest.raises(UserError) as error:

@@ -20,7 +20,7 @@ from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.types import ActivationGradient, Precision
 from burn.methods.base import Method
-from burn.methods.supervised import Supervised
+from burn.methods.supervised.method import Supervised
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.training import preflight, run, stage

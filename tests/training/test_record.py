@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import tiny
 from burn.core.types import Batch
 from burn.methods.base import StepOutput
-from burn.methods.simclr import Simclr
+from burn.methods.simclr.method import Simclr
 from burn.report.load.gather import gather
 from burn.report.page import build_page
 from burn.runtime.hardware import resident_bytes, source_commit

@@ -20,7 +20,7 @@ from burn.checkpoints.native import load_checkpoint
 from burn.core.errors import GradientFlowError, Interrupted, UserError
 from burn.core.types import Precision
 from burn.methods.base import StepOutput
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 from burn.methods.registry import METHODS
 from burn.training.plan import Machine
 from burn.training.run_dir import read_plan
@@ -151,7 +151,7 @@ def test_every_method_resumes_to_the_same_bits(
     recipe = tiny.student_recipe() if name == "burn" else tiny.baseline_recipe(name)
     recipe = replace(recipe, stages=1, batch_size=32)
     if method == "s2bnn mixed":
-        recipe = replace(recipe, s2bnn=replace(recipe.s2bnn, contrastive=1.0, queue=256))
+        recipe = recipe.with_settings(contrastive=1.0, queue=256)
     taught_by = {"burn": teacher, "s2bnn": teacher, "supervised_kl": labelled_teacher}.get(name)
     tiny.train(recipe, tmp_path / "whole", taught_by, max_steps=5)
     tiny.stop_at(monkeypatch, 3)
@@ -291,7 +291,7 @@ def test_literal_joint_classifier_is_called_collapsed_and_the_frozen_one_is_not(
     )  # fmt: skip
     for classifier in ("joint", "frozen"):
         text = io.StringIO()
-        recipe = replace(base, burn=replace(base.burn, classifier=classifier))
+        recipe = base.with_settings(classifier=classifier)
         (summary,) = tiny.train(
             recipe, tmp_path / classifier, teacher, max_steps=60, monitor_every=20,
             console=Console(file=text, width=1000),

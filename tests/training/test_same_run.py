@@ -22,7 +22,7 @@ from burn.data.dataset import DatasetSource
 from burn.evaluation.checks import check_sources
 from burn.learning.resume_files import ResumeFiles
 from burn.methods.base import StepOutput
-from burn.methods.simclr import Simclr
+from burn.methods.simclr.method import Simclr
 from burn.runtime.random_state import sole_use
 from burn.runtime.signals import ending_signals, interrupted, signals_raise
 from burn.training.pretraining import Pretraining

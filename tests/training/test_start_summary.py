@@ -123,13 +123,13 @@ def test_a_learning_rate_for_another_batch_size_is_called_so():
 
 def test_settings_of_classifiers_that_are_not_there_are_called_so():
     meant = find_recipe("burn_small")
-    assert meant.burn.classifier == "none"
-    changed = replace(meant, burn=replace(meant.burn, lam="constant", temperature=0.3))
+    assert meant.settings.classifier == "none"
+    changed = meant.with_settings(lam="constant", temperature=0.3)
     assert start.classifier_caution(changed, meant).startswith(
         "--burn.lam, --burn.temperature without effect: --burn.classifier is none"
     )
     assert start.classifier_caution(meant, meant) == ""
-    there = replace(changed, burn=replace(changed.burn, classifier="frozen"))
+    there = changed.with_settings(classifier="frozen")
     assert start.classifier_caution(there, meant) == ""
 
 

@@ -29,7 +29,7 @@ def recipe_of(method: str, size: int | None = None, **changes: Any) -> Recipe:
 
 
 def crossed(recipe: Recipe) -> Recipe:
-    return replace(recipe, burn=replace(recipe.burn, views="cross"))
+    return recipe.with_settings(views="cross")
 
 
 def run(recipe: Recipe, out: Path, teacher: Path | None, cache: Path | None, **options: Any) -> str:
@@ -149,7 +149,7 @@ def test_a_variant_of_the_loss_finds_the_features(
     recipe = recipe_of("burn")
     run(recipe, tmp_path / "a", teacher, tmp_path / "cache", max_steps=2)
     request.getfixturevalue("no_teacher")
-    other = replace(recipe, burn=replace(recipe.burn, similarity="l2", lam_end=0.5))
+    other = recipe.with_settings(similarity="l2", lam_end=0.5)
     run(other, tmp_path / "b", teacher, tmp_path / "cache", max_steps=2)
 
 
@@ -226,7 +226,7 @@ def test_a_full_disk_ends_the_keeping_and_not_the_run(
 
 def test_what_cannot_be_kept_is_named(teacher: Path, tmp_path: Path):
     recipe = recipe_of("burn")
-    batch = replace(recipe, burn=replace(recipe.burn, teacher_batch_norm="batch"))
+    batch = recipe.with_settings(teacher_batch_norm="batch")
     with pytest.raises(UserError, match=r"--teacher-cache: with burn.teacher_batch_norm batch"):
         run(batch, tmp_path / "run", teacher, tmp_path / "cache")
     with pytest.raises(UserError, match="--teacher-cache: method byol has no teacher"):

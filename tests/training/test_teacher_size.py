@@ -78,7 +78,7 @@ def test_each_method_hands_the_teacher_its_own_views(
     name = method.partition(" ")[0]
     recipe = recipe_of(name, 48)
     if method == "burn cross":
-        recipe = replace(recipe, burn=replace(recipe.burn, views="cross"))
+        recipe = recipe.with_settings(views="cross")
     given = load_teacher(str(labelled_teacher if name == "supervised_kl" else teacher))
     built = build(recipe, given)
     assert built.num_views == views
@@ -104,7 +104,7 @@ def test_each_method_hands_the_teacher_its_own_views(
 
 def build(recipe: Recipe, teacher: Teacher) -> Method:
     backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
-    return build_method(recipe.method, recipe.method_config(), backbone, teacher, 10)
+    return build_method(recipe.method, recipe.settings, backbone, teacher, 10)
 
 
 def test_a_run_and_its_picture(teacher: Path, tmp_path: Path):

@@ -22,7 +22,7 @@ from burn.core.schedule import learning_rate_factor
 from burn.core.types import Batch
 from burn.data.base import Source
 from burn.methods.base import StepOutput
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 from burn.methods.registry import build_method
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
@@ -70,14 +70,12 @@ class Setting:
             raise UserError(
                 f"method {recipe.method} has no feature similarity: give a recipe of method burn"
             )
-        burn = replace(recipe.burn, classifier=self.classifier, similarity_of="features")
+        recipe = recipe.with_settings(classifier=self.classifier, similarity_of="features")
         if self.classifier == "frozen":
-            burn = replace(burn, classifier_lr=1.0)
+            recipe = recipe.with_settings(classifier_lr=1.0)
         if self.similarity == "none":
-            burn = replace(burn, similarity="cosine", lam="constant", lam_end=0.0)
-        else:
-            burn = replace(burn, similarity=self.similarity)
-        return replace(recipe, burn=burn)
+            return recipe.with_settings(similarity="cosine", lam="constant", lam_end=0.0)
+        return recipe.with_settings(similarity=self.similarity)
 
 
 SETTINGS: tuple[Setting, ...] = tuple(
@@ -158,7 +156,7 @@ class FirstSteps:
         self._bfloat16 = uses_bfloat16(recipe.compute, device)
         torch.manual_seed(seed)
         backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
-        method = build_method("burn", recipe.burn, backbone, teacher, 0)
+        method = build_method("burn", recipe.settings, backbone, teacher, 0)
         assert isinstance(method, Burn)
         assert method.classifier is not None
         self.method = method.to(self._device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from burn.core.schedule import loss_balance
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.settings import BurnConfig
 from reproduction.analyses.rows import Row
 
 POINTS = 200  # points of each stage, and one more for its end

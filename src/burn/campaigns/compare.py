@@ -22,7 +22,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.methods.registry import METHODS, PAPERS_METHODS
+from burn.methods.registry import METHODS, papers_methods
 from burn.recipes.photos import on_photos
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe
@@ -32,7 +32,7 @@ from burn.runtime.ranks import require_alone
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "photos", "imagenet", "imagenet100"]
-COMPARED: tuple[str, ...] = (*PAPERS_METHODS, *VARIANTS_OF_BURN)
+COMPARED: tuple[str, ...] = (*papers_methods(), *VARIANTS_OF_BURN)
 
 
 def compared() -> tuple[str, ...]:

@@ -193,7 +193,5 @@ def _check_jobs(jobs: Sequence[Job], teachers: Collection[str | None]) -> dict[s
         recipe = job.plan.recipe
         if job.plan.teacher is not None:
             backbone = build_backbone(recipe.backbone, recipe.precisions()[0])
-            build_method(
-                recipe.method, recipe.method_config(), backbone, loaded[job.plan.teacher], 0
-            )
+            build_method(recipe.method, recipe.settings, backbone, loaded[job.plan.teacher], 0)
     return {spec: teacher.origin["sha256"] for spec, teacher in loaded.items()}

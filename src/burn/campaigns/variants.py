@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from burn.methods.configs import BurnConfig
+from burn.methods.burn.settings import BurnConfig
 from burn.recipes.schema import Recipe
 
 Change = Callable[[Recipe], Recipe]
 
 
 def _burn(**changes: Any) -> Change:
-    return lambda recipe: replace(recipe, burn=replace(recipe.burn, **changes))
+    return lambda recipe: recipe.with_settings(**changes)
 
 
 def _stages(count: Literal[1, 2]) -> Change:
@@ -47,10 +47,9 @@ def _paper(
     """
 
     def change(recipe: Recipe) -> Recipe:
-        loss = BurnConfig(
-            classifier=classifier, num_classes=recipe.burn.num_classes, hidden=recipe.burn.hidden
-        )
-        recipe = replace(recipe, stages=stages, burn=replace(loss, **changes))
+        own = recipe.settings
+        loss = BurnConfig(classifier=classifier, num_classes=own.num_classes, hidden=own.hidden)
+        recipe = replace(recipe, stages=stages, settings=replace(loss, **changes))
         return _features(norm=False)(_sign("poly")(recipe))
 
     return change

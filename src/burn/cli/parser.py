@@ -60,6 +60,8 @@ class Parser(jsonargparse.ArgumentParser):
         self._positionals.title = "arguments"
         self._groups = dict(groups or {})
         self._fields: tuple[str, ...] = ()
+        self._parts: frozenset[str] = frozenset()  # names of groups of options
+        self._left_out: frozenset[str] = frozenset()  # those of other methods
         self._num_shown_groups: int | None = None
         # Only for help: `main` handles --import before a command is parsed, because plugins add
         # options.
@@ -92,26 +94,37 @@ class Parser(jsonargparse.ArgumentParser):
                 kind = hints[field.name]
                 self.add_argument(option, type=kind, default=field.default, help=text)
 
-    def add_fields(self, config: type, registered: Mapping[str, type]) -> None:
+    def add_fields(self, config: type, methods: Mapping[str, type]) -> None:
         """Add an option for every field of a dataclass; only --help-fields shows nested fields.
 
         Args:
-            config: The dataclass. Its field `registered` does not become an option.
-            registered: Settings of registered parts by name; each becomes a group of options of
-                that name.
+            config: The dataclass. In the place of its field `settings` are those of a method.
+            methods: Settings of the methods by name; each becomes a group of options of that name,
+                of which `choose_method` leaves one.
 
         Raises:
-            UserError: A registered part has the name of another option.
+            UserError: A method has the name of another option.
         """
         self.epilog = f"{self.prog} --help-fields shows more options.\n\n{self.epilog}"
-        names = (field.name for field in dataclasses.fields(config) if field.name != "registered")
-        self._fields = (*names, *registered)
+        names = (field.name for field in dataclasses.fields(config) if field.name != "settings")
+        self._fields, self._parts = (*names, *methods), frozenset(methods)
         self._num_shown_groups = len(self._action_groups)
-        self.add_class_arguments(config, as_group=False, skip={"registered"})
-        for name, settings in registered.items():
+        self.add_class_arguments(config, as_group=False, skip={"settings"})
+        for name, settings in methods.items():
             if f"--{name}" in self._option_string_actions:
                 raise UserError(f"method {name}: {self.prog} has an option --{name}: rename it")
             self.add_class_arguments(settings, nested_key=name)
+
+    def choose_method(self, name: str) -> None:
+        """Leave out the settings of other methods.
+
+        From here on they are an error on the command line. In configurations, into which earlier
+        versions of burn wrote them, they are skipped.
+
+        Args:
+            name: Name of the method.
+        """
+        self._left_out = self._parts - {name}
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
         """Set the defaults of the fields.
@@ -123,7 +136,8 @@ class Parser(jsonargparse.ArgumentParser):
 
     def fields_of(self, options: jsonargparse.Namespace) -> dict[str, Any]:
         """Return the fields' values, nested as in the dataclass."""
-        return {name: value for name, value in options.as_dict().items() if name in self._fields}
+        names = [name for name in self._fields if name not in self._left_out]
+        return {name: value for name, value in options.as_dict().items() if name in names}
 
     def add_configuration(self) -> None:
         """Add --config, a YAML file with options, and --print-config, which prints one."""
@@ -169,6 +183,11 @@ class Parser(jsonargparse.ArgumentParser):
             name = argument.partition("=")[0]
             if name.startswith("--"):
                 self._find(name, f"unknown option {shortened(_hyphenated(name))}")
+            if (method := name[2:].partition(".")[0]) in self._left_out:
+                raise UserError(
+                    f"{_hyphenated(name)} is a setting of method {method}, and this run is of "
+                    f"another: give --method {method} too, or leave it out"
+                )
         expanded: list[str] = []
         rest = iter(plain)
         for argument in rest:
@@ -204,6 +223,8 @@ class Parser(jsonargparse.ArgumentParser):
         given: list[str] = []
         switches: list[str] = []
         for entry in read_configuration(Path(path)):
+            if entry.name.partition(".")[0] in self._left_out:
+                continue
             name = f"--{entry.name}"
             action = self._find(name, f"--config {path}: unknown option {shortened(entry.name)}")
             if action is None or action.nargs == 0 or name in ("--config", "--import"):
@@ -247,7 +268,11 @@ class Parser(jsonargparse.ArgumentParser):
         """
         plain = self.expand(arguments)
         if "--help_fields" in plain:
-            fields = self._action_groups[self._num_shown_groups :]
+            fields = [
+                group
+                for group in self._action_groups[self._num_shown_groups :]
+                if not any(a.dest.partition(".")[0] in self._left_out for a in group._group_actions)
+            ]
             print(self._help(fields, None, f"{self.prog} --help shows the other options."), end="")
             raise SystemExit(0)
         prints = "--print_config" in plain  # removed below, as jsonargparse has its own
@@ -265,7 +290,8 @@ class Parser(jsonargparse.ArgumentParser):
 
     def _without_switches(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Leave out what does not belong in a configuration, such as switches."""
-        left_out = {"config", "import", *(a.dest for a in self._actions if a.nargs == 0)}
+        switches = (action.dest for action in self._actions if action.nargs == 0)
+        left_out = {"config", "import", *switches, *self._left_out}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def _find(self, name: str, problem: str) -> Any:

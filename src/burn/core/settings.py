@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from burn.core.errors import UserError, shown
 
@@ -15,9 +15,6 @@ Settings = TypeVar("Settings")
 
 def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
     """Return a dataclass with plain values; what is not given keeps its default.
-
-    A class whose plain values are arranged differently from its fields has a class method `nested`,
-    which maps the former to the latter.
 
     Args:
         kind: The dataclass.
@@ -32,8 +29,6 @@ def from_plain(kind: type[Settings], values: Any, name: str = "") -> Settings:
         values = {field.name: getattr(values, field.name) for field in fields(values)}
     elif not isinstance(values, Mapping):
         raise UserError(f"{name or 'settings'}: expected named values, got {shown(values)}")
-    elif hasattr(kind, "nested"):
-        values = cast(Any, kind).nested(values)
     hints = get_type_hints(kind)
     prefix = f"{name}." if name else ""
     unknown = [str(key) for key in values if key not in {field.name for field in fields(kind)}]
@@ -57,6 +52,8 @@ def _convert(hint: Any, value: Any, name: str) -> Any:
 
 def _fits(hint: Any, value: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
     if origin in (Union, UnionType):
         return any(_fits(argument, value) for argument in arguments)
     if origin is Literal:

@@ -5,7 +5,6 @@ What is known of a method before it is built needs no torch.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -21,15 +20,6 @@ from burn.core.plugins import (
     check_words,
     registering,
     resolve,
-)
-from burn.methods.configs import (
-    BurnConfig,
-    ByolConfig,
-    InfominConfig,
-    Mocov2Config,
-    S2bnnConfig,
-    SimclrConfig,
-    SwavConfig,
 )
 
 if TYPE_CHECKING:
@@ -91,64 +81,22 @@ class MethodEntry:
         return resolve(self.of)  # type: ignore[no-any-return]
 
 
-def _swav_views(view: Any, config: SwavConfig) -> tuple[Any, ...]:
-    """Return the augmentation of two views of full size and of the small crops."""
-    small = dataclasses.replace(
-        view, size=config.small_size, resize=None, crop_scale=config.small_scale
-    )
-    return (view,) * 2 + (small,) * config.small_crops
+METHODS: dict[str, MethodEntry] = {}
 
 
-_TEACHER: frozenset[Need] = frozenset({"teacher"})
-METHODS: dict[str, MethodEntry] = {
-    entry.name: entry
-    for entry in (
-        MethodEntry(
-            "burn",
-            "burn.methods.burn:Burn",
-            BurnConfig,
-            _TEACHER,
-            caches_teacher=lambda config: config.teacher_batch_norm == "running",
-        ),
-        MethodEntry(
-            "supervised", "burn.methods.supervised:Supervised", needs=frozenset({"labels"})
-        ),
-        MethodEntry(
-            "supervised_kl",
-            "burn.methods.supervised:SupervisedKl",
-            needs=frozenset({"classifier"}),
-        ),
-        MethodEntry("byol", "burn.methods.byol:Byol", ByolConfig),
-        MethodEntry("swav", "burn.methods.swav:Swav", SwavConfig, views=_swav_views),
-        # BN over the images of all processes would undo shuffled BN (MoCo, section 3.3): queries
-        # and their keys could be matched by their statistics.
-        MethodEntry(
-            "mocov2",
-            "burn.methods.mocov2:Mocov2",
-            Mocov2Config,
-            synchronize_norms=False,
-        ),
-        MethodEntry(
-            "s2bnn",
-            "burn.methods.s2bnn:S2bnn",
-            S2bnnConfig,
-            _TEACHER,
-            synchronize_norms=False,
-        ),
-        # An image's negatives are the other images of its batch, which must not be cut.
-        MethodEntry("simclr", "burn.methods.simclr:Simclr", SimclrConfig, accumulates=False),
-        MethodEntry(
-            "infomin",
-            "burn.methods.infomin:Infomin",
-            InfominConfig,
-            synchronize_norms=False,
-        ),
-    )
-}
+def add_method(entry: MethodEntry) -> None:
+    """Put a method into the table of methods."""
+    METHODS[entry.name] = entry
+
+
 # Models of `burn compare` that are not methods: the paper's feature similarity without classifiers,
 # and its whole loss with the jointly trained classifier.
 FEATURE_ONLY, PAPER = MODELS = ("feature_only", "paper")
-PAPERS_METHODS = tuple(METHODS)  # BURN and its baselines, before plugins add theirs
+
+
+def papers_methods() -> tuple[str, ...]:
+    """Return the names of BURN and its baselines, without the methods of plugins."""
+    return tuple(name for name, entry in METHODS.items() if entry.plugin is None)
 
 
 def find_method(name: str) -> MethodEntry:
@@ -162,11 +110,6 @@ def find_method(name: str) -> MethodEntry:
     near = difflib.get_close_matches(name, METHODS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(METHODS)}"
     raise UserError(f"unknown method {shortened(name)}: {hint} (--import FILE adds your own)")
-
-
-def registered_configs() -> dict[str, type]:
-    """Return the dataclasses of settings of plugins' methods, where they have one, by name."""
-    return {name: entry.config for name, entry in METHODS.items() if entry.plugin and entry.config}
 
 
 def register_method(
@@ -214,15 +157,17 @@ def register_method(
             raise UserError(
                 f"method {name}: {getattr(cls, '__name__', shown(cls))} is not a burn.Method"
             )
-        METHODS[name] = MethodEntry(
-            name,
-            cls,
-            config,
-            cast("frozenset[Need]", needed),
-            views,
-            synchronize_norms,
-            accumulates,
-            plugin=registering(cls.__module__),
+        add_method(
+            MethodEntry(
+                name,
+                cls,
+                config,
+                cast("frozenset[Need]", needed),
+                views,
+                synchronize_norms,
+                accumulates,
+                plugin=registering(cls.__module__),
+            )
         )
         return cast(Class, cls)
 

@@ -14,7 +14,9 @@ from dataclasses import replace
 
 from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
-from burn.methods.configs import BurnConfig, ByolConfig, SimclrConfig
+from burn.methods.burn.settings import BurnConfig
+from burn.methods.byol.settings import ByolConfig
+from burn.methods.simclr.settings import SimclrConfig
 from burn.recipes.optim import OptimConfig
 from burn.recipes.schema import Recipe
 from burn.recipes.small import burn_small
@@ -40,7 +42,7 @@ def paper_imagenet() -> Recipe:
         epochs=200,
         batch_size=2048,
         accumulate=8,
-        burn=BurnConfig(classifier="joint"),
+        settings=BurnConfig(classifier="joint"),
         optim=OptimConfig(name="lars", lr=0.3, weight_decay=1e-6, warmup_epochs=10),
     )
 
@@ -73,7 +75,7 @@ def burn_imagenet() -> Recipe:
         activation_gradient=small.backbone.activation_gradient,
         weight_init=small.backbone.weight_init,
     )
-    return replace(recipe, stages=small.stages, backbone=backbone, burn=small.burn)
+    return replace(recipe, stages=small.stages, backbone=backbone, settings=small.settings)
 
 
 def burn_imagenet100() -> Recipe:
@@ -102,7 +104,7 @@ def released() -> Recipe:
         backbone=BackboneConfig(
             feature_layer=True, activation_gradient="clip", weight_gradient="identity"
         ),
-        burn=BurnConfig(
+        settings=BurnConfig(
             classifier="frozen",
             similarity="normalized_mse",
             similarity_of="logits",
@@ -150,7 +152,7 @@ def byol_imagenet() -> Recipe:
     config = ByolConfig(momentum=0.99)  # BYOL's for 300 epochs and less
     recipe = paper_imagenet()
     optim = replace(recipe.optim, lr=2.4)
-    return replace(recipe, method="byol", byol=config, views=views, optim=optim)
+    return replace(recipe, method="byol", settings=config, views=views, optim=optim)
 
 
 def swav_imagenet() -> Recipe:
@@ -206,7 +208,7 @@ def simclr_imagenet() -> Recipe:
         method="simclr",
         batch_size=512,
         accumulate=1,
-        simclr=SimclrConfig(temperature=0.1),
+        settings=SimclrConfig(temperature=0.1),
         views=views,
         optim=OptimConfig(name="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=10),
     )
@@ -273,8 +275,7 @@ def mocov2_imagenet100() -> Recipe:
     burn pretrain --recipe mocov2_imagenet100 --data imagenet100/train --out runs/mocov2-100
     Expected: not given by the paper. The queue of 16,384 for 126,689 images is our choice.
     """
-    recipe = mocov2_imagenet()
-    return replace(recipe, mocov2=replace(recipe.mocov2, queue=16384))
+    return mocov2_imagenet().with_settings(queue=16384)
 
 
 def s2bnn_imagenet100() -> Recipe:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
 from burn.methods.registry import find_method
+from burn.methods.swav.settings import SwavConfig
 from burn.recipes.schema import Recipe
 from burn.recipes.small import burn_small, feature_only_small
 
@@ -35,7 +37,7 @@ def burn() -> Recipe:
         view_epochs=method.view_epochs,
         teacher_size=192,
         backbone=replace(recipe.backbone, activation_gradient=method.backbone.activation_gradient),
-        burn=method.burn,
+        settings=method.settings,
         views=replace(method.views, size=recipe.views.size, resize=None, blur=ViewConfig().blur),
         optim=replace(method.optim, warmup_epochs=recipe.optim.warmup_epochs),
     )
@@ -88,17 +90,18 @@ def on_photos(recipe: Recipe) -> Recipe:
     """
     like = burn()
     size, share = like.views.size, min(1.0, like.batch_size / recipe.batch_size)
-    byol, swav, s2bnn = recipe.byol, recipe.swav, recipe.s2bnn
-    mocov2, infomin = recipe.mocov2, recipe.infomin
-
-    def of_queue(number: int) -> int:
-        return int(share * number)
-
-    def of_momentum(momentum: float) -> float:
-        return 1 - share * (1 - momentum)
-
+    settings = recipe.settings
+    changes: dict[str, Any] = {
+        name: int(share * getattr(settings, name))
+        for name in ("queue", "negatives")
+        if hasattr(settings, name)
+    }
+    if hasattr(settings, "momentum"):
+        changes["momentum"] = 1 - share * (1 - settings.momentum)
+    if isinstance(settings, SwavConfig):
+        changes["small_size"] = size // 2
     return replace(
-        recipe,
+        recipe.with_settings(**changes),
         epochs=like.stages * like.epochs // recipe.stages,
         batch_size=like.batch_size,
         teacher_size=like.teacher_size if find_method(recipe.method).needs_teacher else None,
@@ -106,15 +109,6 @@ def on_photos(recipe: Recipe) -> Recipe:
             like.backbone,
             activation_gradient=recipe.backbone.activation_gradient,
             weight_init=recipe.backbone.weight_init,
-        ),
-        byol=replace(byol, momentum=of_momentum(byol.momentum)),
-        swav=replace(swav, queue=of_queue(swav.queue), small_size=size // 2),
-        mocov2=replace(mocov2, queue=of_queue(mocov2.queue), momentum=of_momentum(mocov2.momentum)),
-        s2bnn=replace(s2bnn, queue=of_queue(s2bnn.queue), momentum=of_momentum(s2bnn.momentum)),
-        infomin=replace(
-            infomin,
-            negatives=of_queue(infomin.negatives),
-            momentum=of_momentum(infomin.momentum),
         ),
         views=replace(recipe.views, size=size, resize=None, blur=ViewConfig().blur),
         optim=replace(recipe.optim, warmup_epochs=like.optim.warmup_epochs),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, cast
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import is_binary
@@ -12,15 +12,6 @@ from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
-from burn.methods.configs import (
-    BurnConfig,
-    ByolConfig,
-    InfominConfig,
-    Mocov2Config,
-    S2bnnConfig,
-    SimclrConfig,
-    SwavConfig,
-)
 from burn.methods.registry import METHODS, find_method
 from burn.recipes.optim import OptimConfig
 from burn.runtime.bounds import require_within
@@ -44,17 +35,11 @@ class Recipe:
         view_epochs: epochs after which an image's views repeat (default: never).
         compute: number format; auto: bfloat16 where faster, else float32.
         backbone: the network to train.
-        burn: BURN's loss and classifiers.
-        byol: BYOL's momentum and heads.
-        swav: SwAV's crops, prototypes and queue.
-        mocov2: MoCo v2's queue, momentum and head.
-        s2bnn: S2-BNN's distillation.
-        simclr: SimCLR's head and temperature.
-        infomin: InfoMin's negatives, momentum and head.
+        settings: settings of the method, a value of its own dataclass or values by name; those of
+            another method are replaced by the method's defaults. As plain values they stand beside
+            the other settings, under the method's name.
         views: augmentation.
         optim: optimizer and learning rate.
-        registered: settings of the method that a plugin registered, by its name; as plain values
-            they stand beside the other settings, under that name.
     """
 
     method: str = "burn"
@@ -66,50 +51,41 @@ class Recipe:
     view_epochs: int | None = None
     compute: Compute = "auto"
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
-    burn: BurnConfig = field(default_factory=BurnConfig)
-    byol: ByolConfig = field(default_factory=ByolConfig)
-    swav: SwavConfig = field(default_factory=SwavConfig)
-    mocov2: Mocov2Config = field(default_factory=Mocov2Config)
-    s2bnn: S2bnnConfig = field(default_factory=S2bnnConfig)
-    simclr: SimclrConfig = field(default_factory=SimclrConfig)
-    infomin: InfominConfig = field(default_factory=InfominConfig)
+    settings: Any = None
     views: ViewConfig = field(default_factory=ViewConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
-    registered: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         entry = METHODS.get(self.method) if isinstance(self.method, str) else None
-        own: dict[str, Any] = {}
-        if entry is not None and entry.plugin is not None and entry.config is not None:
-            if entry.name in {one.name for one in fields(self)}:
-                raise UserError(f"method {entry.name}: recipes have a setting of that name")
-            given = self.registered.get(entry.name, {})
-            own[entry.name] = from_plain(cast(type, entry.config), given, entry.name)
-        object.__setattr__(self, "registered", own)
+        if entry is not None and entry.name in {each.name for each in fields(self)}:
+            raise UserError(f"method {entry.name}: recipes have a setting of that name")
+        given, config = self.settings, entry.config if entry else None
+        if config is None:
+            settings = None
+            if entry is not None and isinstance(given, Mapping) and given:
+                raise UserError(f"unknown setting {entry.name}.{next(iter(given))}")
+        elif given is None or (is_dataclass(given) and not isinstance(given, config)):
+            settings = config()
+        else:
+            settings = from_plain(config, given, self.method)
+        object.__setattr__(self, "settings", settings)
 
     @classmethod
-    def nested(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Move a registered method's plain values into `registered`, as the fields hold them.
+    def from_json(cls, values: Any) -> Recipe:
+        """Return the recipe of plain values, as `to_json` returns them.
+
+        The settings of other methods, which earlier versions of burn wrote too, are left out.
 
         Args:
-            values: Plain values of a recipe, by name.
-
-        Returns:
-            The values from which a recipe can be built.
+            values: Values by name; what is not given keeps its default.
 
         Raises:
-            UserError: A setting of a registered method is unknown or has the wrong type.
+            UserError: A setting is unknown or has a wrong type; the message names it.
         """
-        known = {one.name for one in fields(cls)}
-        registered = {
-            name: from_plain(cast(type, entry.config), values[name], name)
-            for name, entry in METHODS.items()
-            if name in values and name not in known and entry.config is not None
-        }
-        if not registered:
-            return values
-        rest = {name: value for name, value in values.items() if name not in registered}
-        return {**rest, "registered": registered}
+        if isinstance(values, Mapping):
+            values = without_other_methods(values)
+            values["settings"] = values.pop(str(values.get("method", cls.method)), None)
+        return from_plain(cls, values)
 
     def check(self) -> None:
         """Check the settings.
@@ -146,12 +122,25 @@ class Recipe:
                 f"method {self.method} cannot cut a batch into accumulate {self.accumulate} parts: "
                 "an image's negatives are the others of its batch"
             )
-        for part in (self.burn, self.byol, self.swav, self.mocov2, self.s2bnn, self.simclr,
-                     self.infomin, self.views, self.optim):  # fmt: skip
-            part.check()
-        for settings in self.registered.values():
-            if hasattr(settings, "check"):
-                settings.check()
+        for part in (self.settings, self.views, self.optim):
+            if hasattr(part, "check"):  # a plugin's settings need none
+                part.check()
+
+    def with_settings(self, **changes: Any) -> Recipe:
+        """Return the recipe with other settings of its method.
+
+        >>> import burn
+        >>> burn.recipe("burn_small").with_settings(classifier="joint").settings.classifier
+        'joint'
+
+        Args:
+            changes: Values by name.
+
+        Raises:
+            UserError: The method has no such setting, or the value has a wrong type.
+        """
+        settings = {} if self.settings is None else vars(self.settings)
+        return replace(self, settings={**settings, **changes})
 
     def view_epoch(self, epoch: int) -> int:
         """Return the epoch, counted from 0, whose views are shown in `epoch`."""
@@ -197,12 +186,6 @@ class Recipe:
             return self
         return replace(self, teacher_size=None)
 
-    def method_config(self) -> Any:
-        """Return the settings of the recipe's method, or None if the method has none."""
-        if self.method in self.registered:
-            return self.registered[self.method]
-        return getattr(self, self.method) if find_method(self.method).config else None
-
     def view_configs(self, num_views: int | None = None) -> tuple[ViewConfig, ...]:
         """Return the augmentation of each view of an image.
 
@@ -218,7 +201,7 @@ class Recipe:
         views = find_method(self.method).views
         if views is None:
             return (self.views,) * (num_views or 1)
-        configs = tuple(views(self.views, self.method_config()))
+        configs = tuple(views(self.views, self.settings))
         if num_views not in (None, len(configs)):
             raise UserError(
                 f"method {self.method} takes {num_views} views, but describes {len(configs)}"
@@ -267,8 +250,20 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as nested plain values."""
         plain = asdict(self)
-        registered = plain.pop("registered")
-        return {**plain, **registered}
+        settings = plain.pop("settings")
+        return plain if settings is None else {**plain, self.method: settings}
+
+
+def without_other_methods(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's plain values without the settings of other methods than its own.
+
+    Earlier versions of burn wrote the settings of all methods.
+
+    Args:
+        values: Values by name, as `Recipe.to_json` returns them.
+    """
+    method = values.get("method", Recipe.method)
+    return {name: v for name, v in values.items() if name not in METHODS or name == method}
 
 
 _ENOUGH = 32  # images in each part, for BN's statistics

@@ -15,14 +15,12 @@ from dataclasses import replace
 
 from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
-from burn.methods.configs import (
-    BurnConfig,
-    ByolConfig,
-    InfominConfig,
-    Mocov2Config,
-    SimclrConfig,
-    SwavConfig,
-)
+from burn.methods.burn.settings import BurnConfig
+from burn.methods.byol.settings import ByolConfig
+from burn.methods.infomin.settings import InfominConfig
+from burn.methods.mocov2.settings import Mocov2Config
+from burn.methods.simclr.settings import SimclrConfig
+from burn.methods.swav.settings import SwavConfig
 from burn.recipes.optim import OptimConfig
 from burn.recipes.schema import Recipe
 from burn.recipes.teachers import CIFAR_MEAN, CIFAR_STD, demo_teacher
@@ -49,7 +47,7 @@ def burn_small() -> Recipe:
         stages=1,
         view_epochs=8,
         backbone=small_network(),
-        burn=BurnConfig(classifier="none", standardize=True, projection="mlp"),
+        settings=BurnConfig(classifier="none", standardize=True, projection="mlp"),
         views=ViewConfig(size=32, resize=32, crop_scale=(0.4, 1.0), jitter=0.0, grey=0.0, blur=0.0),
         optim=OptimConfig(name="adam", lr=8e-3, beta2=0.98, warmup_epochs=0.25),
     )
@@ -93,7 +91,7 @@ def paper_small() -> Recipe:
         stages=2,
         view_epochs=None,
         backbone=replace(recipe.backbone, activation_gradient="poly"),
-        burn=BurnConfig(classifier="joint"),
+        settings=BurnConfig(classifier="joint"),
         views=strong_small_views(),
     )
 
@@ -108,11 +106,10 @@ def paper_small_lars() -> Recipe:
     rate, 0.3 for a batch of 2048, in proportion to the batch. Weights start as in the code of
     ReActNet's authors, on which the paper builds. Time as paper_small. Not run here at that budget.
     """
-    recipe = paper_small()
+    recipe = paper_small().with_settings(kl_direction="student_first")
     return replace(
         recipe,
         backbone=replace(recipe.backbone, weight_init="small"),
-        burn=replace(recipe.burn, kl_direction="student_first"),
         optim=OptimConfig(
             name="lars", lr=0.3 * recipe.batch_size / 2048, weight_decay=1e-6, warmup_epochs=0.25
         ),
@@ -130,7 +127,7 @@ def feature_only_small() -> Recipe:
     """
     recipe = paper_small()
     optim = replace(recipe.optim, lr=1.6e-2)
-    return replace(recipe, burn=BurnConfig(classifier="none"), optim=optim)
+    return replace(recipe, settings=BurnConfig(classifier="none"), optim=optim)
 
 
 def _small(lr: float) -> Recipe:
@@ -139,7 +136,6 @@ def _small(lr: float) -> Recipe:
     return replace(
         recipe,
         view_epochs=None,
-        burn=BurnConfig(),
         views=strong_small_views(),
         optim=replace(recipe.optim, lr=lr),
     )
@@ -168,7 +164,7 @@ def byol_small() -> Recipe:
     burn pretrain --recipe byol_small --data cifar10/train.parquet --out runs/byol
     """
     config = ByolConfig(momentum=0.98, hidden=1024, dimension=128)
-    return replace(_small(2e-3), method="byol", byol=config)
+    return replace(_small(2e-3), method="byol", settings=config)
 
 
 def swav_small() -> Recipe:
@@ -184,7 +180,7 @@ def swav_small() -> Recipe:
         queue=1024,
         hidden=512,
     )
-    return replace(_small(2e-3), method="swav", swav=config)
+    return replace(_small(2e-3), method="swav", settings=config)
 
 
 def mocov2_small() -> Recipe:
@@ -193,7 +189,7 @@ def mocov2_small() -> Recipe:
     burn pretrain --recipe mocov2_small --data cifar10/train.parquet --out runs/mocov2
     """
     config = Mocov2Config(queue=4096, momentum=0.996, shuffle_groups=4)
-    return replace(_small(4e-3), method="mocov2", mocov2=config)
+    return replace(_small(4e-3), method="mocov2", settings=config)
 
 
 def s2bnn_small() -> Recipe:
@@ -210,7 +206,7 @@ def simclr_small() -> Recipe:
 
     burn pretrain --recipe simclr_small --data cifar10/train.parquet --out runs/simclr
     """
-    return replace(_small(2e-3), method="simclr", simclr=SimclrConfig(temperature=0.2))
+    return replace(_small(2e-3), method="simclr", settings=SimclrConfig(temperature=0.2))
 
 
 def infomin_small() -> Recipe:
@@ -222,7 +218,7 @@ def infomin_small() -> Recipe:
     return replace(
         recipe,
         method="infomin",
-        infomin=InfominConfig(negatives=4096, momentum=0.996, shuffle_groups=4),
+        settings=InfominConfig(negatives=4096, momentum=0.996, shuffle_groups=4),
         views=replace(recipe.views, jitter=0.8, rand_augment=2),
     )
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
-from burn.methods.configs import ByolConfig, Mocov2Config, SimclrConfig
+from burn.methods.byol.settings import ByolConfig
+from burn.methods.mocov2.settings import Mocov2Config
+from burn.methods.simclr.settings import SimclrConfig
 from burn.recipes.optim import OptimConfig
 from burn.recipes.schema import Recipe
 
@@ -50,7 +52,7 @@ def teacher_byol_imagenet100() -> Recipe:
         epochs=600,
         batch_size=512,
         backbone=BackboneConfig(name="resnet50"),
-        byol=ByolConfig(momentum=0.99),
+        settings=ByolConfig(momentum=0.99),
         views=ViewConfig(jitter=0.8, saturation=0.2, blur=0.5),
         optim=OptimConfig(name="lars", lr=0.6, weight_decay=1e-6, warmup_epochs=10),
     )
@@ -69,7 +71,7 @@ def teacher_simclr_imagenet() -> Recipe:
         epochs=800,
         batch_size=512,
         backbone=BackboneConfig(name="resnet50"),
-        simclr=SimclrConfig(temperature=0.1),
+        settings=SimclrConfig(temperature=0.1),
         views=ViewConfig(
             jitter=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, blur=0.5
         ),
@@ -89,7 +91,7 @@ def teacher_small() -> Recipe:
     """
     return Recipe(
         method="simclr",
-        simclr=SimclrConfig(layers=2),
+        settings=SimclrConfig(layers=2),
         stages=1,
         epochs=75,
         batch_size=256,
@@ -116,7 +118,7 @@ def teacher_mocov2_small() -> Recipe:
     (docs/project/log.md).
     """
     config = Mocov2Config(queue=4096, momentum=0.996, shuffle_groups=4)
-    return replace(teacher_small(), method="mocov2", mocov2=config)
+    return replace(teacher_small(), method="mocov2", settings=config)
 
 
 def teacher_byol_small() -> Recipe:
@@ -128,7 +130,7 @@ def teacher_byol_small() -> Recipe:
     kNN is 38.1 %, where teacher_small has 46.0 after 100,000 (docs/project/log.md).
     """
     config = ByolConfig(momentum=0.99, hidden=1024, dimension=128)
-    return replace(teacher_small(), method="byol", byol=config)
+    return replace(teacher_small(), method="byol", settings=config)
 
 
 def teacher_supervised_small() -> Recipe:

@@ -229,7 +229,7 @@ def _nav(page: dict[str, Any], panel: TryIt | None) -> list[tuple[str, str]]:
 
 
 def _own_settings(run: Run) -> dict[str, Any]:
-    """Return a run's settings without those of other methods, which a recipe has as well."""
+    """Return a run's settings without those of other methods, which earlier versions wrote too."""
     shared = ("backbone", "views", "optim", run.method)
     return {
         name: value

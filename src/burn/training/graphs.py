@@ -26,9 +26,8 @@ from torch import Tensor
 from burn.core.errors import GradientFlowError, UserError
 from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
-from burn.methods.burn import Burn
+from burn.methods.burn.method import Burn
 from burn.methods.registry import find_method
-from burn.methods.swav import Swav
 
 WARM_UP = 3  # steps in which libraries choose algorithms and allocate what they keep
 # Functions of methods from the progress to a number in the loss.
@@ -56,6 +55,8 @@ def _phase(method: Method, progress: float) -> Hashable | None:
     cannot be recorded: one of SwAV while its queue fills, and while `after_step` must know the
     frozen prototypes.
     """
+    from burn.methods.swav.method import Swav  # here, because lightly takes a second to import
+
     if not isinstance(method, Swav):
         return ()
     queues = method.config.queue > 0 and progress >= method.config.queue_from

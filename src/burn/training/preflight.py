@@ -52,7 +52,7 @@ def check_gpu_options(plan: RunPlan, machine: Machine, processes: Processes) -> 
         )
         require_triton()
     if machine.cuda_graphs:
-        why = why_not_recorded(recipe.method, recipe.method_config())
+        why = why_not_recorded(recipe.method, recipe.settings)
         _refuse(
             "--cuda-graphs",
             (not on_gpu, "needs a GPU, and this run is on a CPU"),

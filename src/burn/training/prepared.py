@@ -102,7 +102,7 @@ class PreparedRun:
             UserError: The teacher lacks an output that the method learns from, or memory runs out.
         """
         recipe = self.plan.recipe
-        config, num_classes = recipe.method_config(), len(self.source.classes)
+        config, num_classes = recipe.settings, len(self.source.classes)
         try:
             with seeded(self.plan.seed):
                 backbone = build_backbone(recipe.backbone, precision)

@@ -10,6 +10,7 @@ from typing import Any
 from burn.core.paths import same_path
 from burn.data.fingerprint import is_earlier
 from burn.learning.resume_files import ResumeFiles, first_difference
+from burn.recipes.schema import without_other_methods
 
 
 def stage_files(
@@ -56,6 +57,8 @@ def difference_of_runs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | 
     for before, now in ((old, new), (old.get("plan"), new.get("plan"))):
         _take_length(before, now, "max_steps")
         if isinstance(before, dict) and isinstance(now, Mapping):
+            if isinstance(before.get("recipe"), Mapping):
+                before["recipe"] = without_other_methods(before["recipe"])
             _take_length(before.get("recipe"), now.get("recipe"), "epochs")
     for part in ("data", "teacher", "init"):
         before, now = old.get(part), new.get(part)

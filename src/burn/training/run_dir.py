@@ -55,12 +55,16 @@ def _plan_of(stored: dict[str, Any], out: Path) -> RunPlan:
     require_plugins(stored.get("plugins"), "method", METHODS, f"the run in {out}")
     require_plugins(stored.get("plugins"), "backbone", BACKBONES, f"the run in {out}")
     try:
-        return from_plain(RunPlan, stored["plan"])
+        return _plan_from(stored["plan"])
     except (KeyError, TypeError, UserError) as error:
         raise UserError(
             f"{out / RUN_FILE} was written by burn {str(stored.get('burn'))[:20]} and does not "
             f"fit burn {version('burn-ssl')}: {error}"
         ) from error
+
+
+def _plan_from(values: Mapping[str, Any]) -> RunPlan:
+    return from_plain(RunPlan, {**values, "recipe": Recipe.from_json(values["recipe"])})
 
 
 def describe_run(
@@ -289,7 +293,7 @@ def _check_same(stored: dict[str, Any], described: dict[str, Any], out: Path) ->
             f"{out} cannot be resumed with other settings: {difference}; leave the option out, or "
             "give another --out"
         )
-    data, now = described["data"], from_plain(RunPlan, described["plan"])
+    data, now = described["data"], _plan_from(described["plan"])
     before, steps = (
         stage_steps(one.recipe, data["images"], max_steps=one.max_steps).total
         for one in (plan, now)

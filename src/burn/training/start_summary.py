@@ -177,12 +177,13 @@ def classifier_caution(recipe: Recipe, base: Recipe) -> str:
         recipe: The recipe of the run.
         base: The recipe before the user changed its fields.
     """
-    if recipe.method != "burn" or recipe.burn.classifier != "none":
+    burns = recipe.method == base.method == "burn"
+    if not burns or recipe.settings.classifier != "none":
         return ""
     unused = [
         f"--burn.{name.replace('_', '-')}"
         for name in _OF_CLASSIFIERS
-        if getattr(recipe.burn, name) != getattr(base.burn, name)
+        if getattr(recipe.settings, name) != getattr(base.settings, name)
     ]
     if not unused:
         return ""

@@ -23,7 +23,7 @@ _LOOKED_AT = 64  # views from which the cached share is estimated
 def is_cacheable(recipe: Recipe) -> bool:
     """Return whether the teacher's features of a view depend only on the view."""
     entry = find_method(recipe.method)
-    return entry.needs_teacher and entry.caches_teacher(recipe.method_config())
+    return entry.needs_teacher and entry.caches_teacher(recipe.settings)
 
 
 class TeacherCache:
@@ -48,9 +48,10 @@ class TeacherCache:
         self, cache: Path, recipe: Recipe, teacher: Teacher, source: Source, compute: str
     ) -> None:
         if not is_cacheable(recipe):
+            statistics = recipe.settings.teacher_batch_norm
             raise UserError(
-                f"--teacher-cache: with burn.teacher_batch_norm {recipe.burn.teacher_batch_norm} "
-                "the features depend on the batch and cannot be cached: leave it out"
+                f"--teacher-cache: with burn.teacher_batch_norm {statistics} the features depend "
+                "on the batch and cannot be cached: leave it out"
             )
         if (run := run_around(cache)) is not None:
             raise UserError(

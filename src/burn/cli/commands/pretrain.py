@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from rich.console import Console
@@ -40,7 +40,7 @@ def run(arguments: list[str], console: Console) -> None:
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
     from burn.learning.pace import rate
-    from burn.methods.registry import registered_configs
+    from burn.methods.registry import METHODS
     from burn.recipes.registry import DEFAULT, find_recipe, recipe_list
     from burn.recipes.schema import Recipe
     from burn.training.plan import Machine, RunPlan
@@ -107,11 +107,16 @@ def run(arguments: list[str], console: Console) -> None:
     parser.add_options(Machine)
     parser.add_argument("--json", action="store_true", help="print stage summaries as JSON lines")
     parser.add_configuration()
-    parser.add_fields(Recipe, registered_configs())
+    parser.add_fields(Recipe, {n: entry.config for n, entry in METHODS.items() if entry.config})
     expanded = parser.expand(arguments)
     resuming = _resumed_plan(parser, expanded)
     name = resuming.recipe_name if resuming else parser.peek(expanded, "recipe") or DEFAULT
     recipe = resuming.recipe if resuming else find_recipe(name)
+    method = parser.peek(expanded, "method") or recipe.method
+    if method in METHODS:
+        recipe = replace(recipe, method=method)
+    parser.choose_method(method)
+    expanded = parser.expand(arguments)
     parser.set_field_defaults(recipe.to_json())
     if resuming:
         parser.set_defaults(
@@ -129,7 +134,7 @@ def run(arguments: list[str], console: Console) -> None:
 
     def checked(options: Any) -> tuple[RunPlan, Machine]:
         """Return the plan, whose data may still be missing, and the machine."""
-        chosen = from_plain(Recipe, parser.fields_of(options))
+        chosen = Recipe.from_json(parser.fields_of(options))
         chosen = chosen.without_foreign_strides(recipe).without_unused_teacher_size(recipe)
         named = {key: getattr(options, key) for key in ("teacher", "init", "seed", "max_steps")}
         named |= {"recipe_name": options.recipe or "", "data": options.data or ""}
@@ -192,13 +197,12 @@ def _resize_of_views(parser: Parser, arguments: Sequence[str], recipe: Any) -> i
     Returns:
         The value, or None if the recipe has no resize or the size is the recipe's.
     """
-    from burn.core.settings import from_plain
     from burn.recipes.schema import Recipe
 
     if recipe.views.resize is None:
         return None
     options = parser.read([word for word in arguments if word != "--print_config"])
-    chosen = from_plain(Recipe, parser.fields_of(options)).with_resize_of(recipe)
+    chosen = Recipe.from_json(parser.fields_of(options)).with_resize_of(recipe)
     return None if chosen.views.size == recipe.views.size else chosen.views.resize
 
 

@@ -20,8 +20,8 @@ from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
-from burn.methods.configs import SwavConfig
 from burn.methods.shared.contrast import gather
+from burn.methods.swav.settings import SwavConfig
 
 
 class Swav(Method):

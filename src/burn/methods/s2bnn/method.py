@@ -16,7 +16,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
-from burn.methods.configs import S2bnnConfig
+from burn.methods.s2bnn.settings import S2bnnConfig
 from burn.methods.shared.contrast import MomentumContrast, l2_normalize
 from burn.methods.shared.frozen import FrozenTarget
 

@@ -13,7 +13,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.schedule import loss_balance
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput, mlp
-from burn.methods.configs import BurnConfig, KlDirection, Similarity
+from burn.methods.burn.settings import BurnConfig, KlDirection, Similarity
 from burn.methods.shared.frozen import FrozenTarget
 
 

@@ -12,7 +12,7 @@ from burn.backbones.base import Backbone
 from burn.core.schedule import cosine_anneal
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
-from burn.methods.configs import ByolConfig
+from burn.methods.byol.settings import ByolConfig
 from burn.methods.shared.momentum import MomentumTarget
 
 

@@ -11,7 +11,7 @@ from lightly.models.modules.heads import MoCoProjectionHead
 from burn.backbones.base import Backbone
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
-from burn.methods.configs import Mocov2Config
+from burn.methods.mocov2.settings import Mocov2Config
 from burn.methods.shared.contrast import MomentumContrast
 
 

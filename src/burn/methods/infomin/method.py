@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from burn.backbones.base import Backbone
-from burn.methods.configs import InfominConfig, Mocov2Config
-from burn.methods.mocov2 import Mocov2
+from burn.methods.infomin.settings import InfominConfig
+from burn.methods.mocov2.method import Mocov2
+from burn.methods.mocov2.settings import Mocov2Config
 
 
 class Infomin(Mocov2):

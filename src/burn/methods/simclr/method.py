@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from burn.backbones.base import Backbone
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
-from burn.methods.configs import SimclrConfig
+from burn.methods.simclr.settings import SimclrConfig
 
 
 class Simclr(Method):

@@ -14,7 +14,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.core.types import Batch, Part
 from burn.methods.base import Method, StepOutput
-from burn.methods.burn import kl_divergence
+from burn.methods.burn.method import kl_divergence
 from burn.methods.shared.frozen import FrozenTarget
 
 

@@ -1,0 +1,1 @@
+"""BURN, the paper's method."""
