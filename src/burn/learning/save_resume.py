@@ -69,14 +69,17 @@ class SaveResume(Callback):
     def _save(self, loop: Loop[Any]) -> None:
         state = loop.state_dict()  # in every process, because callbacks communicate
         self._saved = time.monotonic()
-        if not loop.processes.is_main:
-            return
+        saved = loop.processes.is_main and self._written(loop, state)
+        if loop.processes.all_reduce_max(saved):
+            self.last_step = loop.step
+
+    def _written(self, loop: Loop[Any], state: dict[str, Any]) -> bool:
+        """Write a file, and return whether it could be written."""
         content = io.BytesIO()
         described = {"owner": self._files.owner, "settings": self._files.settings}
         torch.save({**state, **described}, content)
         try:
             self._files.add(content.getvalue())
-            self.last_step = loop.step
         except OSError as error:
             last = self.last_step
             kept = "there is none yet" if last is None else f"that of step {last}"
@@ -86,3 +89,5 @@ class SaveResume(Callback):
                 f"({kept})",
                 style="bold red",
             )
+            return False
+        return True
