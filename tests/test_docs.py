@@ -98,3 +98,16 @@ def test_docstrings_stand_without_the_name_above_them():
     found = [str(file) for file in files if begun.search(file.read_text(encoding="utf-8"))]
     assert files
     assert not found
+
+
+def test_the_guide_to_the_code_names_what_is_there():
+    """Each row's names, `Class.method` too, stand in one of the row's files."""
+    text = (ROOT / "docs/guide/read-the-code.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.count("`") > 3]
+    assert len(rows) > 15
+    for _, files, *names in (row for row in rows if len(row) == 3):
+        paths = [ROOT / "src/burn" / name for name in re.findall(r"`([\w/]+\.py)`", files)]
+        code = "".join(path.read_text(encoding="utf-8") for path in paths)
+        for name in re.findall(r"`([\w.]+)`", names[0]):
+            for part in name.split("."):
+                assert re.search(rf"(def|class) {part}\b", code), (name, files)
