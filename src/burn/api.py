@@ -165,6 +165,9 @@ class Tuned(Evaluation):
 def recipe(name: str) -> Recipe:
     """Return the recipe of that name; `dataclasses.replace` makes variants of it.
 
+    >>> recipe("burn_small").backbone.width
+    0.3125
+
     Raises:
         UserError: There is no such recipe. The message suggests the nearest name.
     """
@@ -174,6 +177,10 @@ def recipe(name: str) -> Recipe:
 @_foreseen
 def open_data(data: str | Path | Source | Any, split: str = "train") -> Source:
     """Open images that `--data` accepts, or a PyTorch data set; return a source unchanged.
+
+    >>> digits = open_data("digits")
+    >>> len(digits), digits.read(0).shape
+    (1437, torch.Size([3, 32, 32]))
 
     Args:
         data: A value of `burn pretrain --data`, a map-style data set (`DatasetSource` says what its
@@ -315,6 +322,10 @@ def load(checkpoint: str | Path) -> Backbone:
     It takes uint8 images (batch, 3, height, width), or float images in [0, 1], and normalizes them
     itself. `forward_features` returns its last feature map; `trunk` and `top` split it before the
     last stage, for detection.
+
+    >>> images = torch.zeros(2, 3, 96, 96, dtype=torch.uint8)
+    >>> load("photos")(images).shape
+    torch.Size([2, 512])
 
     Args:
         checkpoint: A run's folder, a checkpoint, or a value of `--teacher`.

@@ -16,6 +16,11 @@ def cosine_anneal(progress: float, start: float, end: float) -> float:
 def loss_balance(progress: float, shape: LambdaShape, start: float, end: float) -> float:
     """Return λ(t), the weight of the feature similarity loss (paper, Eq. 3 and Table 7).
 
+    >>> [round(loss_balance(t, "cosine", 0.9, 0.7), 2) for t in (0, 0.5, 1)]
+    [0.9, 0.8, 0.7]
+    >>> [loss_balance(t, "heaviside", 0.9, 0.7) for t in (0, 0.5, 1)]
+    [1.0, 1.0, 0.0]
+
     Args:
         progress: Share of the stage that is done, in [0, 1].
         shape: cosine goes from `start` to `end` by Eq. 3; constant is `end` throughout; heaviside
@@ -33,6 +38,9 @@ def loss_balance(progress: float, shape: LambdaShape, start: float, end: float) 
 
 def learning_rate_factor(step: int, num_steps: int, num_warmup: int, shape: str) -> float:
     """Return the factor of the base learning rate at an optimizer step.
+
+    >>> [learning_rate_factor(step, 6, 2, "linear") for step in range(6)]
+    [0.3333333333333333, 0.6666666666666666, 1.0, 0.75, 0.5, 0.25]
 
     Args:
         step: Number of the step, from 0.

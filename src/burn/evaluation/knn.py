@@ -76,6 +76,10 @@ def knn_accuracy(
 ) -> float:
     """Return the share of queries, in [0, 1], whose class with the best score is their label.
 
+    >>> bank, labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    >>> knn_accuracy(bank, labels, torch.tensor([[2.0, 0.1], [2.0, 0.1]]), torch.tensor([0, 1]))
+    0.5
+
     Args:
         bank: Features that vote, as for `knn_predict`.
         bank_labels: As for `knn_predict`.

@@ -88,6 +88,9 @@ class RSign(nn.Module):
     The input has shape (batch, channels, height, width); the output has the same shape and the
     values +1 and -1. The shift starts at 0.
 
+    >>> RSign(2)(torch.tensor([0.5, -0.5]).view(1, 2, 1, 1)).detach().flatten()
+    tensor([ 1., -1.])
+
     Args:
         channels: Number of channels of the input.
         gradient: Straight-through gradient of the sign; see `sign_backward`.
@@ -132,6 +135,9 @@ class RPReLU(nn.Module):
     """PReLU(x + before) + after, with shifts and slope learned per channel.
 
     The input has shape (batch, channels, height, width). The shifts start at 0, the slopes at 0.25.
+
+    >>> RPReLU(2)(torch.tensor([2.0, -2.0]).view(1, 2, 1, 1)).detach().flatten()
+    tensor([ 2.0000, -0.5000])
 
     Args:
         channels: Number of channels of the input.

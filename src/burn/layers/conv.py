@@ -94,6 +94,10 @@ class BinaryConv2d(nn.Module):
     BINARY convolves sign(x + shift) with sign(W) · mean|W|. The parameters are the same in all
     three, so a state dict of one loads into another. The shift starts at 0.
 
+    >>> layer = BinaryConv2d(16, 32, kernel_size=3, stride=2)
+    >>> layer(torch.randn(8, 16, 10, 10)).shape
+    torch.Size([8, 32, 5, 5])
+
     Args:
         in_channels: Number of input channels.
         out_channels: Number of output channels.

@@ -235,6 +235,9 @@ def average_precision(scores: NDArray[np.floating], targets: NDArray[np.int8]) -
 
     Equal scores enter the curve together. Images with target 0 are ignored.
 
+    >>> average_precision(np.array([3.0, 2.0, 1.0]), np.array([1, -1, 1]))
+    0.8333333333333333
+
     Args:
         scores: (images,).
         targets: (images,): 1, -1 or 0.

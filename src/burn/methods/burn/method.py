@@ -22,6 +22,12 @@ def kl_divergence(
 ) -> Tensor:
     """Return KL(p1 || p2), or KL(p2 || p1), averaged over the batch (Eq. 1).
 
+    >>> target, student = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    >>> kl_divergence(target, student, temperature=1.0)
+    tensor(0.3278)
+    >>> kl_divergence(target, target, temperature=1.0)
+    tensor(0.)
+
     Args:
         target: Logits (batch, classes) of p1 = softmax(logits / temperature).
         student: Logits (batch, classes) of p2.
@@ -37,6 +43,9 @@ def kl_divergence(
 
 def feature_similarity(v1: Tensor, v2: Tensor, kind: Similarity = "cosine") -> Tensor:
     """Return L_FS, a distance between features, averaged over the batch (Eq. 2 and Table 6).
+
+    >>> feature_similarity(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 3.0]]))
+    tensor(1.)
 
     Args:
         v1: Features (batch, dimension).
@@ -58,6 +67,10 @@ class Standardize(nn.Module):
 
     Input and output have shape (batch, dimension). The statistics change less and less as batches
     are added in training mode. A feature that is the same for all images stays 0.
+
+    >>> Standardize(2)(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
 
     Args:
         dimension: Number of features.

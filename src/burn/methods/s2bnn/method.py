@@ -24,6 +24,10 @@ from burn.methods.shared.frozen import FrozenTarget
 def distillation_loss(target: Tensor, student: Tensor, temperature: float) -> Tensor:
     """Return -Σ p_t · log p_s, averaged over the batch, with p = softmax(z / (‖z‖ · temperature)).
 
+    >>> target = torch.tensor([[1.0, 0.0]])
+    >>> distillation_loss(target, 5 * target, 1.0) < distillation_loss(target, -target, 1.0)
+    tensor(True)
+
     Args:
         target: The teacher's embeddings z (batch, dimension), whose dimensions are the softmax's
             classes.

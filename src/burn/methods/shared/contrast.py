@@ -26,6 +26,10 @@ def l2_normalize(vectors: Tensor) -> Tensor:
 def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
     """Return the mean of -log(exp(q·k / T) / (exp(q·k / T) + Σ exp(q·n / T))) (MoCo, Eq. 1).
 
+    >>> query, other = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    >>> info_nce(query, query, other, temperature=1.0)
+    tensor(0.3133)
+
     Args:
         queries: Unit vectors q (batch, dimension).
         keys: Unit vectors k (batch, dimension), each of the same image as the query in its row.

@@ -61,6 +61,10 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     For the shape of what is left it waits for the GPU; and with several processes its mask is on
     the CPU, where indices on a GPU are an error.
 
+    >>> images = torch.eye(4)  # two views that are alike, of images that are not
+    >>> nt_xent(images, images, temperature=0.1)
+    tensor(0.0003)
+
     Args:
         first: Projections of the first view, (batch, dimension).
         second: Projections of the second view, likewise, in the same order.
