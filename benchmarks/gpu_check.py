@@ -53,7 +53,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
 from burn.evaluation.configs import KnnConfig, Request
 from burn.evaluation.registry import evaluate_checkpoint
-from burn.methods.registry import find_method, papers_methods
+from burn.methods.entries import find_method, papers_methods
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from burn.core.results import Result
 from burn.paper.ablations import GROUPS, Group
-from burn.paper.numbers import ablation_figure, figures
+from burn.paper.numbers import METHODS, OF_RECIPE, ablation_figure, figures
 from reproduction.paired import Difference, Scores, holm
 
 Verdict = Literal["holds", "does not hold", "inconclusive"]
@@ -157,10 +157,6 @@ def _by(difference: Difference) -> str:
 
 # --- methods -------------------------------------------------------------------------------------
 
-_PAPER = {"burn": "BURN", "s2bnn": "S2-BNN", "mocov2_tuned": "MoCo v2", "byol": "BYOL",
-          "swav": "SwAV", "simclrv2": "SimCLR v2", "infomin": "InfoMin",
-          "supervised": "supervised"}  # fmt: skip
-_IN_PAPER = {"mocov2": "mocov2_tuned", "simclr": "simclrv2"}
 _MOMENTUM = ("mocov2", "byol", "swav")
 
 
@@ -274,8 +270,8 @@ def _cited(order: _Order) -> str:
         for f in figures()
         if (f.pretrained_on, f.task, f.dataset, f.setting, f.metric) == order.cited
     }
-    methods = [_IN_PAPER.get(m, m) for m in (order.ahead, *order.behind)]
-    return ", ".join(f"{_PAPER[m]} {there[m]:.1f}" for m in methods if m in there)
+    methods = [OF_RECIPE.get(m, m) for m in (order.ahead, *order.behind)]
+    return ", ".join(f"{METHODS[m]} {there[m]:.1f}" for m in methods if m in there)
 
 
 def _time(scores: Scores, ours: str) -> list[_Finding | Claim]:

@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook.ipynb"
 
 @pytest.mark.long
 def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from burn.methods.registry import METHODS
+    from burn.methods.entries import METHODS
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(METHODS, "similar_images", None)  # what a cell registers is gone afterwards

@@ -41,7 +41,8 @@ from burn.evaluation.context import Model
 from burn.evaluation.entries import PROTOCOLS
 from burn.evaluation.registry import evaluate_checkpoint
 from burn.methods.base import Method
-from burn.methods.registry import build_method, find_method
+from burn.methods.entries import find_method
+from burn.methods.registry import build_method
 from burn.recipes.optim import OptimConfig
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe

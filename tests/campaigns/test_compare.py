@@ -32,7 +32,7 @@ from burn.data.base import Split
 from burn.evaluation.configs import LinearConfig, SemiConfig, SvmConfig
 from burn.evaluation.context import EvaluationContext
 from burn.evaluation.knn import run_knn
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from burn.recipes.schema import Recipe
 from burn.training.plan import Machine
 from burn.training.pretraining import Pretraining

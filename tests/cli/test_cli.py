@@ -14,7 +14,7 @@ from burn.cli.main import _COMMANDS as COMMANDS
 from burn.cli.main import main
 from burn.cli.parser import Parser
 from burn.evaluation.entries import PROTOCOLS
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from reproduction.analyses.run import ANALYSES
 
 SMALL = [

@@ -11,7 +11,7 @@ from burn import testing
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT, REACTNET
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
-from burn.methods.registry import papers_methods
+from burn.methods.entries import papers_methods
 from burn.recipes.registry import find_recipe
 
 

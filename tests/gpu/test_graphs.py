@@ -12,7 +12,7 @@ from recorder import NotRecorded, PretendedRecorder
 from steps import CASES, Run, build
 
 from burn.methods.base import StepOutput
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from burn.training import graphs
 from burn.training.graphs import WARM_UP, why_not_recorded
 

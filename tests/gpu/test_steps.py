@@ -17,7 +17,7 @@ from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.methods.registry import METHODS, find_method
+from burn.methods.entries import METHODS, find_method
 from burn.methods.supervised.method import Supervised
 
 

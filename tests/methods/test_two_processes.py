@@ -12,7 +12,7 @@ import torch
 import two_processes
 from two_processes import CASES, OPTIMIZERS, Record, float64, train
 
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from warm import CONTEXT
 
 Records = dict[tuple[str, str], Record]

@@ -8,7 +8,7 @@ import pytest
 from burn.backbones.entries import BACKBONES
 from burn.core import plugins
 from burn.evaluation.entries import PROTOCOLS
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from burn.recipes.registry import RECIPES
 
 Forget = Callable[[], None]

@@ -16,7 +16,8 @@ from burn.backbones.registry import build_backbone
 from burn.checkpoints.foreign.weights import Teacher
 from burn.cli.main import main
 from burn.core.plugins import load_installed, load_plugin
-from burn.methods.registry import METHODS, build_method, find_method
+from burn.methods.entries import METHODS, find_method
+from burn.methods.registry import build_method
 from networks import tiny_reactnet
 from plugin_texts import method_text, write
 

@@ -19,7 +19,7 @@ from burn.data.builtin.digits import Digits
 from burn.evaluation.context import load_model
 from burn.evaluation.features import extract_features
 from burn.evaluation.knn import knn_accuracy
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.training.records.metrics import read_metrics

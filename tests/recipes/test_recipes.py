@@ -12,7 +12,7 @@ from burn.core.plugins import Plugin
 from burn.core.types import Precision
 from burn.costs.walk import count
 from burn.methods.burn.settings import BurnConfig
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list
 from burn.recipes.schema import Recipe
 

@@ -21,7 +21,7 @@ from burn.core.errors import GradientFlowError, Interrupted, UserError
 from burn.core.types import Precision
 from burn.methods.base import StepOutput
 from burn.methods.burn.method import Burn
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from burn.training.plan import Machine
 from burn.training.run_dir import read_plan
 

@@ -9,7 +9,7 @@ from burn.campaigns.settings import VARIANTS_OF_BURN, is_taught, is_taught_class
 from burn.core.errors import UserError
 from burn.core.inputs import read_json
 from burn.core.paths import expand
-from burn.methods.registry import METHODS
+from burn.methods.entries import METHODS
 from reproduction.analyses.rows import Row
 
 

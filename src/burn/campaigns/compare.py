@@ -22,7 +22,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.methods.registry import METHODS, papers_methods
+from burn.methods.entries import METHODS, papers_methods
 from burn.recipes.photos import on_photos
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from burn.core.errors import UserError
 from burn.evaluation.configs import SemiConfig
-from burn.methods.registry import METHODS, MODELS
+from burn.methods.entries import METHODS, MODELS
 from burn.recipes.schema import Recipe
 from burn.runtime.bounds import require_processes, require_within
 from burn.runtime.cluster import require_address

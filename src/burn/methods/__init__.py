@@ -1,7 +1,7 @@
 """Pretraining methods, a folder each: `settings.py`, which needs no torch, and `method.py`.
 
 To import any module of this package is to import the settings of all methods, which put them into
-the table `burn.methods.registry.METHODS`.
+the table `burn.methods.entries.METHODS`.
 """
 
 import importlib

@@ -1,25 +1,27 @@
-"""Table of the methods: BURN, the baselines that the paper compares it with, and plugins' methods.
-
-What is known of a method before it is built needs no torch.
-"""
+"""Registers plugins' methods, and builds methods."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
-from burn.core.errors import UserError, shortened, shown
+from burn.core.errors import UserError, shown
 from burn.core.plugins import (
-    Plugin,
     check_callable,
     check_config,
     check_name,
     check_words,
     registering,
-    resolve,
+)
+from burn.methods.entries import (
+    METHODS,
+    MODELS,
+    MethodEntry,
+    Need,
+    Views,
+    add_method,
+    find_method,
 )
 
 if TYPE_CHECKING:
@@ -27,89 +29,7 @@ if TYPE_CHECKING:
     from burn.checkpoints.foreign.weights import Teacher
     from burn.methods.base import Method
 
-Need = Literal["labels", "teacher", "head", "classifier"]
-# Maps the recipe's `ViewConfig` and the method's settings to the `ViewConfig` of each view.
-Views = Callable[[Any, Any], Sequence[Any]]
 Class = TypeVar("Class", bound=type)
-
-
-def _always(_: Any) -> bool:
-    return True
-
-
-@dataclass(frozen=True)
-class MethodEntry:
-    """Description of a method that is known before it is built.
-
-    Attributes:
-        name: Value of `--method`.
-        of: Its class, or the text MODULE:CLASS. It is called with the backbone and, by name, with
-            what it declares: `config`, `teacher`, and `num_classes`, the number of classes of the
-            labels.
-        config: The dataclass of its settings, or None.
-        needs: What it learns from: labels or a teacher; head and classifier stand for a teacher
-            that has one.
-        views: Function that gives each view's augmentation from the recipe's views and the method's
-            settings, or None where all views are the recipe's.
-        synchronize_norms: Whether BN may take its statistics from the images of all processes.
-        accumulates: Whether a batch may be cut into parts.
-        caches_teacher: Function that tells whether, with these settings, the teacher's features of
-            a view depend on nothing but the view.
-        plugin: The plugin that registered it, or None for burn's own.
-    """
-
-    name: str
-    of: type | str
-    config: type | None = None
-    needs: frozenset[Need] = frozenset()
-    views: Views | None = None
-    synchronize_norms: bool = True
-    accumulates: bool = True
-    caches_teacher: Callable[[Any], bool] = _always
-    plugin: Plugin | None = None
-
-    @property
-    def needs_teacher(self) -> bool:
-        return bool(self.needs - {"labels"})
-
-    @property
-    def needs_labels(self) -> bool:
-        return "labels" in self.needs
-
-    def load(self) -> type:
-        """Return its class."""
-        return resolve(self.of)  # type: ignore[no-any-return]
-
-
-METHODS: dict[str, MethodEntry] = {}
-
-
-def add_method(entry: MethodEntry) -> None:
-    """Put a method into the table of methods."""
-    METHODS[entry.name] = entry
-
-
-# Models of `burn compare` that are not methods: the paper's feature similarity without classifiers,
-# and its whole loss with the jointly trained classifier.
-FEATURE_ONLY, PAPER = MODELS = ("feature_only", "paper")
-
-
-def papers_methods() -> tuple[str, ...]:
-    """Return the names of BURN and its baselines, without the methods of plugins."""
-    return tuple(name for name, entry in METHODS.items() if entry.plugin is None)
-
-
-def find_method(name: str) -> MethodEntry:
-    """Return the entry of that name.
-
-    Raises:
-        UserError: There is none; the message suggests the nearest name.
-    """
-    if name in METHODS:
-        return METHODS[name]
-    near = difflib.get_close_matches(name, METHODS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(METHODS)}"
-    raise UserError(f"unknown method {shortened(name)}: {hint} (--import FILE adds your own)")
 
 
 def register_method(

@@ -7,7 +7,7 @@ from typing import Any
 
 from burn.backbones.config import BackboneConfig
 from burn.data.view_config import ViewConfig
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 from burn.methods.swav.settings import SwavConfig
 from burn.recipes.schema import Recipe
 from burn.recipes.small import burn_small, feature_only_small

@@ -12,7 +12,7 @@ from burn.core.errors import UserError
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
-from burn.methods.registry import METHODS, find_method
+from burn.methods.entries import METHODS, find_method
 from burn.recipes.optim import OptimConfig
 from burn.runtime.bounds import require_within
 from burn.runtime.compute import Compute

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from burn.core.results import ACCURACIES, Result, largest_class
 from burn.core.seeds import OverSeeds
+from burn.methods.entries import METHODS
 from burn.report.load.found import FoundResult, Gathered, Run
 from burn.report.load.gather import settings_of
 from burn.report.load.origins import common_names, is_foreign, stage_in
@@ -19,10 +20,6 @@ from burn.report.render.tables import number_name
 
 Kind = Literal["random", "float", "half", "binary"]
 PROTOCOLS = ("knn", "linear", "finetune", "semi", "transfer", "svm", "detection")
-NAMES = {
-    "burn": "BURN", "byol": "BYOL", "swav": "SwAV", "mocov2": "MoCo v2", "s2bnn": "S2-BNN",
-    "simclr": "SimCLR", "infomin": "InfoMin", "supervised_kl": "supervised, KL",
-}  # fmt: skip
 KINDS: dict[Kind, str] = {
     "random": "random weights",
     "float": "float",
@@ -268,7 +265,8 @@ def networks(gathered: Gathered) -> list[Network]:
             columns.setdefault(key, {})[r.checkpoint, r.seed] = r
         kind = _kind(first.result, first.run, fresh.get(checkpoint))
         where = short_path(str(first.group) if first.group else checkpoint)
-        name = NAMES.get(model, model) if first.group in compared else model
+        entry = METHODS.get(model) if first.group in compared else None
+        name = entry.title if entry else model
         found.append(
             Network(
                 f"{name} ({where})" if model in several else name,

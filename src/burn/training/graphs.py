@@ -27,7 +27,7 @@ from burn.core.errors import GradientFlowError, UserError
 from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
 from burn.methods.burn.method import Burn
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 
 WARM_UP = 3  # steps in which libraries choose algorithms and allocate what they keep
 # Functions of methods from the progress to a number in the loss.

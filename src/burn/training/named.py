@@ -10,7 +10,7 @@ from burn.core.paths import RUN_FILE, resolved
 from burn.data.base import Source
 from burn.data.checks import missing_labels, require_outside, require_readable
 from burn.data.open import open_source
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 from burn.training.plan import Machine, RunPlan
 from burn.training.run_dir import require_usable
 from burn.training.start import check_start

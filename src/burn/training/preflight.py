@@ -11,7 +11,7 @@ from burn.checkpoints.foreign.weights import Teacher
 from burn.core.errors import UserError
 from burn.layers import BinaryConv2d
 from burn.layers.fused.choice import require_triton
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.distributed import Processes
 from burn.training.graphs import why_not_recorded

@@ -13,7 +13,8 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.types import Precision
 from burn.data.base import Source
 from burn.methods.base import Method
-from burn.methods.registry import build_method, find_method
+from burn.methods.entries import find_method
+from burn.methods.registry import build_method
 from burn.runtime.compute import default_workers
 from burn.runtime.distributed import Processes
 from burn.runtime.random_state import seeded

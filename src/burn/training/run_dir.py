@@ -23,7 +23,7 @@ from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Precision
 from burn.data.base import Source
 from burn.data.fingerprint import is_earlier
-from burn.methods.registry import METHODS, find_method
+from burn.methods.entries import METHODS, find_method
 from burn.recipes.schema import Recipe
 from burn.runtime.hardware import cores, processor, source_commit
 from burn.training.plan import RunPlan

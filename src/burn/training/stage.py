@@ -21,7 +21,7 @@ from burn.learning.loop import Callback, Loop
 from burn.learning.save_resume import SaveResume
 from burn.learning.threads import Threads
 from burn.methods.base import Method
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 from burn.methods.shared.frozen import FrozenTarget
 from burn.runtime.distributed import Processes
 from burn.runtime.signals import StopRequest

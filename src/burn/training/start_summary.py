@@ -18,7 +18,7 @@ from burn.data.checks import remarks
 from burn.data.view_config import ViewConfig
 from burn.learning.pace import rate, rough_time
 from burn.methods.base import Method
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 from burn.methods.shared.frozen import FrozenTarget
 from burn.recipes.schema import Recipe
 from burn.training.steps import StageSteps

@@ -14,7 +14,7 @@ from burn.core.paths import run_around
 from burn.data.augment import drawing_fingerprint
 from burn.data.base import Source
 from burn.data.feature_cache import CacheFolder, FeatureCache
-from burn.methods.registry import find_method
+from burn.methods.entries import find_method
 from burn.recipes.schema import Recipe
 
 _LOOKED_AT = 64  # views from which the cached share is estimated

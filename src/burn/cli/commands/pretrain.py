@@ -40,7 +40,7 @@ def run(arguments: list[str], console: Console) -> None:
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
     from burn.learning.pace import rate
-    from burn.methods.registry import METHODS
+    from burn.methods.entries import METHODS
     from burn.recipes.registry import DEFAULT, find_recipe, recipe_list
     from burn.recipes.schema import Recipe
     from burn.training.plan import Machine, RunPlan

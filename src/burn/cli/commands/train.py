@@ -148,7 +148,7 @@ class _Steps:
         from burn.data.open import open_source
         from burn.evaluation.checks import check_sources
         from burn.finetuning.settings import FinetuneConfig
-        from burn.methods.registry import find_method
+        from burn.methods.entries import find_method
         from burn.recipes.registry import find_recipe
         from burn.runtime.bounds import require_within
         from burn.training.start import check_start

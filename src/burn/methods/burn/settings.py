@@ -8,7 +8,7 @@ from typing import Literal
 from burn.core.errors import UserError
 from burn.core.schedule import LambdaShape
 from burn.core.types import TeacherBatchNorm
-from burn.methods.registry import MethodEntry, add_method
+from burn.methods.entries import MethodEntry, add_method
 from burn.runtime.bounds import require_within
 
 KlDirection = Literal["target_first", "student_first"]
@@ -98,5 +98,6 @@ add_method(
         BurnConfig,
         needs=frozenset({"teacher"}),
         caches_teacher=lambda config: config.teacher_batch_norm == "running",
+        title="BURN",
     )
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.methods.registry import MethodEntry, add_method
+from burn.methods.entries import MethodEntry, add_method
 from burn.runtime.bounds import require_within
 
 
@@ -28,4 +28,4 @@ class ByolConfig:
         require_within(1, 2**16, "byol.", hidden=self.hidden, dimension=self.dimension)
 
 
-add_method(MethodEntry("byol", "burn.methods.byol.method:Byol", ByolConfig))
+add_method(MethodEntry("byol", "burn.methods.byol.method:Byol", ByolConfig, title="BYOL"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.methods.registry import MethodEntry, add_method
+from burn.methods.entries import MethodEntry, add_method
 from burn.methods.shared.ranges import check_contrast
 
 
@@ -40,5 +40,6 @@ add_method(
         "burn.methods.infomin.method:Infomin",
         InfominConfig,
         synchronize_norms=False,
+        title="InfoMin",
     )
 )

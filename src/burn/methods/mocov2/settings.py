@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burn.methods.registry import MethodEntry, add_method
+from burn.methods.entries import MethodEntry, add_method
 from burn.methods.shared.ranges import check_contrast
 
 
@@ -42,5 +42,6 @@ add_method(
         "burn.methods.mocov2.method:Mocov2",
         Mocov2Config,
         synchronize_norms=False,
+        title="MoCo v2",
     )
 )

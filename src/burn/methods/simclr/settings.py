@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from burn.core.errors import UserError
-from burn.methods.registry import MethodEntry, add_method
+from burn.methods.entries import MethodEntry, add_method
 from burn.runtime.bounds import require_within
 
 
@@ -36,5 +36,11 @@ class SimclrConfig:
 
 # An image's negatives are the other images of its batch, which must not be cut.
 add_method(
-    MethodEntry("simclr", "burn.methods.simclr.method:Simclr", SimclrConfig, accumulates=False)
+    MethodEntry(
+        "simclr",
+        "burn.methods.simclr.method:Simclr",
+        SimclrConfig,
+        accumulates=False,
+        title="SimCLR",
+    )
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burn.core.errors import UserError
-from burn.methods.registry import MethodEntry, add_method
+from burn.methods.entries import MethodEntry, add_method
 from burn.runtime.bounds import require_within
 
 _RANGES: dict[str, tuple[float, float]] = {
@@ -80,4 +80,6 @@ def _views(view: Any, config: SwavConfig) -> tuple[Any, ...]:
     return (view,) * 2 + (small,) * config.small_crops
 
 
-add_method(MethodEntry("swav", "burn.methods.swav.method:Swav", SwavConfig, views=_views))
+add_method(
+    MethodEntry("swav", "burn.methods.swav.method:Swav", SwavConfig, views=_views, title="SwAV")
+)
