@@ -30,7 +30,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
 from burn.recipes.schema import Recipe
-from burn.runtime.cluster import Share, joined, share_of
+from burn.runtime.cluster import Origin, Share, joined, share_of
 from burn.training.plan import Machine
 from ray_nodes import add, ray_cluster
 
@@ -158,9 +158,7 @@ def task(tmp_path: Path) -> Task:
         "it",
         logs / "it.txt",
         logs / ".it.node",
-        tmp_path,
-        "token",
-        burn.__version__,
+        Origin(tmp_path, logs, "token", burn.__version__),
         1,
     )
 
@@ -168,17 +166,18 @@ def task(tmp_path: Path) -> Task:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": "0.0.1"}, "the campaign's is 0.0.1"),
+        ({"version": "0.0.1"}, "the command is of 0.0.1"),
         ({"folder": Path("/not/there")}, "has no folder /not/there"),
         ({"token": "another"}, "--out needs a folder that all nodes share"),
     ],
 )
 def test_a_node_that_cannot_run_it_says_why(change: dict[str, Any], words: str, tmp_path: Path):
     pytest.importorskip("ray")
-    ended = watch_over(replace(task(tmp_path), **change))
+    whole = task(tmp_path)
+    ended = watch_over(replace(whole, origin=replace(whole.origin, **change)))
     assert ended.code is None
     assert words in ended.why
-    assert ended.why.startswith(f"node {socket.gethostname()} ")
+    assert ended.why.startswith(f"node {socket.gethostname()}: ")
     assert not (tmp_path / "out" / "logs" / ".it.node").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from burn.deploy.pack import pack
 from burn.embedding.cluster import NodeEmbedder
 from burn.embedding.run import embed
 from burn.embedding.settings import EmbedConfig
+from burn.runtime.cluster import Origin
 from networks import randomize, tiny_reactnet
 from ray_nodes import add, ray_cluster
 
@@ -117,21 +118,15 @@ def test_what_a_node_cannot_do_is_one_line(folder: Path, nodes: Any, tmp_path: P
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"begun_by": "0.0.1"}, "the command is of 0.0.1"),
+        ({"version": "0.0.1"}, "the command is of 0.0.1"),
         ({"folder": Path("/not/there")}, "it has no folder /not/there"),
         ({"token": "another"}, "--out needs a folder that all nodes share"),
-        ({"config": EmbedConfig("gone.bnn", "digits")}, "gone.bnn"),
+        ({}, "gone.bnn"),
     ],
 )
 def test_a_node_that_cannot_work_says_why(change: dict[str, Any], words: str, tmp_path: Path):
     (tmp_path / ".cluster").write_text("token")
-    given = {
-        "config": EmbedConfig("n.bnn", "digits", str(tmp_path)),
-        "folder": tmp_path,
-        "out": tmp_path,
-        "token": "token",
-        "begun_by": version("burn-ssl"),
-    }
-    row = NodeEmbedder(**{**given, **change})({"part": "part-00000"})
+    origin = replace(Origin(tmp_path, tmp_path, "token", version("burn-ssl")), **change)
+    row = NodeEmbedder(EmbedConfig("gone.bnn", "digits"), origin)({"part": "part-00000"})
     assert row["fault"].startswith("node ")
     assert words in row["fault"]

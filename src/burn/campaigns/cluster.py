@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import secrets
 import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +28,8 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
 from burn.core.inputs import read_text
 from burn.core.plugins import imports
-from burn.runtime.cluster import Share, share_of
+from burn.runtime.cluster import Origin, Share, share_of
 from burn.runtime.signals import StopRequest
-
-_TOKEN = ".cluster"  # file in logs/ by which a node sees that the folder is the driver's
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,7 @@ class Task:
         name: Name of the run.
         log: File for its output.
         begun: File into which the node writes its name when the run begins there.
-        folder: Working directory of the campaign.
-        token: Content of the token file beside the log.
-        version: Version of burn that began the campaign.
+        origin: Where the campaign's command was given.
         cores: Number of threads.
     """
 
@@ -57,9 +51,7 @@ class Task:
     name: str
     log: Path
     begun: Path
-    folder: Path
-    token: str
-    version: str
+    origin: Origin
     cores: int
 
 
@@ -104,14 +96,13 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
         f"{len(waiting)} run{'s' * (len(waiting) > 1)} on a cluster of {len(nodes)} "
         f"node{'s' * (len(nodes) > 1)}, each with {some}{' and a GPU' if share.gpus else ''}"
     )
-    make = _tasks(waiting[0].out, share)
     # Nothing is retried but what was lost with its node: a run that fails ends with a status.
     watch: Any = ray.remote(num_cpus=share.cores, num_gpus=share.gpus, max_retries=-1)(watch_over)
     failed, busy = list[str](), list[Job]()
     stop = StopRequest("saving the runs")
     told = False
-    with stop.installed():
-        tasks = {job.name: make(job) for job in waiting}
+    with stop.installed(), Origin.marked(logs_of(waiting[0].out)) as origin:
+        tasks = {job.name: _task(job, origin, share) for job in waiting}
         running = {watch.remote(tasks[job.name]): job for job in waiting}
         begun = dict.fromkeys(tasks, "")
         while running:
@@ -148,28 +139,11 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
     return failed + still_busy(busy)
 
 
-def _tasks(out: Path, share: Share) -> Callable[[Job], Task]:
-    """Return what makes a run's task; the folder is marked for the nodes to recognize."""
-    logs = logs_of(out).resolve()
-    token = secrets.token_hex(8)
-    write_text(logs / _TOKEN, token)
-
-    def make(job: Job) -> Task:
-        begun = logs / f".{job.name}.node"
-        begun.unlink(missing_ok=True)
-        return Task(
-            tuple(imports()),
-            pickle.dumps(job),
-            job.name,
-            log_of(job).resolve(),
-            begun,
-            Path.cwd(),
-            token,
-            version("burn-ssl"),
-            share.cores,
-        )
-
-    return make
+def _task(job: Job, origin: Origin, share: Share) -> Task:
+    log = log_of(job).resolve()
+    begun = log.parent / f".{job.name}.node"
+    begun.unlink(missing_ok=True)
+    return Task(tuple(imports()), pickle.dumps(job), job.name, log, begun, origin, share.cores)
 
 
 def _announce(job: Job, task: Task, begun: dict[str, str], console: Console) -> None:
@@ -200,28 +174,17 @@ def watch_over(task: Task) -> Ended:
     import ray
 
     node = socket.gethostname()
-    if task.version != version("burn-ssl"):
-        return Ended(
-            None, f"node {node} has burn {version('burn-ssl')}, the campaign's is {task.version}"
-        )
-    if not task.folder.is_dir():
-        return Ended(None, f"node {node} has no folder {task.folder}, where the campaign was begun")
     try:
-        found = read_text(task.log.parent / _TOKEN)
-    except UserError:
-        found = ""
-    if found != task.token:
-        out = task.log.parent.parent
-        return Ended(
-            None, f"node {node} does not see {out}: --out needs a folder that all nodes share"
-        )
+        task.origin.check()
+    except UserError as error:
+        return Ended(None, f"node {node}: {error}")
     # The time tells two beginnings on one node from each other.
     write_text(task.begun, f"{node} {ray.get_runtime_context().get_node_id()} {time.time()}")
     given = pickle.dumps((task.plugins, task.job, task.cores, task.log))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "burn.campaigns.on_node"],
         stdin=subprocess.PIPE,
-        cwd=task.folder,
+        cwd=task.origin.folder,
         start_new_session=True,
     )
     assert process.stdin is not None

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, cast
 
 from burn.core.errors import UserError
-from burn.core.files import write_text
-from burn.core.inputs import read_text
 from burn.core.paths import expand
 from burn.embedding.files import Written
 from burn.embedding.settings import EmbedConfig
-from burn.runtime.cluster import share_of
-
-_TOKEN = ".cluster"  # file by which a node sees that the folder is the driver's
+from burn.runtime.cluster import Origin, share_of
 
 
 def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Written | str]]:
@@ -57,26 +50,21 @@ def compute(config: EmbedConfig, parts: Sequence[str]) -> Iterator[tuple[str, Wr
     )
     _quieten(ray.data)
     assert config.out is not None
-    token, out = secrets.token_hex(8), expand(config.out).resolve()
-    write_text(out / _TOKEN, token)
     given = replace(config, cluster=None, threads=share.cores)
     rows = ray.data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
-    results = rows.map(
-        cast(Any, NodeEmbedder),
-        fn_constructor_args=(given, Path.cwd(), out, token, version("burn-ssl")),
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(len(parts), slots)),
-        num_cpus=share.cores,
-        num_gpus=share.gpus,
-    )
-    try:
+    with Origin.marked(expand(config.out)) as origin:
+        results = rows.map(
+            cast(Any, NodeEmbedder),
+            fn_constructor_args=(given, origin),
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(len(parts), slots)),
+            num_cpus=share.cores,
+            num_gpus=share.gpus,
+        )
         for row in results.iter_rows():
             if row["fault"]:
                 raise UserError(row["fault"])
             written = Written(row["images"], row["unreadable"])
             yield row["part"], row["lost"] or written
-    finally:
-        with contextlib.suppress(OSError):
-            (out / _TOKEN).unlink()
 
 
 def _quieten(data: Any) -> None:
@@ -94,37 +82,20 @@ class NodeEmbedder:
 
     Args:
         config: The settings, without `cluster`.
-        folder: Working directory of the command.
-        out: The folder for the files.
-        token: Content of the token file in it.
-        begun_by: Version of burn that gave the command.
+        origin: Where the command was given.
     """
 
-    def __init__(
-        self, config: EmbedConfig, folder: Path, out: Path, token: str, begun_by: str
-    ) -> None:
+    def __init__(self, config: EmbedConfig, origin: Origin) -> None:
         self._node, self._fault = socket.gethostname(), ""
+        self._folder = origin.folder
         try:
-            self._check(folder, out, token, begun_by)
-            with contextlib.chdir(folder):
+            origin.check()
+            with contextlib.chdir(self._folder):
                 from burn.embedding.run import PartEmbedder
 
                 self._embed = PartEmbedder(config)
         except (UserError, OSError) as error:
             self._fault = f"node {self._node}: {error}"
-        self._folder = folder
-
-    def _check(self, folder: Path, out: Path, token: str, begun_by: str) -> None:
-        if begun_by != version("burn-ssl"):
-            raise UserError(f"it has burn {version('burn-ssl')}, the command is of {begun_by}")
-        if not folder.is_dir():
-            raise UserError(f"it has no folder {folder}, where the command was given")
-        try:
-            found = read_text(out / _TOKEN)
-        except UserError:
-            found = ""
-        if found != token:
-            raise UserError(f"it does not see {out}: --out needs a folder that all nodes share")
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Compute the part that a row names, and return a row about it."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from burn.core.errors import UserError, shortened
+from burn.core.files import write_text
+from burn.core.inputs import read_text
 from burn.runtime.compute import Device
 
 
@@ -25,6 +30,57 @@ class Share:
 
     cores: int
     gpus: int
+
+
+_MARK = ".cluster"  # file by which a node sees that the folder is the command's
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a command was given whose work nodes of a cluster do.
+
+    Attributes:
+        folder: Its working directory.
+        out: The folder that it writes, which all nodes must see.
+        token: Content of a file in `out` that marks it.
+        version: Its version of burn.
+    """
+
+    folder: Path
+    out: Path
+    token: str
+    version: str
+
+    @classmethod
+    @contextlib.contextmanager
+    def marked(cls, out: Path) -> Iterator[Origin]:
+        """Return the origin of this process's command; `out` is marked in this context."""
+        out, token = out.resolve(), secrets.token_hex(8)
+        write_text(out / _MARK, token)
+        try:
+            yield cls(Path.cwd(), out, token, version("burn-ssl"))
+        finally:
+            with contextlib.suppress(OSError):
+                (out / _MARK).unlink()
+
+    def check(self) -> None:
+        """Check that this node can do the command's work.
+
+        Raises:
+            UserError: It has another version of burn, or lacks a folder.
+        """
+        if self.version != version("burn-ssl"):
+            raise UserError(f"it has burn {version('burn-ssl')}, the command is of {self.version}")
+        if not self.folder.is_dir():
+            raise UserError(f"it has no folder {self.folder}, where the command was given")
+        try:
+            found = read_text(self.out / _MARK)
+        except UserError:
+            found = ""
+        if found != self.token:
+            raise UserError(
+                f"it does not see {self.out}: --out needs a folder that all nodes share"
+            )
 
 
 def require_address(address: str) -> None:
