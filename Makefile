@@ -39,7 +39,7 @@ test-long: .venv/ready
 gpu-check: .venv/ready
 	$(BIN)/python benchmarks/gpu_check.py
 
-# docs/project/results.md, its pictures and README's table, from the numbers in reproduction/results/.
+# The pages of docs/project/results/, pictures and README's table, from reproduction/results/.
 docs: .venv/ready
 	$(BIN)/python -m reproduction.documents.generate
 

@@ -2,7 +2,7 @@
 
     python benchmarks/engine.py --name "AMD EPYC (Zen 4)" \
         --out reproduction/results/engine/zen4.json
-    make docs       # draws the picture and writes the tables of docs/project/results.md
+    make docs       # draws the picture and writes the tables of docs/project/results/engine.md
 
 At 224×224: ReActNet-A without classifier, packed; the same network as float32 ONNX (`burn export`);
 torchvision's MobileNetV2 and ResNet-18 as float32 ONNX; the same network in PyTorch eager. At 96×96

@@ -10,7 +10,7 @@ loading of images: ResNet-50 teaches ReActNet-A at precision BINARY, 224 pixels,
 processor has instructions for it, under bfloat16 autocast; the peer is float32 on a CPU and under
 the same autocast on CUDA. The first form is for a first measurement on any processor: with AVX2 its
 steps take some 200 seconds of processor time, about three minutes on two idle cores. The second has
-the batch size of the numbers in docs/project/results.md, and takes about six times as long.
+the batch size of docs/project/results/training.md, and takes about six times as long.
 
 Each contender runs in its own process, as it would in use, so that memory freed by one does not
 help another. They work in turn, one at a time, on all cores; a number is the median over the rounds

@@ -1,4 +1,4 @@
-"""results.md and README's table are what their numbers make of them."""
+"""The results' pages and README's table are what their numbers make of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ROOT = Path(__file__).parents[1]
 
 def test_generated_documents_are_those_in_the_repository(tmp_path: Path):
     written = generate.documents()
-    assert set(written) == {"project/results.md", "../README.md", "guide/quickstart.md"}
+    pages = {f"project/results/{path.name}" for path in (ROOT / "docs/project/results").iterdir()}
+    assert set(written) == {
+        "project/results.md", *pages, "../README.md", "guide/quickstart.md"
+    }  # fmt: skip
     for name, text in written.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"{name}: make docs"
     generate.draw(tmp_path)
@@ -49,7 +52,7 @@ def test_pictures_can_be_read_on_light_and_dark_pages(picture: Path):
 
 
 DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/*/*.md", "engine/*.md") for path in ROOT.glob(pattern)
+    path for pattern in ("*.md", "docs/**/*.md", "engine/*.md") for path in ROOT.glob(pattern)
 )
 
 

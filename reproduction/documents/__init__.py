@@ -1,1 +1,1 @@
-"""Generators of docs/project/results.md, its pictures, and tables of other documents."""
+"""Generators of docs/project/results/, its pictures, and tables of other documents."""

@@ -1,12 +1,13 @@
-"""Write results.md, the pictures, and the tables of README and the quickstart from their numbers.
+"""Write the results' pages, pictures, and tables of README and the quickstart from their numbers.
 
     make docs                       # after a number or a word has changed
     python -m reproduction.documents.generate --take runs/compared …   # first copy these runs'
 
 The numbers are in reproduction/results/. --take copies the results and rows of comparisons,
 ablations, analyses and demos into it. They give the claims, the comparison, the ablations, the
-analyses and the engine's times in results.md. The other tables, of single measurements, and the
-text are in results.md.j2 there. benchmarks/engine.py --out writes engine/NAME.json there.
+analyses and the engine's times. The other tables, of single measurements, and the text are in
+pages/ there, a template for each page of docs/project/results/ and for docs/project/results.md.
+benchmarks/engine.py --out writes engine/NAME.json.
 """
 
 from __future__ import annotations
@@ -133,13 +134,13 @@ def _without_paths(value: Any) -> Any:
 def documents() -> dict[str, str]:
     """Return the text of every generated document, by its path from docs/."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(DATA),
+        loader=jinja2.FileSystemLoader(DATA / "pages"),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = environment.get_template("results.md.j2").render(
+    values = dict(
         compared=_table(comparison_markdown(_compared())),
         compared_photos=_table(comparison_markdown(_results("compared-photos.jsonl"))),
         label_free=_table(comparison_markdown(_results("compared-label-free.jsonl"))),
@@ -162,13 +163,19 @@ def documents() -> dict[str, str]:
         search=search_table.table(_rows("search")),
         **{name.replace("-", "_"): _told(name) for name in ANALYSES},
     )
+    pages = {
+        template.removesuffix(".md.j2"): environment.get_template(template).render(values)
+        for template in environment.list_templates()
+    }
+    index = pages.pop("index")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     clothes = _table_over_seeds("clothing.jsonl", _HEADLINE, count=True)
     readme = _between("clothes", clothes, readme)
     picture = f"![{_engine().title}](docs/pictures/engine.svg)"
     quickstart = (DOCS / "guide/quickstart.md").read_text(encoding="utf-8")
     return {
-        "project/results.md": text,
+        "project/results.md": index,
+        **{f"project/results/{name}.md": text for name, text in pages.items()},
         "../README.md": _between("engine", picture, readme),
         "guide/quickstart.md": _between("demo", _demo_table(), quickstart),
     }
@@ -273,7 +280,7 @@ def _told(name: str) -> str:
         return ""
     report = _analysis(name)
     return "\n\n".join(
-        p for p in (f"![{report.title}](../pictures/{name}.svg)", report.text, report.table) if p
+        p for p in (f"![{report.title}](../../pictures/{name}.svg)", report.text, report.table) if p
     )
 
 
@@ -324,7 +331,7 @@ def _demo_table() -> str:
 
 
 def _table(text: str) -> str:
-    """Return a table without the paragraph below it, which results.md replaces by its own."""
+    """Return a table without the paragraph below it, which the page replaces by its own."""
     return text.rpartition("\n\n")[0]
 
 

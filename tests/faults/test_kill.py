@@ -89,5 +89,5 @@ def test_a_run_on_shards_goes_on_in_the_same_order(teacher: Path, tmp_path: Path
 
 @pytest.mark.long
 def test_two_processes_killed_at_random(teacher: Path, tmp_path: Path):
-    """The longer run of this is in docs/project/results.md."""
+    """The longer run of this is in docs/project/results/training.md."""
     assert killing.kill_and_compare(teacher, tmp_path, kills=2, devices=2, steps=12, seed=0)

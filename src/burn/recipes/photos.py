@@ -21,7 +21,7 @@ def burn() -> Recipe:
     points) on which these settings were chosen: kNN 73.9 to 78.0 and linear 78.0 to 80.6 % on
     features of plain views, in four runs of three seeds on different processors; lite0 itself has
     82.7 and 86.5 %. On photographs that nobody had looked at, kNN 70.7 and linear 78.8 %; lite0
-    84.1 and 89.5 (one run; docs/project/results.md). With burn_small's loss, sign gradient and
+    84.1 and 89.5 (one run; docs/project/results/). With burn_small's loss, sign gradient and
     single stage, without changes of colour, on views that repeat after 8 epochs, it was kNN 62.5
     and linear 74.5 % after as many images; with labels in the same way, 72.7 and 74.2. An hour on
     one core of an Intel Xeon (AVX-512, bfloat16), of which lite0 takes a third, because the

@@ -84,7 +84,7 @@ def teacher_small() -> Recipe:
 
     burn pretrain --recipe teacher_small --data cifar10/train.parquet --out runs/teacher
     CIFAR-10, 40,000 images, with --compile: kNN 73.2 % on 5,000 others, after 4.4 hours at 190
-    images/s on one core of an Intel Xeon (AVX-512, bfloat16); docs/project/results.md has the
+    images/s on one core of an Intel Xeon (AVX-512, bfloat16); docs/project/results/ has the
     curve. Strides of 1, 1, 2, 2 keep maps of 4×4 positions; a stem of stride 1 takes twice as long
     and was worse after equal time. The learning rate is between the best two of ten-minute runs
     (docs/project/log.md).
@@ -140,7 +140,7 @@ def teacher_supervised_small() -> Recipe:
         --out runs/teacher-supervised
     Not run here with this network. With an earlier one, whose maps are smaller, it trained for 22
     minutes, and its student had kNN 49.6 % and linear accuracy 49.3 %, where a teacher without
-    labels gave 43.5 and 45.0 (docs/project/results.md, the first ablation).
+    labels gave 43.5 and 45.0 (docs/project/results/search.md, the first ablation).
     """
     recipe = teacher_small()
     return replace(

@@ -32,7 +32,7 @@ _REFERENCES = ("random weights", "teacher", "labelled teacher")  # in every comp
 _LEARNED = 8.0
 BARELY = 1.0
 # Optimizer steps of a stage below which its accuracy says nothing about the recipe: warm-up alone
-# is longer, and the measurements on small images (docs/project/results.md) took 400 steps a stage.
+# is longer, and the measurements on small images (docs/project/results/) took 400 steps a stage.
 FEW_STEPS = 100
 
 
