@@ -35,10 +35,10 @@ from torch.utils._pytree import tree_leaves
 from burn.backbones.config import BackboneConfig
 from burn.backbones.reactnet import Block, ReActNet
 from burn.core.types import Precision
-from burn.layers.block import Half
 from burn.layers.fused import launch as fused
 from burn.layers.fused.choice import block_kernels
 from burn.layers.fused.launch import Launch
+from burn.layers.half import Half
 
 Kind = Literal["layers", "torch", "triton"]
 SIDE = 224

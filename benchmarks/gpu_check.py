@@ -53,7 +53,7 @@ from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
 from burn.evaluation.configs import KnnConfig, Request
 from burn.evaluation.registry import evaluate_checkpoint
-from burn.methods.entries import find_method, papers_methods
+from burn.methods.entries import find_method, own_methods
 from burn.recipes.registry import find_recipe
 from burn.recipes.schema import Recipe
 from burn.runtime.compute import Device, torch_device, uses_bfloat16
@@ -588,12 +588,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--out", type=Path, default=Path("gpu-check.json"))
     parser.add_argument("--only", default=",".join(CHECKS), help="some of the checks, by commas")
-    parser.add_argument("--methods", default=",".join(papers_methods()), help="by commas")
+    parser.add_argument("--methods", default=",".join(own_methods()), help="by commas")
     options = parser.parse_args(arguments)
     try:
         device: Device = "cuda" if torch_device(options.device).type == "cuda" else "cpu"
         names = chosen(options.only, tuple(CHECKS), "--only")
-        methods = tuple(chosen(options.methods, papers_methods(), "--methods"))
+        methods = tuple(chosen(options.methods, own_methods(), "--methods"))
         with tempfile.TemporaryDirectory() as folder:
             try:
                 write_text(options.out, "{}\n")

@@ -165,7 +165,7 @@ def documents() -> dict[str, str]:
     )
     pages = {
         template.removesuffix(".md.j2"): environment.get_template(template).render(values)
-        for template in environment.list_templates()
+        for template in environment.list_templates(["j2"])
     }
     index = pages.pop("index")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

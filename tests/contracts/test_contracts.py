@@ -11,11 +11,11 @@ from burn import testing
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import BNEXT, EXPERT, REACTNET
 from burn.evaluation.configs import KnnConfig, LinearConfig, TransferConfig
-from burn.methods.entries import papers_methods
+from burn.methods.entries import own_methods
 from burn.recipes.registry import find_recipe
 
 
-@pytest.mark.parametrize("method", papers_methods())
+@pytest.mark.parametrize("method", own_methods())
 def test_methods(method: str):
     recipe = find_recipe(f"{method}_small")
     small: dict[str, dict[str, Any]] = {

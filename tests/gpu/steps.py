@@ -48,6 +48,7 @@ class Run:
         sizes: Sides of its views.
         optim: Name of the optimizer.
         tolerated: Number of steps that may be skipped.
+        name: Name of the method, for a recorder.
         synchronize: Whether BN uses the images of all processes.
         every: Optimizer steps between two measurements.
         count: Number of images.
@@ -63,6 +64,7 @@ class Run:
         optim: str = "sgd",
         tolerated: int = 0,
         *,
+        name: str = "",
         synchronize: bool = False,
         every: int = 50,
         count: int = 8,
@@ -76,7 +78,7 @@ class Run:
         if distributed.is_initialized():
             processes = _Unaveraged(CUDA, count=2, rank=0, local_count=2)
         self.sizes, self.count, self.said = sizes, count, io.StringIO()
-        graph = None if recorder is None else StepGraph(method, "of the test", count, recorder)
+        graph = None if recorder is None else StepGraph(method, name, count, recorder)
         if synchronize:
             synchronize_norms(method)
         on_gpu(method).train()
@@ -116,4 +118,5 @@ class Run:
 
 def build(case: str, **settings: Any) -> Run:
     """The run of a case of `CASES`."""
-    return Run(CASES[case].build(0, 1), CASES[case].sizes, **settings)
+    name = case.split()[0]
+    return Run(CASES[case].build(0, 1), CASES[case].sizes, name=name, **settings)

@@ -17,7 +17,7 @@ from burn.backbones.plan import block_plan
 from burn.backbones.reactnet import Block
 from burn.core.types import Precision
 from burn.layers import RPReLU
-from burn.layers.block import Half
+from burn.layers.half import Half
 from method_checks import in_two_processes
 from networks import randomize
 

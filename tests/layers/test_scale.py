@@ -11,7 +11,7 @@ from burn.core.types import Precision
 from burn.deploy.fold import float64
 from burn.layers import BinaryConv2d, byte_conv
 from burn.layers.activation import RPReLU
-from burn.layers.block import Half
+from burn.layers.half import Half
 from burn.layers.sign import hard_sign, weight_scale
 from networks import randomize
 

@@ -13,8 +13,9 @@ from burn.backbones.config import BackboneConfig
 from burn.backbones.plan import BinaryConvolutionPlan, reactnet_plan
 from burn.core.types import Precision
 from burn.layers import BinaryConv2d, RPReLU
-from burn.layers.block import Half, train_block
+from burn.layers.block import train_block
 from burn.layers.chain import Chain
+from burn.layers.half import Half
 
 
 class Block(nn.Module):

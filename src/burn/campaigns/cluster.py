@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from burn.campaigns.jobs import Job
-from burn.campaigns.outcome import failure, is_busy, log_of, logs_of, still_busy
+from burn.campaigns.outcome import failure, is_busy, log_of, still_busy
 from burn.core.errors import Interrupted, UserError
 from burn.core.files import write_text
 from burn.core.inputs import read_text
@@ -101,7 +101,7 @@ def run_on_cluster(jobs: Sequence[Job], cores: int | None, console: Console) -> 
     failed, busy = list[str](), list[Job]()
     stop = StopRequest("saving the runs")
     told = False
-    with stop.installed(), Origin.marked(logs_of(waiting[0].out)) as origin:
+    with stop.installed(), Origin.marked(waiting[0].out) as origin:
         tasks = {job.name: _task(job, origin, share) for job in waiting}
         running = {watch.remote(tasks[job.name]): job for job in waiting}
         begun = dict.fromkeys(tasks, "")

@@ -22,7 +22,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.methods.entries import METHODS, papers_methods
+from burn.methods.entries import METHODS, own_methods
 from burn.recipes.photos import on_photos
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe
@@ -32,7 +32,7 @@ from burn.runtime.ranks import require_alone
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "photos", "imagenet", "imagenet100"]
-COMPARED: tuple[str, ...] = (*papers_methods(), *VARIANTS_OF_BURN)
+COMPARED: tuple[str, ...] = (*own_methods(), *VARIANTS_OF_BURN)
 
 
 def compared() -> tuple[str, ...]:
@@ -159,10 +159,10 @@ class Comparison:
 def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     """Return the name and the recipe of a model of a comparison.
 
-    The recipe is MODEL_FAMILY. A registered method without such a recipe takes that of one of
-    burn's methods with the same needs: burn's if it needs a teacher, supervised's if it needs
-    labels, or else simclr's. On photos, burn has the default recipe, and every other method that of
-    the family small with the default's network and sizes.
+    The recipe is MODEL_FAMILY. A method without one, as a plugin's may be, takes that of a method of
+    burn's with the same needs: burn's if it needs a teacher, supervised's if it needs labels, or
+    else simclr's. On photos, burn has the default recipe, and every other method that of the family
+    small with the default's network and sizes.
 
     Args:
         model: Name of a method or of a variant of BURN.
@@ -173,7 +173,7 @@ def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     """
     name, entry = f"{model}_{family}", METHODS.get(model)
     small = f"{model}_small" in RECIPES
-    if name not in RECIPES and entry and entry.plugin and not (family == "photos" and small):
+    if name not in RECIPES and entry and not (family == "photos" and small):
         like = "burn" if entry.needs_teacher else "supervised" if entry.needs_labels else "simclr"
         return model, replace(recipe_of(like, family)[1], method=model)
     if name in RECIPES or family != "photos":

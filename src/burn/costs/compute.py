@@ -1,9 +1,9 @@
-"""The cost of a network: parameters, operations and bytes."""
+"""The cost of a network that is named, by its plan or by running it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from burn.core.errors import UserError, printable
 from burn.core.plugins import require_plugins
 from burn.core.settings import from_plain
 from burn.core.types import Precision
+from burn.costs.cost import Cost
 from burn.deploy.layout import predicted_bytes
 from burn.runtime.bounds import require_within
 
@@ -28,34 +29,6 @@ if TYPE_CHECKING:
     from burn.backbones.base import Backbone
 
 _LARGEST_SIDE = 4096  # pixels
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Counts for one image.
-
-    Attributes:
-        binary_parameters: Weights that deploy as one bit.
-        float_parameters: All other parameters.
-        binary_macs: Multiply-accumulates of binary convolutions, which the paper calls BOPs.
-        flops: Multiply-accumulates of float convolutions and linear layers, as the paper counts
-            them.
-        float_bytes: The parameters in float32, as `burn pack` counts them.
-        packed_bytes: Size of the file that `burn pack` writes once the weights are binary, within
-            some 150 bytes, or None if it cannot pack the network.
-    """
-
-    binary_parameters: int
-    float_parameters: int
-    binary_macs: int
-    flops: int
-    float_bytes: int
-    packed_bytes: int | None
-
-    @property
-    def ops(self) -> float:
-        """BOPs / 64 + FLOPs (paper, section 4, after ReActNet)."""
-        return self.binary_macs / 64 + self.flops
 
 
 def count_reactnet(config: BackboneConfig, image_size: int, num_classes: int) -> Cost:

@@ -17,7 +17,7 @@ from burn.backbones.entries import BNEXT, EXPERT
 from burn.backbones.plan import REACTNETS
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.costs.compute import Cost
+from burn.costs.cost import Cost
 from burn.evaluation.progress import progress_bar
 from burn.runtime.hardware import processor
 from burn.runtime.signals import interrupted, signals_raise

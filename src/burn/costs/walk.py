@@ -12,7 +12,7 @@ from burn.backbones.plan import REACTNETS
 from burn.backbones.registry import build_backbone, is_binary
 from burn.core.errors import UserError
 from burn.core.types import Precision
-from burn.costs.compute import Cost
+from burn.costs.cost import Cost
 from burn.deploy.layout import layers_bytes, predicted_bytes
 from burn.deploy.pack import folded, unpackable
 from burn.layers import BinaryConv2d

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+
+import numpy as np
 
 from burn.core.errors import UserError, listed
 from burn.core.inputs import list_folder, status_of
 from burn.core.paths import expand
 from burn.data.base import Source, Split, is_part, named_part, part_word
 from burn.data.builtin.digits import Digits
+from burn.data.checks import missing_labels
 from burn.data.formats.cifar import Cifar
 from burn.data.formats.folder import Folder, are_few
 from burn.data.formats.labeled import (
@@ -27,7 +31,7 @@ from burn.data.formats.parquet import Parquet
 from burn.data.formats.shards import open_shards
 from burn.data.formats.voc import open_voc
 from burn.data.formats.walk import walk
-from burn.data.splits import part_of
+from burn.data.splits import Subset, hold_out
 from burn_engine.folders import is_image, suffix_of
 
 _CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-100-python")
@@ -65,7 +69,7 @@ def open_source(spec: str, split: Split = "train") -> Source:
     """
     for part in ("tenth", "rest"):
         if spec.endswith(f":{part}") and not Path(spec).exists():
-            return part_of(open_source(spec.removesuffix(f":{part}"), split), part)
+            return _part_of(open_source(spec.removesuffix(f":{part}"), split), part)
     for suffix in ("train", "test"):
         if spec.endswith(f":{suffix}") and not Path(spec).exists():
             spec, split = spec.removesuffix(f":{suffix}"), suffix
@@ -170,3 +174,33 @@ def _data_in(folder: Path) -> Iterator[str]:
 
 def _is_data(name: str) -> bool:
     return is_image(name) or suffix_of(name) == ".parquet"
+
+
+def _part_of(source: Source, part: str) -> Subset:
+    """Return a tenth of each class's images, or the rest, where there are no test images yet.
+
+    Both are the same whenever the source's images and labels are.
+
+    Args:
+        source: A source with labels.
+        part: `tenth`, at least one image of each class that has three, or `rest`, in which learning
+            rates can then be chosen on an image of each class.
+
+    Raises:
+        UserError: The source has no labels, or an image without one, or too few images.
+    """
+    if why := missing_labels(source):
+        raise UserError(f"{source.name}:{part} is a part of labelled images, but {why}")
+    assert source.labels is not None
+    counts = np.bincount(source.labels, minlength=len(source.classes))
+    some = np.flatnonzero(counts[source.labels] > 2)
+    if not len(some):
+        raise UserError(f"{source.name}:{part} needs a class of at least 3 images")
+    _, tenth = hold_out(Subset(source, some), 0.1, seed=0)
+    tenth = some[tenth.indices]
+    rest = np.setdiff1d(np.arange(len(source)), tenth)
+    chosen = Subset(source, tenth if part == "tenth" else rest)
+    chosen.name = f"{source.name}:{part}"
+    digest = hashlib.sha256(chosen.indices.tobytes() + source.fingerprint.encode()).hexdigest()
+    chosen.fingerprint = digest[: len(source.fingerprint)]
+    return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -109,35 +108,3 @@ def hold_out(
         )
     parts = [Subset(subset, np.flatnonzero(mask)) for mask in (~held, held)]
     return parts[0], parts[1]
-
-
-def part_of(source: Source, part: str) -> Subset:
-    """Return a tenth of each class's images, or the rest, where there are no test images yet.
-
-    Both are the same whenever the source's images and labels are.
-
-    Args:
-        source: A source with labels.
-        part: `tenth`, at least one image of each class that has three, or `rest`, in which learning
-            rates can then be chosen on an image of each class.
-
-    Raises:
-        UserError: The source has no labels, or an image without one, or too few images.
-    """
-    from burn.data.checks import missing_labels  # which imports every format
-
-    if why := missing_labels(source):
-        raise UserError(f"{source.name}:{part} is a part of labelled images, but {why}")
-    assert source.labels is not None
-    counts = np.bincount(source.labels, minlength=len(source.classes))
-    some = np.flatnonzero(counts[source.labels] > 2)
-    if not len(some):
-        raise UserError(f"{source.name}:{part} needs a class of at least 3 images")
-    _, tenth = hold_out(Subset(source, some), 0.1, seed=0)
-    tenth = some[tenth.indices]
-    rest = np.setdiff1d(np.arange(len(source)), tenth)
-    chosen = Subset(source, tenth if part == "tenth" else rest)
-    chosen.name = f"{source.name}:{part}"
-    digest = hashlib.sha256(chosen.indices.tobytes() + source.fingerprint.encode()).hexdigest()
-    chosen.fingerprint = digest[: len(source.fingerprint)]
-    return chosen

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from burn.backbones.base import Backbone
 from burn.core.types import Precision
 from burn.deploy.layers import Array, BinaryConvolution, Convolution, GlobalMean, Layer, Linear
-from burn.layers.block import Half
+from burn.layers.half import Half
 from burn.layers.sign import hard_sign, weight_scale
 
 

@@ -91,7 +91,7 @@ class NodeEmbedder:
         try:
             origin.check()
             with contextlib.chdir(self._folder):
-                from burn.embedding.run import PartEmbedder
+                from burn.embedding.embedder import PartEmbedder
 
                 self._embed = PartEmbedder(config)
         except (UserError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What `burn embed` needs of a network, and which kind of network a name means."""
+"""What `burn embed` needs of a network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from rich.console import Console
-
-from burn.checkpoints.foreign.named import require_network
-from burn.core.errors import UserError
-from burn.core.paths import expand
-from burn.deploy.named import head_file
-from burn.embedding.settings import EmbedConfig
 
 
 class Unfit(Exception):
@@ -65,31 +58,3 @@ class Network(Protocol):
 
     def prepare(self, image: Any) -> Any: ...
     def finish(self, prepared: Sequence[Any]) -> Outputs: ...
-
-
-def open_network(config: EmbedConfig, console: Console) -> Network:
-    """Open the network that `config.model` names. For a packed file torch is not imported.
-
-    Args:
-        config: The settings.
-        console: Where a warning of burn-engine is shown.
-
-    Raises:
-        UserError: The network or its classifier cannot be read or used.
-    """
-    if not config.packed:
-        require_network(config.model)
-        if config.head is not None:
-            head_file(expand(config.head))
-        from burn.embedding.trained import TrainedNetwork
-
-        return TrainedNetwork(config)
-    try:
-        from burn.embedding.packed import PackedNetwork
-    except ModuleNotFoundError as error:
-        if error.name != "burn_engine":
-            raise
-        raise UserError(
-            "a packed file needs burn-engine: pip install ./engine in burn's repository"
-        ) from error
-    return PackedNetwork(config, console)

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import Any, TypeVar
 
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from burn.core.errors import UserError, listed, printable
 from burn.core.paths import expand
-from burn.data.decode import UnreadableImage
-from burn.data.readable import image_readers
-from burn.embedding.files import FORMAT, LostPart, OutputFolder, Rows, Written, require_folder
-from burn.embedding.network import Network, Unfit, open_network
+from burn.embedding.embedder import embed_part, open_network, output_folder
+from burn.embedding.files import LostPart, OutputFolder, Rows, Written, require_folder
+from burn.embedding.network import Network
 from burn.embedding.parts import Collection, Images, Part, open_collection, require_apart
 from burn.embedding.settings import EmbedConfig
 from burn.evaluation.progress import progress_bar
-from burn.runtime.bounds import require_share
 from burn.runtime.cluster import joined
 from burn.runtime.signals import interrupted, signals_raise
-
-_TASK_IMAGES = 16  # that a thread takes at a time: handing over costs about 50 µs
-
-Item = TypeVar("Item")
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,7 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
             network = open_network(config, console)
             for note in (*collection.notes, *network.notes):
                 console.print(printable(note))
-            folder = _folder(config, network, collection)
+            folder = output_folder(config, network, collection)
             folder.require_no_others(collection)
             parts = collection.parts[number::count]
             total = len(parts)
@@ -126,29 +115,6 @@ def embed(config: EmbedConfig, console: Console) -> Embedded:
     )
 
 
-def _folder(config: EmbedConfig, network: Network, collection: Collection) -> OutputFolder:
-    assert config.out is not None
-    settings: dict[str, Any] = {"dtype": config.dtype, **network.settings}
-    if collection.num_images is not None:
-        settings["part_size"] = config.part_size
-    manifest = {
-        "format": FORMAT,
-        "model": {
-            "name": printable(network.name),
-            "fingerprint": network.fingerprint,
-            "features": network.num_features,
-            "classes": list(network.classes),
-        },
-        "data": {
-            "name": printable(collection.name),
-            "fingerprint": collection.fingerprint,
-            "images": collection.num_images,
-        },
-        "settings": settings,
-    }
-    return OutputFolder(expand(config.out), manifest, config.dtype, require_share(config.max_bad))
-
-
 def _one_by_one(
     network: Network, folder: OutputFolder, parts: Sequence[Part], progress: _Progress
 ) -> Iterator[tuple[Part, Written | str]]:
@@ -156,7 +122,7 @@ def _one_by_one(
     for part in parts:
         along = partial(progress.along, part)
         try:
-            yield part, _embed_part(network, folder, part, along)
+            yield part, embed_part(network, folder, part, along)
         except LostPart as error:
             yield part, str(error)
 
@@ -165,117 +131,12 @@ def _on_cluster(
     config: EmbedConfig, parts: Sequence[Part], progress: _Progress
 ) -> Iterator[tuple[Part, Written | str]]:
     """Compute parts on the cluster that was joined; the order is that in which they end."""
-    from burn.embedding.cluster import compute
+    from burn.embedding.cluster import compute  # here, because it needs Ray
 
     named = {part.name: part for part in parts}
     for name, written in compute(config, list(named)):
         progress.advance(named[name], 1.0)
         yield named[name], written
-
-
-class PartEmbedder:
-    """Computes parts of a collection in another process, whose signals are its own.
-
-    Args:
-        config: The settings, without `cluster`.
-
-    Raises:
-        UserError: The network or the images cannot be used.
-        OSError: The folder cannot be written.
-    """
-
-    def __init__(self, config: EmbedConfig) -> None:
-        console = Console(quiet=True)
-        collection = open_collection(config.data, config.part_size)
-        self._parts = {part.name: part for part in collection.parts}
-        self._network = open_network(config, console)
-        self._folder = _folder(config, self._network, collection)
-        self._packed = config.packed
-
-    def __call__(self, name: str) -> Written | str:
-        """Write the file of a part, and return what it holds, or why it could not be computed.
-
-        Raises:
-            UserError: A number is not finite, or the network cannot be run.
-            OSError: The file cannot be written.
-        """
-        if name not in self._parts:
-            return "this node does not find it among the images"
-        with threadpool_limits(1, "blas") if self._packed else contextlib.nullcontext():
-            try:
-                return _embed_part(self._network, self._folder, self._parts[name], _alone)
-            except LostPart as error:
-                return str(error)
-
-
-def _embed_part(
-    network: Network,
-    folder: OutputFolder,
-    part: Part,
-    along: Callable[[Images, Iterator[Rows]], Iterator[Rows]],
-) -> Written:
-    """Write the file of a part; `along` is passed the batches and yields them again."""
-    try:
-        images = part.open()
-    except UserError as error:
-        raise LostPart(str(error)) from error
-    # A pool for each part, so that nothing of a part that failed is left running.
-    pool = ThreadPoolExecutor(network.threads, "embed")
-    try:
-        rows = _rows(network, images, pool)
-        return folder.write(part, images, along(images, rows))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _alone(_: Images, rows: Iterator[Rows]) -> Iterator[Rows]:
-    return rows
-
-
-def _rows(network: Network, images: Images, pool: ThreadPoolExecutor) -> Iterator[Rows]:
-    """Yield the outputs of a part's images in batches, which depend on nothing but the part."""
-    source, positions = images.source, images.positions
-    if source is None:
-        return
-
-    def prepare(task: list[tuple[int, Callable[[], Any]]]) -> list[tuple[int, Any]]:
-        made: list[tuple[int, Any]] = []
-        for position, read in task:
-            try:
-                made.append((position, network.prepare(read())))
-            except UnreadableImage as error:
-                made.append((position, error))
-            except Unfit as error:
-                made.append((position, UnreadableImage(f"{source.describe(position)}: {error}")))
-        return made
-
-    readers = image_readers(source, positions, tensors=network.tensors)
-    tasks = _groups(zip(positions, readers, strict=True), _TASK_IMAGES)
-    made = (one for task in _in_order(pool, prepare, tasks, 2 * network.threads) for one in task)
-    for batch in _groups(made, network.batch_size):
-        good = [(at, one) for at, one in batch if not isinstance(one, UnreadableImage)]
-        bad = [(at, str(one)) for at, one in batch if isinstance(one, UnreadableImage)]
-        outputs = network.finish([one for _, one in good]) if good else None
-        yield Rows([at for at, _ in good], outputs, bad)
-
-
-def _groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    rest = iter(items)
-    while group := list(islice(rest, size)):
-        yield group
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, work: Callable[[Item], Made], items: Iterable[Item], ahead: int
-) -> Iterator[Made]:
-    """Yield what `work` makes of each item, in order; at most `ahead` items are begun before."""
-    waiting: deque[Future[Made]] = deque()
-    for item in items:
-        waiting.append(pool.submit(work, item))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 class _Progress:

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
 from burn.layers.activation import RPReLU
-from burn.layers.block import Half, train_block
+from burn.layers.block import train_block
 from burn.layers.conv import BinaryConv2d
+from burn.layers.half import Half
 
 
 class BinaryLayer(nn.Module):

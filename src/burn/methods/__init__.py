@@ -6,7 +6,8 @@ the table `burn.methods.entries.METHODS`.
 
 import importlib
 import pkgutil
+from importlib.util import find_spec
 
-for _folder in pkgutil.iter_modules(__path__):
-    if _folder.ispkg and _folder.name != "shared":
-        importlib.import_module(f"{__name__}.{_folder.name}.settings")
+for _folder in pkgutil.iter_modules(__path__, f"{__name__}."):
+    if _folder.ispkg and find_spec(f"{_folder.name}.settings"):
+        importlib.import_module(f"{_folder.name}.settings")

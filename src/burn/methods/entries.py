@@ -81,11 +81,11 @@ def add_method(entry: MethodEntry) -> None:
 
 # Models of `burn compare` that are not methods: the paper's feature similarity without classifiers,
 # and its whole loss with the jointly trained classifier.
-FEATURE_ONLY, PAPER = MODELS = ("feature_only", "paper")
+MODELS = ("feature_only", "paper")
 
 
-def papers_methods() -> tuple[str, ...]:
-    """Return the names of BURN and its baselines, without the methods of plugins."""
+def own_methods() -> tuple[str, ...]:
+    """Return the names of burn's own methods, without those of plugins."""
     return tuple(name for name, entry in METHODS.items() if entry.plugin is None)
 
 

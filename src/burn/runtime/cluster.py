@@ -37,7 +37,7 @@ _MARK = ".cluster"  # file by which a node sees that the folder is the command's
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a command was given whose work nodes of a cluster do.
+    """Where a command was given that nodes of a cluster carry out.
 
     Attributes:
         folder: Its working directory.

@@ -4,7 +4,8 @@ A small network's step is hundreds of short kernels, and the GPU may wait for Py
 of them. A graph starts them all at once. It does what was recorded: the same kernels with the same
 memory and the same Python numbers. What changes from step to step therefore lies in tensors that
 stay where they are: the batch, and the numbers that follow the progress, such as λ. Methods know
-nothing of this: while a step is recorded, their functions of the progress give tensors.
+nothing of this: while a step is recorded, the object's functions of the progress are replaced by
+others, which give tensors (`_NUMBERS`).
 
 A step's forward and backward pass are recorded. What follows is not, because it decides, waits or
 depends on the number of the step: the check for finite numbers, the optimizer with its learning
@@ -26,12 +27,14 @@ from torch import Tensor
 from burn.core.errors import GradientFlowError, UserError
 from burn.core.types import Batch
 from burn.methods.base import Method, StepOutput
-from burn.methods.burn.method import Burn
-from burn.methods.entries import find_method
 
 WARM_UP = 3  # steps in which libraries choose algorithms and allocate what they keep
-# Functions of methods from the progress to a number in the loss.
-_NUMBERS: Mapping[type[Method], tuple[str, ...]] = {Burn: ("lam",)}
+# Of each method whose steps can be recorded: its functions from the progress to a number in the
+# loss, which while a step is recorded return tensors.
+_NUMBERS: Mapping[str, tuple[str, ...]] = {
+    "burn": ("lam",), "byol": (), "s2bnn": (), "simclr": (), "supervised": (),
+    "supervised_kl": (), "swav": (),
+}  # fmt: skip
 _SHUFFLED = "each step permutes its images in an order that is drawn on the CPU"
 
 
@@ -42,10 +45,9 @@ def why_not_recorded(name: str, config: Any) -> str | None:
         name: Name of the method.
         config: Its settings.
     """
-    if find_method(name).plugin is not None:
-        return "it is a plugin's, of which burn does not know what a step depends on"
-    shuffled = name in ("mocov2", "infomin") or (name == "s2bnn" and config.contrastive)
-    return _SHUFFLED if shuffled else None
+    if name in ("mocov2", "infomin") or (name == "s2bnn" and config.contrastive):
+        return _SHUFFLED
+    return None if name in _NUMBERS else "it is not known what a step of it depends on"
 
 
 def _phase(method: Method, progress: float) -> Hashable | None:
@@ -104,7 +106,7 @@ class StepGraph:
 
     Args:
         method: The method, in training mode.
-        name: Its name, for messages.
+        name: Its name.
         num_images: Images of a whole batch. Steps with fewer, where some could not be read, are
             not recorded.
         recorder: Records the kernels.
@@ -165,7 +167,7 @@ class StepGraph:
         else:
             for kept, new in zip(_tensors(self._batch), _tensors(batch), strict=True):
                 kept.copy_(new)
-        for name in _NUMBERS.get(type(self._method), ()):
+        for name in _NUMBERS.get(self._name, ()):
             if name not in self._numbers:
                 device = batch.views[0].device
                 self._numbers[name] = torch.empty((), dtype=torch.float64, device=device)

@@ -40,7 +40,7 @@ def run(arguments: list[str], console: Console) -> None:
     from burn.checkpoints.foreign.layouts import TEACHER_SYNTAX
     from burn.core.settings import from_plain
     from burn.learning.pace import rate
-    from burn.methods.entries import METHODS
+    from burn.methods.entries import METHODS, find_method
     from burn.recipes.registry import DEFAULT, find_recipe, recipe_list
     from burn.recipes.schema import Recipe
     from burn.training.plan import Machine, RunPlan
@@ -112,11 +112,10 @@ def run(arguments: list[str], console: Console) -> None:
     resuming = _resumed_plan(parser, expanded)
     name = resuming.recipe_name if resuming else parser.peek(expanded, "recipe") or DEFAULT
     recipe = resuming.recipe if resuming else find_recipe(name)
-    method = parser.peek(expanded, "method") or recipe.method
-    if method in METHODS:
-        recipe = replace(recipe, method=method)
-    parser.choose_method(method)
-    expanded = parser.expand(arguments)
+    recipe = replace(recipe, method=parser.peek(expanded, "method") or recipe.method)
+    find_method(recipe.method)
+    parser.choose_method(recipe.method)
+    expanded = parser.expand(arguments)  # again, now without the settings of other methods
     parser.set_field_defaults(recipe.to_json())
     if resuming:
         parser.set_defaults(

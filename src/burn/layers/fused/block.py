@@ -19,9 +19,9 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 
 from burn.core.types import Precision
-from burn.layers.block import Half, parted
 from burn.layers.byte_conv import convolution_dtype
 from burn.layers.fused import launch
+from burn.layers.half import Half, parted
 from burn.layers.sign import hard_sign, weight_scale
 from burn.layers.sync_norm import norm_group, shared_statistics
 

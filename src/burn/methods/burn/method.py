@@ -163,7 +163,10 @@ class Burn(Method):
         super().begin_from(weights)
 
     def lam(self, progress: float) -> float:
-        """Return λ(t), the weight of the feature similarity, which is 1 without classifiers."""
+        """Return λ(t), the weight of the feature similarity, which is 1 without classifiers.
+
+        In a step that is recorded (`burn.training.graphs`) it is a float64 scalar on the GPU.
+        """
         c = self.config
         if c.classifier == "none":
             return 1.0
