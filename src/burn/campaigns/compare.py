@@ -159,9 +159,9 @@ class Comparison:
 def recipe_of(model: str, family: str) -> tuple[str, Recipe]:
     """Return the name and the recipe of a model of a comparison.
 
-    The recipe is MODEL_FAMILY. A method without one, as a plugin's may be, takes that of a method of
-    burn's with the same needs: burn's if it needs a teacher, supervised's if it needs labels, or
-    else simclr's. On photos, burn has the default recipe, and every other method that of the family
+    The recipe is MODEL_FAMILY. A method without one, as a plugin's may be, takes that of another
+    with the same needs: burn's if it needs a teacher, supervised's if it needs labels, or else
+    simclr's. On photos, burn has the default recipe, and every other method that of the family
     small with the default's network and sizes.
 
     Args:
