@@ -537,6 +537,10 @@ def test_the_number_of_threads_follows_the_measured_rate(
             now[0] += seconds[torch.get_num_threads()]
             return now[0]
 
+        @staticmethod
+        def process_time() -> float:
+            return now[0] * torch.get_num_threads()
+
     monkeypatch.setattr("burn.learning.threads.time", Time)
     # Said only, since two threads of a busy machine do take longer.
     threads = [2]

@@ -27,19 +27,34 @@ FOUR: Rates = {4: 100, 2: 70, 1: 40}
 FOUR_LOADED: Rates = {4: 20, 2: 60, 1: 40}
 
 
+# Of the time of two threads, alone and beside two busy loops or a test suite.
+BUSY, WAITING = 0.9, 0.5
+
+
 def run(
-    most: int, rates: Callable[[int], Rates], steps: int, noise: float = 0.1, seed: int = 0
+    most: int,
+    rates: Callable[[int], Rates],
+    steps: int,
+    noise: float = 0.1,
+    seed: int = 0,
+    *,
+    short: bool = False,
+    given: float = BUSY,
 ) -> tuple[ThreadChooser, list[int], float]:
-    """The chooser, the threads of each step, and the mean rate over that of the best choices."""
+    """The chooser, the threads of each step, and the mean rate over that of the best choices.
+
+    `given` is the part of its threads' time that the process is given.
+    """
     random = np.random.default_rng(seed)
-    chooser, threads, spent, least = ThreadChooser(most), [], 0.0, 0.0
+    chooser, threads, spent, least = ThreadChooser(most, short=short), [], 0.0, 0.0
     for step in range(steps):
         now = rates(step)
         threads.append(chooser.threads)
         seconds = 64 / now[chooser.threads] * random.lognormal(sigma=noise)
         spent += 64 / now[chooser.threads]
         least += 64 / max(now.values())
-        chooser.step(64, seconds if step else None)
+        busy = given * chooser.threads * seconds
+        chooser.step(64, seconds if step else None, busy)
     return chooser, threads, least / spent
 
 
@@ -56,6 +71,29 @@ def test_little_is_lost_in_two_minutes(two: int, seed: int):
     """Beside two busy loops on a Zen 4: 29.3 images/s with one thread."""
     _, _, share = run(2, lambda _: {2: two, 1: 29.3}, 120, seed=seed)
     assert share > 0.9
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("steps", [8, 20, 50])
+@pytest.mark.parametrize("rates", [LOADED, TESTED])
+def test_a_short_run_tries_other_numbers_where_it_waits(rates: Rates, steps: int, seed: int):
+    """Three steps of two threads are lost, one of which has no time."""
+    _, threads, _ = run(2, lambda _: rates, steps, seed=seed, short=True, given=WAITING)
+    assert threads == [2] * 3 + [1] * (steps - 3)
+
+
+def test_a_short_run_on_an_idle_machine_tries_nothing():
+    """Also with small networks, of whose steps one thread has a part to itself."""
+    for given in (BUSY, 0.6):
+        chooser, threads, share = run(2, lambda _: IDLE, 99, short=True, given=given)
+        assert (threads, share, chooser.reason) == ([2] * 99, 1.0, "")
+
+
+def test_a_short_run_keeps_all_threads_where_they_are_best():
+    """It may wait for images instead."""
+    chooser, threads, _ = run(2, lambda _: IDLE, 50, short=True, given=WAITING, noise=0)
+    assert threads == [2] * 3 + [1] * 4 + [2] * 43
+    assert chooser.reason == "2 threads (143 images/s, 90 with 1)"
 
 
 @pytest.mark.parametrize("rates", [FOUR, FOUR_LOADED])
@@ -129,7 +167,8 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_a_number_is_chosen_unless_something_speaks_against_it(monkeypatch: pytest.MonkeyPatch):
     assert stage_chooser(Machine(), ALONE, 100)
-    assert not stage_chooser(Machine(), ALONE, 99)
+    assert stage_chooser(Machine(), ALONE, 8)
+    assert not stage_chooser(Machine(), ALONE, 7)
     assert not stage_chooser(Machine(deterministic=True), ALONE, 100)
     assert not stage_chooser(Machine(compile=True), ALONE, 100)
     gpu: Any = SimpleNamespace(device=torch.device("cuda"), count=1)

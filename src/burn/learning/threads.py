@@ -16,21 +16,24 @@ class Threads(Callback):
     """Sets the number of threads that a chooser chooses, which a resumed run goes on with.
 
     Args:
-        chooser: Chooses by the time from batch to batch.
+        chooser: Chooses by the time, and the processor time, from batch to batch.
     """
 
     def __init__(self, chooser: ThreadChooser) -> None:
         self.chooser = chooser
-        self._last: float | None = None
+        self._last: tuple[float, float] | None = None
 
     def on_start(self, loop: Loop[Any]) -> None:
         torch.set_num_threads(self.chooser.threads)
 
     def on_batch_end(self, loop: Loop[Any], batch: Batch) -> None:
-        now = time.monotonic()
+        now = time.monotonic(), time.process_time()
         last, self._last = self._last, now  # the first batch also starts workers
         before = self.chooser.threads
-        self.chooser.step(len(batch.indices), None if last is None else now - last)
+        if last is None:
+            self.chooser.step(len(batch.indices), None)
+        else:
+            self.chooser.step(len(batch.indices), now[0] - last[0], now[1] - last[1])
         if self.chooser.threads != before:
             torch.set_num_threads(self.chooser.threads)
 

@@ -12,7 +12,9 @@ import statistics
 from collections import deque
 from typing import Any
 
-_FEWEST = 100  # batches for which trials pay
+_FEWEST = 100  # batches for which a trial pays, whatever its outcome
+_LEAST = 8  # batches for which one pays that is known to be needed
+_WAITING = 0.55  # part of its threads' time below which a process waits for processors
 _PINS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _ROUNDS = 2  # times that a trial goes through its numbers
 _STEPS = (
@@ -34,8 +36,13 @@ class ThreadChooser:
     faster, a trial follows. The steps of the first trial are the same in every run, so that runs
     on an idle machine compute the same bits.
 
+    In a short run a trial would cost too much where all threads are best. It has one, of the other
+    numbers alone, only after two steps in which the process was given little more than half of its
+    threads' time, which it is given on an idle machine.
+
     Args:
         most: Largest number of threads.
+        short: Whether the run is short.
 
     Attributes:
         threads: Number of threads for the next step.
@@ -43,8 +50,9 @@ class ThreadChooser:
         reason: The last choice and the rates that led to it, or "" before the first.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, short: bool = False) -> None:
         self.most = self.threads = self._chosen = most
+        self._short, self._waited = short, 0  # steps in a row in which threads waited
         self.steps: dict[int, int] = {}
         self.reason = ""
         self._pause = _PAUSE
@@ -55,15 +63,18 @@ class ThreadChooser:
         self._tried: dict[int, list[float | None]] = {}
         self._probes = False  # whether this is less than a trial, which only a trial can confirm
 
-    def step(self, images: int, seconds: float | None) -> None:
+    def step(self, images: int, seconds: float | None, busy: float = math.inf) -> None:
         """Record a step that `threads` threads computed, and set `threads` for the next one.
 
         Args:
             images: Number of images of the step.
             seconds: Time since the end of the step before, or None where there was none.
+            busy: Processor time of this process in these seconds.
         """
         self.steps[self.threads] = self.steps.get(self.threads, 0) + 1
         each = None if seconds is None else max(seconds, 1e-9) / max(1, images)
+        waits = seconds is not None and busy < _WAITING * self.threads * seconds
+        self._waited = self._waited + 1 if waits else 0
         if self._trial:
             self._try(each)
         else:
@@ -81,7 +92,7 @@ class ThreadChooser:
             if best > _CLEAR * second:
                 self._trial.clear()
         if not self._trial:
-            if self._probes and self._fastest() != self._chosen:
+            if self._probes and not self._short and self._fastest() != self._chosen:
                 self._begin()
                 return
             self._choose()
@@ -117,7 +128,10 @@ class ThreadChooser:
         if each is not None:
             self._newest.append(each)
         if not self.reason:
-            self._begin()
+            if not self._short:
+                self._begin()
+            elif self._waited > 1:
+                self._begin(1 / statistics.median(self._newest))
             return
         if len(self._newest) < _WINDOW:
             return
@@ -150,7 +164,8 @@ class ThreadChooser:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state, unless it is that of a machine with another number of threads."""
         if state["most"] == self.most:
-            vars(self).update(state, _newest=deque(state["_newest"], maxlen=_WINDOW))
+            newest = deque(state["_newest"], maxlen=_WINDOW)
+            vars(self).update(state, _newest=newest, _short=self._short)
 
 
 def thread_chooser(batches: int) -> ThreadChooser | None:
@@ -160,13 +175,15 @@ def thread_chooser(batches: int) -> ThreadChooser | None:
         batches: Number of batches.
 
     Returns:
-        None where the user gave a number, there is but one, or the training is short.
+        None where the user gave a number, there is but one, or the training is too short to choose.
     """
     import torch
 
     most = torch.get_num_threads()
     pinned = any(os.environ.get(name) for name in _PINS)
-    return ThreadChooser(most) if most > 1 and not pinned and batches >= _FEWEST else None
+    if most == 1 or pinned or batches < _LEAST:
+        return None
+    return ThreadChooser(most, short=batches < _FEWEST)
 
 
 def _without_firsts(each: list[float | None]) -> list[float]:
