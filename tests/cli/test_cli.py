@@ -164,9 +164,11 @@ def test_only_the_settings_of_the_runs_method_are_options(capsys, tmp_path: Path
         assert {o.partition(".")[0] for o in options} - {"backbone", "views", "optim"} <= {method}
     line = fails(capsys, "pretrain", "--swav.queue", "3", "--data", "x", "--out", "y")
     assert line.endswith(
-        "--swav.queue is a setting of method swav, and this run is of another: give --method swav "
-        "too, or leave it out"
+        "--swav.queue is a setting of method swav, and this run is of burn: leave it out, or give "
+        "--method swav"
     )
+    line = fails(capsys, "pretrain", "--method", "brun", "--burn.lam", "constant")
+    assert "unknown method brun: did you mean burn?" in line
     earlier = tmp_path / "earlier.yaml"  # earlier versions printed the settings of every method
     earlier.write_text("recipe: demo\nswav: {queue: 3}\nburn: {lam: constant}\n")
     assert main(["pretrain", "--config", str(earlier), "--print-config"]) == 0

@@ -110,11 +110,19 @@ def test_both_damaged_are_named_and_kept(cut: Path, teacher: Path):
     assert files.previous.is_file()
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def lead_nowhere(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lead_nowhere])
 def test_what_is_not_a_file_is_named(make: Callable[[Path], None], cut: Path, teacher: Path):
     newest = cut / "stage1" / "resume.ckpt"
     newest.unlink()
     make(newest)
+    then = r"remove it to go on from resume\.previous\.ckpt"
+    with pytest.raises(UserError, match=rf"resume\.ckpt is not a file: {then}"):
+        tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
+    (cut / "stage1" / "resume.previous.ckpt").unlink()
     with pytest.raises(UserError, match=r"resume\.ckpt is not a file: remove it to begin again"):
         tiny.train(one_stage(), cut, teacher, max_steps=10, resume=True)
 

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import Field, fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,10 @@ from burn.core.plugins import Plugin
 from burn.core.types import Precision
 from burn.costs.walk import count
 from burn.methods.burn.settings import BurnConfig
-from burn.methods.entries import METHODS
+from burn.methods.byol.settings import ByolConfig
+from burn.methods.entries import METHODS, MethodEntry
 from burn.paper.numbers import OF_RECIPE
+from burn.recipes.optim import OptimConfig
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list
 from burn.recipes.schema import Recipe
 
@@ -242,6 +244,48 @@ def test_an_unknown_recipe_suggests_the_nearest():
 def test_recipes_survive_json(name: str):
     recipe = find_recipe(name)
     assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"settings": {"classifier": "joint"}}, "burn: expected named values"),
+        ({"burn": None}, "burn: expected named values"),
+        ({"burn": 5}, "burn: expected named values"),
+        ({"burn": {"lamb": 1}}, r"unknown setting burn\.lamb"),
+        ({"method": "supervised", "supervised": 5}, "supervised: the method has no settings"),
+    ],
+)
+def test_settings_that_are_not_the_methods_are_refused(values: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        Recipe.from_json(values)
+
+
+@pytest.mark.parametrize("given", [5, "x", [1], BurnConfig, OptimConfig(), {"lamb": 1}])
+@pytest.mark.parametrize("method", ["burn", "supervised"])
+def test_other_values_than_settings_are_refused(method: str, given: object):
+    with pytest.raises(UserError, match=rf"{method}[:.]|unknown setting"):
+        Recipe(method=method, settings=given)
+
+
+def test_settings_of_another_method_become_the_defaults():
+    recipe = Recipe(settings=BurnConfig(lam="constant"))
+    assert replace(recipe, method="byol").settings == ByolConfig()
+    assert replace(recipe, method="supervised").settings is None
+    with pytest.raises(UserError, match="supervised: the method has no settings"):
+        replace(recipe, method="supervised").with_settings(lam="constant")
+
+
+@pytest.mark.parametrize("field", fields(Recipe), ids=lambda field: field.name)
+def test_a_plugins_method_of_a_fields_name_takes_nothing_away(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+):
+    name = field.name
+    monkeypatch.setitem(METHODS, name, MethodEntry(name, "mine:Mine", plugin=Plugin("mine.py")))
+    recipe = replace(find_recipe("burn_small"), epochs=3)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    with pytest.raises(UserError, match=f"method {name}: recipes have a setting of that name"):
+        replace(recipe, method=name)
 
 
 @pytest.mark.parametrize(

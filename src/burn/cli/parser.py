@@ -61,7 +61,7 @@ class Parser(jsonargparse.ArgumentParser):
         self._groups = dict(groups or {})
         self._fields: tuple[str, ...] = ()
         self._parts: frozenset[str] = frozenset()  # names of groups of options
-        self._left_out: frozenset[str] = frozenset()  # those of other methods
+        self._method, self._left_out = "", frozenset[str]()  # the run's; those of other methods
         self._num_shown_groups: int | None = None
         # Only for help: `main` handles --import before a command is parsed, because plugins add
         # options.
@@ -124,7 +124,7 @@ class Parser(jsonargparse.ArgumentParser):
         Args:
             name: Name of the method.
         """
-        self._left_out = self._parts - {name}
+        self._method, self._left_out = name, self._parts - {name}
 
     def set_field_defaults(self, values: Mapping[str, Any]) -> None:
         """Set the defaults of the fields.
@@ -186,7 +186,7 @@ class Parser(jsonargparse.ArgumentParser):
             if (method := name[2:].partition(".")[0]) in self._left_out:
                 raise UserError(
                     f"{_hyphenated(name)} is a setting of method {method}, and this run is of "
-                    f"another: give --method {method} too, or leave it out"
+                    f"{self._method}: leave it out, or give --method {method}"
                 )
         expanded: list[str] = []
         rest = iter(plain)

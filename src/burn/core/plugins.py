@@ -229,6 +229,8 @@ def check_config(kind: str, name: str, config: Any) -> None:
     except Exception as error:
         raise UserError(f"{kind} {name}: types of {config.__name__}: {error}") from error
     for field in dataclasses.fields(config):
+        if not field.init:
+            raise UserError(f"{kind} {name}: field {field.name} of its config has init=False")
         if field.default is field.default_factory is dataclasses.MISSING:
             raise UserError(f"{kind} {name}: field {field.name} of its config has no default")
 

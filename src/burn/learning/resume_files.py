@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from burn.core.files import write_beside
 from burn.core.inputs import require_regular
 from burn.learning.loop import Loop
 
+_NO_FILE = "not a file"
 # What a `Loop` needs, and is never empty or 0.
 _HELD = ("state_dict", "optimizer_states", "global_step", "batches")
 
@@ -119,7 +121,7 @@ class ResumeFiles:
 
     def _usable(self, shapes: Mapping[str, torch.Size], console: Console) -> Path | None:
         """Return the newest file that is not damaged, or None if there are no files."""
-        files = [file for file in (self.newest, self.previous) if file.exists()]
+        files = [f for f in (self.newest, self.previous) if os.path.lexists(f)]
         damaged: list[Path] = []
         for file in files:
             problem = self._problem(file, shapes)
@@ -133,7 +135,9 @@ class ResumeFiles:
                     )
                 return file
             if problem != "damaged":
-                raise UserError(f"{file} is {problem}: remove it to begin again")
+                one_more = problem == _NO_FILE and file != files[-1]
+                then = f"go on from {files[-1].name}" if one_more else "begin again"
+                raise UserError(f"{file} is {problem}: remove it to {then}")
             damaged.append(file)
         if damaged:
             both = " and ".join(str(file) for file in damaged)
@@ -148,12 +152,13 @@ class ResumeFiles:
             keep: Whether to keep the newest file, from which a longer run goes on.
         """
         for file in (self.previous, self.damaged, *(() if keep else (self.newest,))):
-            file.unlink(missing_ok=True)
+            if not file.is_dir():
+                file.unlink(missing_ok=True)
 
     def _problem(self, file: Path, shapes: Mapping[str, torch.Size]) -> str | None:
         """Return what is wrong with a file, or None."""
         if not file.is_file():
-            return "not a file"
+            return _NO_FILE
         require_regular(file)  # a file without read permission is not damaged
         try:
             with zipfile.ZipFile(file) as archive:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from burn.backbones.config import BackboneConfig
 from burn.backbones.entries import is_binary
-from burn.core.errors import UserError
+from burn.core.errors import UserError, shown
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
@@ -57,17 +57,21 @@ class Recipe:
 
     def __post_init__(self) -> None:
         entry = METHODS.get(self.method) if isinstance(self.method, str) else None
-        if entry is not None and entry.name in {each.name for each in fields(self)}:
+        if entry is None:  # `check` names it
+            object.__setattr__(self, "settings", None)
+            return
+        if entry.name in _names(self):
             raise UserError(f"method {entry.name}: recipes have a setting of that name")
-        given, config = self.settings, entry.config if entry else None
-        if config is None:
-            settings = None
-            if entry is not None and isinstance(given, Mapping) and given:
-                raise UserError(f"unknown setting {entry.name}.{next(iter(given))}")
-        elif given is None or (is_dataclass(given) and not isinstance(given, config)):
-            settings = config()
-        else:
-            settings = from_plain(config, given, self.method)
+        given, config = self.settings, entry.config
+        others = {other.config for other in METHODS.values()} - {config, None}
+        if type(given) in others or (config is not None and given is None):
+            given = {}
+        if config is None and given:
+            raise UserError(f"{entry.name}: the method has no settings, got {shown(given)}")
+        # A notebook's cell that is run again makes another class of the same name.
+        if config is not None and type(given).__qualname__ == config.__qualname__:
+            given = {name: getattr(given, name) for name in _names(given)}
+        settings = None if config is None else from_plain(config, given, entry.name)
         object.__setattr__(self, "settings", settings)
 
     @classmethod
@@ -84,7 +88,10 @@ class Recipe:
         """
         if isinstance(values, Mapping):
             values = without_other_methods(values)
-            values["settings"] = values.pop(str(values.get("method", cls.method)), None)
+            method = str(values.get("method", cls.method))
+            if "settings" in values or values.get(method, {}) is None:
+                raise UserError(f"{method}: expected named values in the place of its settings")
+            values["settings"] = values.pop(method, None)
         return from_plain(cls, values)
 
     def check(self) -> None:
@@ -139,7 +146,7 @@ class Recipe:
         Raises:
             UserError: The method has no such setting, or the value has a wrong type.
         """
-        settings = {} if self.settings is None else vars(self.settings)
+        settings = {name: getattr(self.settings, name) for name in _names(self.settings)}
         return replace(self, settings={**settings, **changes})
 
     def view_epoch(self, epoch: int) -> int:
@@ -263,7 +270,13 @@ def without_other_methods(values: Mapping[str, Any]) -> dict[str, Any]:
         values: Values by name, as `Recipe.to_json` returns them.
     """
     method = values.get("method", Recipe.method)
-    return {name: v for name, v in values.items() if name not in METHODS or name == method}
+    kept = {method, *_names(Recipe)}  # a plugin's method may be called as a field is
+    return {name: v for name, v in values.items() if name not in METHODS or name in kept}
+
+
+def _names(config: Any) -> list[str]:
+    """Return the names of a dataclass's fields, or [] for None."""
+    return [] if config is None else [each.name for each in fields(config)]
 
 
 _ENOUGH = 32  # images in each part, for BN's statistics
