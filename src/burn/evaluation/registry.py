@@ -151,6 +151,8 @@ def evaluate_checkpoint(
                 kept = "the results are complete, but files that belong beside them may be missing"
             elif not out:
                 kept = "nothing is kept; give --out to keep what is finished"
+            elif not (out.is_dir() and any(out.iterdir())):
+                kept = "nothing is finished yet; the same command begins again"
             raise interrupted(f"interrupted: {kept}", stopped) from None
 
 
