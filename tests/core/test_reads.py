@@ -46,6 +46,7 @@ ALLOWED = {
     ("deploy/environment.py", "np.load"): "a program of burn's own wrote it a moment ago",
     ("deploy/on_device.py", "np.load"): "this program needs numpy and burn-engine alone",
     ("embedding/files.py", "pq.ParquetFile"): STREAM,
+    ("embedding/embedder.py", "part.open"): OWN,
     ("embedding/run.py", "part.open"): OWN,
     ("evaluation/artifacts/neighbours.py",
      "(Path(get_data_path()) / 'fonts/ttf/DejaVuSans.ttf').read_bytes"): PACKAGE,
