@@ -12,7 +12,7 @@ from burn.core.errors import UserError, shown
 from burn.core.settings import from_plain
 from burn.core.types import Precision
 from burn.data.view_config import ViewConfig
-from burn.methods.entries import METHODS, find_method
+from burn.methods.entries import METHODS, MethodEntry, find_method
 from burn.recipes.optim import OptimConfig
 from burn.runtime.bounds import require_within
 from burn.runtime.compute import Compute
@@ -57,21 +57,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         entry = METHODS.get(self.method) if isinstance(self.method, str) else None
-        if entry is None:  # `check` names it
-            object.__setattr__(self, "settings", None)
-            return
-        if entry.name in _names(self):
+        if entry is not None and entry.name in _names(self):
             raise UserError(f"method {entry.name}: recipes have a setting of that name")
-        given, config = self.settings, entry.config
-        others = {other.config for other in METHODS.values()} - {config, None}
-        if type(given) in others or (config is not None and given is None):
-            given = {}
-        if config is None and given:
-            raise UserError(f"{entry.name}: the method has no settings, got {shown(given)}")
-        # A notebook's cell that is run again makes another class of the same name.
-        if config is not None and type(given).__qualname__ == config.__qualname__:
-            given = {name: getattr(given, name) for name in _names(given)}
-        settings = None if config is None else from_plain(config, given, entry.name)
+        # An unknown method has none; `check` names it.
+        settings = None if entry is None else _settings_of(entry, self.settings)
         object.__setattr__(self, "settings", settings)
 
     @classmethod
@@ -272,6 +261,30 @@ def without_other_methods(values: Mapping[str, Any]) -> dict[str, Any]:
     method = values.get("method", Recipe.method)
     kept = {method, *_names(Recipe)}  # a plugin's method may be called as a field is
     return {name: v for name, v in values.items() if name not in METHODS or name in kept}
+
+
+def _settings_of(entry: MethodEntry, given: Any) -> Any:
+    """Return a method's settings as its own dataclass, or None if it has none.
+
+    Args:
+        entry: The method.
+        given: Such settings, or values by name. None, and the settings of another method, stand for
+            the defaults.
+
+    Raises:
+        UserError: They are something else, or a value has the wrong type.
+    """
+    config = entry.config
+    if given is None or type(given) in {each.config for each in METHODS.values()} - {config}:
+        given = {}
+    if config is None:
+        if given:
+            raise UserError(f"{entry.name}: the method has no settings, got {shown(given)}")
+        return None
+    # A notebook's cell that is run again makes another class of the same name.
+    if type(given).__qualname__ == config.__qualname__:
+        given = {name: getattr(given, name) for name in _names(given)}
+    return from_plain(config, given, entry.name)
 
 
 def _names(config: Any) -> list[str]:
