@@ -149,6 +149,25 @@ BURN_API size_t burn_plan_bytes(const burn_plan *plan);
 BURN_API int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count,
                       float *outputs);
 
+/* Finds, for each query, the k codes that differ from it in the fewest bits.
+ *
+ * isa: as in burn_load.
+ * codes: count × bytes bytes, one code after the other. Only read.
+ * count: number of codes, at least k.
+ * bytes: length of a code, 1 to 2^20.
+ * queries: num_queries × bytes bytes.
+ * num_queries: number of queries, 0 or more.
+ * k: number of codes to find for each query, at least 1.
+ * positions: memory of the caller for num_queries × k indices of codes, by distance; of codes
+ *   with the same distance the first ones, in order.
+ * distances: memory of the caller for the num_queries × k numbers of bits.
+ *
+ * Returns 0, or 1 if the instruction set is not available, if a number is out of range, if memory
+ * is short, or if a pointer is NULL that may not be. */
+BURN_API int burn_nearest(const char *isa, const uint8_t *codes, size_t count, size_t bytes,
+                          const uint8_t *queries, size_t num_queries, size_t k,
+                          int64_t *positions, uint32_t *distances);
+
 #ifdef __cplusplus
 }
 #endif

@@ -29,6 +29,16 @@ export interface Model {
    * @throws Error if the image's sizes do not fit each other, or are out of range.
    */
   run(image: Pixels): Result;
+  /**
+   * Finds the codes that differ from a query in the fewest bits, as `burn_engine.Index` does.
+   *
+   * @param codes codes one after the other, each as long as the query.
+   * @param query a code, as `signs` makes it of the features of an image.
+   * @param k number of codes to find, 1 or more; all of them if there are fewer.
+   * @returns positions and numbers of bits, by distance, the first ones first where these are equal.
+   * @throws Error if the lengths do not fit, or k is out of range.
+   */
+  nearest(codes: Uint8Array, query: Uint8Array, k: number): { position: number; distance: number }[];
   /** Frees the model's memory. It cannot be used any more. */
   free(): void;
 }
@@ -44,6 +54,12 @@ export interface Options {
  * @throws Error with one sentence if the bytes are not a packed model or break a rule of the format.
  */
 export function load(bytes: ArrayBuffer | Uint8Array, options?: Options): Promise<Model>;
+
+/**
+ * Returns the signs of features, one bit each: feature i is bit i mod 8, from the least significant,
+ * of byte i / 8, and 1 where it is at least 0.
+ */
+export function signs(features: ArrayLike<number>): Uint8Array;
 
 /**
  * Resizes the short side of an image (bicubic, antialiased), then cuts out its centre, as

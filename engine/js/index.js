@@ -11,6 +11,15 @@ export async function load(bytes, options = {}) {
   return new Model(await instantiate(options.wasm), bytes);
 }
 
+// Feature i is bit i mod 8, from the least significant, of byte i / 8: 1 where it is at least 0.
+export function signs(features) {
+  const code = new Uint8Array(Math.ceil(features.length / 8));
+  for (let i = 0; i < features.length; ++i) {
+    if (features[i] >= 0) code[i >> 3] |= 1 << (i & 7);
+  }
+  return code;
+}
+
 async function instantiate(wasm) {
   if (!wasm) wasm = await read(new URL("burn_engine.wasm", import.meta.url));
   let memory = null;
@@ -87,6 +96,34 @@ class Model {
     const milliseconds = performance.now() - began;
     const output = new Float32Array(this.#engine.memory.buffer, plan.output, plan.length).slice();
     return { output, classes: ranked(this.classNames, output), milliseconds };
+  }
+
+  nearest(codes, query, k) {
+    if (!this.#model) throw new Error("the model was freed");
+    const length = query.length;
+    if (!length || codes.length % length) {
+      throw new Error(`codes of ${codes.length} bytes are not whole codes of ${length}`);
+    }
+    const count = codes.length / length;
+    k = Math.min(k, count);
+    if (!k) return [];
+    const engine = this.#engine;
+    const all = this.#allocate(codes.length + length);
+    let found = 0;
+    try {
+      found = this.#allocate(12 * k); // positions, 8 bytes each, and distances
+      const memory = new Uint8Array(engine.memory.buffer);
+      memory.set(codes, all);
+      memory.set(query, all + codes.length);
+      const wanted = [0, all, count, length, all + codes.length, 1, k, found, found + 8 * k];
+      this.#check(engine.burn_nearest(...wanted));
+      const positions = new BigInt64Array(engine.memory.buffer, found, k);
+      const distances = new Uint32Array(engine.memory.buffer, found + 8 * k, k);
+      return Array.from(positions, (at, i) => ({ position: Number(at), distance: distances[i] }));
+    } finally {
+      engine.free(found);
+      engine.free(all);
+    }
   }
 
   free() {

@@ -53,6 +53,33 @@ nb::object run(Plan &plan, Images<T> images, burn_pixels type) {
     return nb::cast(nb::ndarray<nb::numpy, float>(data, 4, shape, owner));
 }
 
+using Codes = nb::ndarray<const uint8_t, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+nb::object array_of(std::unique_ptr<T[]> values, size_t rows, size_t columns) {
+    const size_t shape[2] = {rows, columns};
+    T *data = values.release();
+    nb::capsule owner(data, [](void *p) noexcept { delete[] static_cast<T *>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T>(data, 2, shape, owner));
+}
+
+nb::tuple nearest(Codes codes, Codes queries, size_t k, std::optional<std::string> isa) {
+    if (codes.shape(1) != queries.shape(1)) throw nb::value_error("codes differ in length");
+    const size_t count = queries.shape(0);
+    std::unique_ptr<int64_t[]> positions(new int64_t[count * k + 1]);
+    std::unique_ptr<uint32_t[]> distances(new uint32_t[count * k + 1]);
+    int status = 0;
+    {
+        nb::gil_scoped_release release;
+        status = burn_nearest(isa ? isa->c_str() : nullptr, codes.data(), codes.shape(0),
+                              codes.shape(1), queries.data(), count, k, positions.get(),
+                              distances.get());
+    }
+    check(status);
+    return nb::make_tuple(array_of(std::move(positions), count, k),
+                          array_of(std::move(distances), count, k));
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -62,6 +89,9 @@ NB_MODULE(_core, m) {
         for (std::string name; names >> name;) list.push_back(name);
         return list;
     });
+
+    m.def("nearest", nearest, nb::arg("codes").noconvert(), nb::arg("queries").noconvert(), "k"_a,
+          "isa"_a.none());
 
     nb::class_<Plan>(m, "Plan")
         .def_prop_ro("shape",

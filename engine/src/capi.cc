@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "../include/burn_engine.h"
+#include "nearest.h"
 #include "plan.h"
 
 struct burn_model : burn::Model {
@@ -16,6 +17,8 @@ struct burn_plan : burn::Plan {
 };
 
 namespace {
+
+constexpr size_t kMostCodeBytes = size_t{1} << 20;
 
 thread_local std::string last_error;
 
@@ -184,6 +187,19 @@ int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count
         if (!images || !outputs) throw burn::Error("images or outputs is null");
         plan->run(images, type == BURN_UINT8 ? burn::Pixels::uint8 : burn::Pixels::float32, count,
                   outputs);
+    });
+}
+
+int burn_nearest(const char *isa, const uint8_t *codes, size_t count, size_t bytes,
+                 const uint8_t *queries, size_t num_queries, size_t k, int64_t *positions,
+                 uint32_t *distances) {
+    return guarded([&] {
+        const burn::Tier &tier = burn::choose_tier(isa ? isa : "");
+        if (bytes < 1 || bytes > kMostCodeBytes) throw burn::Error("bytes is not 1 to 2^20");
+        if (k < 1 || k > count) throw burn::Error("k is not 1 to the number of codes");
+        if (num_queries == 0) return;
+        if (!codes || !queries || !positions || !distances) throw burn::Error("a pointer is null");
+        burn::nearest(tier, codes, count, bytes, queries, num_queries, k, positions, distances);
     });
 }
 

@@ -1,4 +1,8 @@
-// The table of the instruction sets that this library was built with.
+// The table of the instruction sets that this library was built with, and the choice among them.
+#include <cstdlib>
+#include <string>
+
+#include "format.h"
 #include "tier.h"
 
 namespace burn {
@@ -23,6 +27,21 @@ const Tier *const *tiers(int *count) {
     };
     *count = static_cast<int>(sizeof kTiers / sizeof *kTiers);
     return kTiers;
+}
+
+const Tier &choose_tier(const std::string &isa) {
+    std::string wanted = isa;
+    if (const char *set = std::getenv("BURN_ENGINE_ISA"); wanted.empty() && set) wanted = set;
+    int count = 0;
+    const Tier *const *all = tiers(&count);
+    std::string names;
+    for (int i = 0; i < count; ++i) {
+        if (!all[i]->supported()) continue;
+        if (wanted.empty() || wanted == all[i]->name) return *all[i];
+        names += (names.empty() ? "" : ", ") + std::string(all[i]->name);
+    }
+    throw Error("instruction set '" + wanted.substr(0, 100) +
+                "' is not available on this processor; choose from " + names);
 }
 
 }  // namespace burn

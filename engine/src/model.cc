@@ -1,27 +1,11 @@
 #include "model.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 
 namespace burn {
 
 namespace {
-
-const Tier &choose_tier(const std::string &isa) {
-    std::string wanted = isa;
-    if (const char *set = std::getenv("BURN_ENGINE_ISA"); wanted.empty() && set) wanted = set;
-    int count = 0;
-    const Tier *const *all = tiers(&count);
-    std::string names;
-    for (int i = 0; i < count; ++i) {
-        if (!all[i]->supported()) continue;
-        if (wanted.empty() || wanted == all[i]->name) return *all[i];
-        names += (names.empty() ? "" : ", ") + std::string(all[i]->name);
-    }
-    throw Error("instruction set '" + wanted.substr(0, 100) +
-                "' is not available on this processor; choose from " + names);
-}
 
 Aligned padded(const std::vector<float> &values, int pitch, float fill = 0.0f) {
     Aligned copy(static_cast<size_t>(pitch) * sizeof(float));

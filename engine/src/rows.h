@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "hamming.h"
 #include "tier.h"
 
 #define BURN_INLINE inline __attribute__((always_inline))
@@ -515,13 +516,15 @@ void rounded_linear(const int16_t *weight, const float *scale, const float *bias
     }
 }
 
-// How an instruction set stores weights and operands: the functions of Tier with these names.
+// How an instruction set stores weights and operands, and compares codes: the functions of Tier with
+// these names.
 struct Layout {
     decltype(Tier::weight_bytes) weight_bytes;
     decltype(Tier::lay_out) lay_out;
     decltype(Tier::operand_pixel) operand_pixel;
     decltype(Tier::operand_row) operand_row;
     decltype(Tier::expand) expand;
+    decltype(Tier::hamming) hamming = hamming_plain;
 };
 
 // Returns the tier of a kernel.
@@ -547,6 +550,7 @@ constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layo
         to_unit,
         linear<Kernel>,
         rounded_linear<Kernel>,
+        layout.hamming,
     };
 }
 

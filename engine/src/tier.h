@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace burn {
 
@@ -157,10 +158,18 @@ struct Tier {
     // Computes y[o] = bias[o] + scale[o] · Σ weight[o][i] x[i]. `in` is a multiple of kLanes.
     void (*rounded_linear)(const int16_t *weight, const float *scale, const float *bias,
                            const float *x, int in, int out, float *y);
+
+    // Counts the bits in which each code [count][bytes] differs from a query [bytes].
+    void (*hamming)(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,
+                    uint32_t *distances);
 };
 
 // Returns the `count` tiers that this library was built with, best first. The last one runs on
 // every processor.
 const Tier *const *tiers(int *count);
+
+// Returns the tier of a name; for "" that of the environment variable BURN_ENGINE_ISA or, if it is
+// unset or empty, the best that this processor supports. Throws Error if it is not available.
+const Tier &choose_tier(const std::string &isa);
 
 }  // namespace burn

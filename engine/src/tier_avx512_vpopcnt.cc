@@ -159,10 +159,32 @@ void expand(const uint32_t *signs, int width, int kernel, int /*stride*/, int wo
     for (ptrdiff_t i = 0; i < size + words; ++i) differences[i] = to[i] ^ to[i + words];
 }
 
+// The differences of a code with the query, in eight sums. The last bytes are read under a mask.
+BURN_INLINE __m512i differing(__m512i sums, const uint8_t *query, const uint8_t *code,
+                              __mmask64 mask) {
+    const __m512i x = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, query),
+                                       _mm512_maskz_loadu_epi8(mask, code));
+    return _mm512_add_epi64(sums, _mm512_popcnt_epi64(x));
+}
+
+void hamming(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,
+             uint32_t *distances) {
+    const size_t whole = bytes / 64 * 64;
+    const __mmask64 rest = (__mmask64{1} << bytes % 64) - 1;
+    for (size_t i = 0; i < count; ++i, codes += bytes) {
+        __m512i sums = _mm512_setzero_si512();
+        for (size_t at = 0; at < whole; at += 64) {
+            sums = differing(sums, query + at, codes + at, ~__mmask64{0});
+        }
+        if (rest) sums = differing(sums, query + whole, codes + whole, rest);
+        distances[i] = static_cast<uint32_t>(_mm512_reduce_add_epi64(sums));
+    }
+}
+
 }  // namespace
 
 extern const Tier tier_avx512_vpopcnt;
 constexpr Tier tier_avx512_vpopcnt = tier_of<Vpopcnt>(
-    "avx512-vpopcnt", supported, {weight_bytes, lay_out, operand_pixel, operand_row, expand});
+    "avx512-vpopcnt", supported, {weight_bytes, lay_out, operand_pixel, operand_row, expand, hamming});
 
 }  // namespace burn

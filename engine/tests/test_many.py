@@ -19,6 +19,7 @@ import burn_engine
 import packed
 from burn_engine import cli, load
 from burn_engine.features_file import FeaturesFile
+from burn_engine.images import read_input
 from burn_engine.many import Progress, paths_in, read_ahead
 
 
@@ -185,6 +186,10 @@ def test_two_features_files_of_one_name_do_not_share_rows(tmp_path):
     assert path.stat().st_mode == plain.stat().st_mode
 
 
+def read(path):
+    return read_input(path, None)
+
+
 def test_only_a_few_images_are_read_ahead(tmp_path):
     named: list[int] = []
 
@@ -193,7 +198,7 @@ def test_only_a_few_images_are_read_ahead(tmp_path):
             named.append(i)
             yield str(tmp_path / f"{i}.ppm")
 
-    images = read_ahead(paths(), None, readers=2)
+    images = read_ahead(paths(), read, readers=2)
     next(images)
     time.sleep(0.2)
     assert len(named) < 20
@@ -209,7 +214,7 @@ def test_an_image_does_not_wait_for_the_next_path(tmp_path):
         yield str(path)
         assert more.wait(30)
 
-    images = read_ahead(paths(), None, readers=1)
+    images = read_ahead(paths(), read, readers=1)
     assert next(images)[0] == str(path)
     more.set()
     assert list(images) == []
@@ -223,7 +228,7 @@ def test_an_error_of_the_list_arrives_after_the_images_before_it(tmp_path):
         yield str(path)
         raise ValueError("no list")
 
-    images = read_ahead(paths(), None, readers=1)
+    images = read_ahead(paths(), read, readers=1)
     assert next(images)[0] == str(path)
     with pytest.raises(ValueError, match="no list"):
         next(images)
@@ -239,7 +244,7 @@ def test_a_signal_leaves_no_lock_that_the_threads_wait_for(tmp_path, monkeypatch
         yield str(path)
         more.wait(30)
 
-    images = read_ahead(paths(), None, readers=1)
+    images = read_ahead(paths(), read, readers=1)
     assert next(images)[0] == str(path)
     main, taken = threading.current_thread(), []
 

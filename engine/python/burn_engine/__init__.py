@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from burn_engine.errors import ModelError
+from burn_engine.index import Index, Match
 from burn_engine.model import Model, isas, load
 
 try:
@@ -15,4 +16,4 @@ try:
 except PackageNotFoundError:  # run from a source tree
     __version__ = "0+unknown"
 
-__all__ = ["Model", "ModelError", "__version__", "isas", "load"]
+__all__ = ["Index", "Match", "Model", "ModelError", "__version__", "isas", "load"]

@@ -61,3 +61,22 @@ class Plan:
 
 def supported_isas() -> list[str]:
     """Return the instruction sets that this processor can run, best first."""
+
+def nearest(
+    codes: NDArray[np.uint8], queries: NDArray[np.uint8], k: int, isa: str | None
+) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """Find, for each query, the codes that differ from it in the fewest bits, without the GIL.
+
+    Args:
+        codes: C-contiguous (n, bytes).
+        queries: C-contiguous (m, bytes).
+        k: Number of codes to find, 1 to n.
+        isa: As in `Model`.
+
+    Returns:
+        Positions and numbers of bits, both (m, k), by distance; of codes with the same distance
+        the first ones, in order.
+
+    Raises:
+        ValueError: The lengths differ, k is out of range, or the instruction set is not available.
+    """

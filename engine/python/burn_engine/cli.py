@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
+from burn_engine import find_commands
 from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
 from burn_engine.features_file import FeaturesFile
 from burn_engine.format import parse_program
-from burn_engine.images import PillowMissing
+from burn_engine.images import PillowMissing, read_input
 from burn_engine.many import Progress, paths_in, read_ahead
 from burn_engine.model import Model, isas, load, load_bytes
 from burn_engine.pretrained import PRETRAINED, read_model
@@ -281,6 +282,7 @@ def _parser() -> argparse.ArgumentParser:
         "Markdown, to compare machines (four times --seconds)",
     )
     bench.set_defaults(run=_bench)
+    find_commands.add_commands(commands, _complain, _at_least_1, _readers)
     return parser
 
 
@@ -338,7 +340,9 @@ def _run(options: argparse.Namespace) -> None:
         if options.features is not None:
             file = stack.enter_context(FeaturesFile(Path(options.features)))
         images = stack.enter_context(
-            contextlib.closing(read_ahead(paths, model.image, options.readers))
+            contextlib.closing(
+                read_ahead(paths, lambda path: read_input(path, model.image), options.readers)
+            )
         )
         for path, image in images:
             result, error = _result(model, path, image, options.top, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -305,6 +306,25 @@ class Program:
     classes: tuple[str, ...]
     image: ImageSize | None
     origin: dict[str, Any] | None
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of all that features depend on, hexadecimal.
+
+        Networks with the same fingerprint have the same features, whatever their classifiers are.
+        """
+        digest = hashlib.sha256(repr(self.image).encode())
+        for layer in self.layers[: self.features + 1]:
+            settings = {
+                field.name: value
+                for field in fields(layer)
+                if isinstance(value := getattr(layer, field.name), str | int)
+                and field.name != "name"
+            }
+            digest.update(f"{layer.kind} {sorted(settings.items())}".encode())
+            for name, array in sorted(layer.tensors().items()):
+                digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 def read_program(path: str | os.PathLike[str]) -> Program:

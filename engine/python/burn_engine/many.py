@@ -8,13 +8,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
 from burn_engine.folders import SUFFIXES, Skipped, is_hidden, is_image, suffix_of, walk
-from burn_engine.format import ImageSize
-from burn_engine.images import read_input
 
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
@@ -22,6 +20,7 @@ _BETWEEN = 0.2  # seconds between two updates of the progress line
 _OF_AN_IMAGE = (OSError, ValueError, MemoryError)  # errors for which an image is left out
 
 _Read: TypeAlias = NDArray[Any] | Exception
+_Item = TypeVar("_Item")
 
 
 def paths_in(
@@ -85,27 +84,26 @@ def _listed(stream: TextIO | None) -> Iterator[str]:
 
 
 def read_ahead(
-    paths: Iterable[str], size: ImageSize | None, readers: int
-) -> Generator[tuple[str, NDArray[Any] | Exception], None, None]:
+    items: Iterable[_Item], read: Callable[[_Item], NDArray[Any]], readers: int
+) -> Generator[tuple[_Item, NDArray[Any] | Exception], None, None]:
     """Read images in threads, while the caller works on those before them.
 
     Args:
-        paths: Paths of images; a thread iterates over them.
-        size: How photographs are resized and cropped; see `images.read_input`.
+        items: What is read, such as paths; a thread iterates over them.
+        read: Returns the input of an item, uint8 or float32 (height, width, 3).
         readers: Number of threads that read.
 
     Yields:
-        Each path in order, with its input, uint8 or float32 (height, width, 3), or with the error
-        that reading it raised.
+        Each item in order, with its input, or with the error that reading it raised.
 
     Raises:
-        Exception: What iterating over `paths` raised, after the images before it.
+        Exception: What iterating over `items` raised, after the images before it.
     """
     # A signal may raise in the caller's thread between taking a lock and what releases it. That of
     # a SimpleQueue cannot be left locked so; those of Queue, Event and Future can, and then
     # whoever ends the threads would wait for ever.
-    waiting: SimpleQueue[tuple[str, SimpleQueue[_Read]] | Exception | None] = SimpleQueue()
-    jobs: SimpleQueue[tuple[str, SimpleQueue[_Read]] | None] = SimpleQueue()
+    waiting: SimpleQueue[tuple[_Item, SimpleQueue[_Read]] | Exception | None] = SimpleQueue()
+    jobs: SimpleQueue[tuple[_Item, SimpleQueue[_Read]] | None] = SimpleQueue()
     room: SimpleQueue[None] = SimpleQueue()  # one for each image that may be read ahead
     for _ in range(_AHEAD * readers):
         room.put(None)
@@ -114,38 +112,38 @@ def read_ahead(
     def submit() -> None:
         end = None
         try:
-            for path in paths:
+            for each in items:
                 room.get()
                 if left:
                     return
-                job = path, SimpleQueue[_Read]()
+                job = each, SimpleQueue[_Read]()
                 jobs.put(job)
                 waiting.put(job)
         except Exception as error:
             end = error
         waiting.put(end)
 
-    def read() -> None:
+    def work_off() -> None:
         while (job := jobs.get()) is not None and not left:
-            path, answer = job
+            each, answer = job
             try:
-                answer.put(read_input(path, size))
+                answer.put(read(each))
             except Exception as error:
                 answer.put(error)
 
     # Daemons, because nothing ends the wait for a line of standard input.
-    for work in (submit, *[read] * readers):
+    for work in (submit, *[work_off] * readers):
         Thread(target=work, daemon=True).start()
     try:
         while (item := waiting.get()) is not None:
             if isinstance(item, Exception):
                 raise item
-            path, answer = item
+            each, answer = item
             found = answer.get()
             room.put(None)
             if isinstance(found, Exception) and not isinstance(found, _OF_AN_IMAGE):
                 raise found
-            yield path, found
+            yield each, found
     finally:
         left = True
         room.put(None)

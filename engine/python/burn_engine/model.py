@@ -24,11 +24,14 @@ from burn_engine.format import (
 )
 from burn_engine.images import ImagesLike, read_images
 from burn_engine.pretrained import read_model
+from burn_engine.vectors import normalized, signs
 
 if TYPE_CHECKING:
     from burn_engine import _core
 
 MAX_THREADS = 256
+
+_AT_ONCE = 64  # images of a list that `embed` reads into memory
 
 _KEPT_PLANS = 8
 _KEPT_THREADS = 64
@@ -93,6 +96,8 @@ class Model:
         origin: description, for people, of what was packed. None if the file does not say.
         backend: "native" or "reference".
         isa: name of the instruction set that runs; "" for the reference.
+        fingerprint: SHA-256 of all that features depend on, hexadecimal. Networks that differ in
+            their classifier alone have the same.
     """
 
     def __init__(self, program: Program, backend: _Backend) -> None:
@@ -103,6 +108,7 @@ class Model:
         self.origin: dict[str, Any] | None = program.origin
         self.backend: str = backend.name
         self.isa: str = backend.isa
+        self.fingerprint: str = program.fingerprint()
         self._features = program.features
         self._backend = backend
 
@@ -149,6 +155,40 @@ class Model:
             float32 (n, num_features), without the batch axis for a single image.
         """
         return self._run(images, self._features)
+
+    def embed(self, images: ImagesLike) -> Floats:
+        """Compute features of length 1, whose products are cosines.
+
+        Args:
+            images: As in `__call__`, with the same errors; a list is read 64 images at a time.
+
+        Returns:
+            float32 (n, num_features), without the batch axis for a single image.
+
+        Raises:
+            ValueError: The features of an image are not finite, or all 0.
+        """
+        many = isinstance(images, list | tuple) and len(images) > _AT_ONCE
+        parts = [images[i : i + _AT_ONCE] for i in range(0, len(images), _AT_ONCE)] if many else ()
+        found = np.concatenate([self.features(p) for p in parts]) if many else self.features(images)
+        vectors = normalized(np.atleast_2d(found))
+        return vectors if found.ndim == 2 else vectors[0]
+
+    def codes(self, images: ImagesLike) -> NDArray[np.uint8]:
+        """Compute the signs of features, one bit each, which `burn_engine.Index` searches.
+
+        `burn pack --codes-from` moves the features' mean to 0, so that each bit halves the images.
+
+        Args:
+            images: As in `embed`, with the same errors.
+
+        Returns:
+            uint8 (n, ⌈num_features / 8⌉), without the batch axis for a single image. Feature i is
+            bit i mod 8, from the least significant, of byte i // 8: 1 where it is at least 0.
+        """
+        vectors = self.embed(images)
+        found = signs(np.atleast_2d(vectors))
+        return found if vectors.ndim == 2 else found[0]
 
     def layer(self, images: ImagesLike, name: str) -> Floats:
         """Compute the output of a layer.
@@ -247,6 +287,11 @@ class _Native:
             del self._free[max(1, min(_KEPT_PLANS, _KEPT_THREADS // self._threads)) :]
             while len(self._free) > 1 and sum(p.num_bytes for _, p in self._free) > _KEPT_BYTES:
                 self._free.pop()
+
+
+def compiled_core() -> ModuleType | None:
+    """Return the compiled core, or None if it is missing."""
+    return _find_core()[0]
 
 
 def _find_core() -> tuple[ModuleType | None, str]:

@@ -3,12 +3,12 @@
 //     node run.mjs index.js < [{"model": file, "images": [[file, width, height], …]}, …]
 //
 // Of each model it prints the error of loading it, or its facts, and of each image the output or
-// the error. Without a model it prints the bytes of the images, prepared for "size" and turned by
+// the error, or for "nearest" what is found among codes. Without a model it prints the bytes of the images, prepared for "size" and turned by
 // "orientation". Of "files" it prints the bytes without metadata, and the orientation.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
-const { load, prepare, upright, withoutMetadata } = await import(pathToFileURL(process.argv[2]));
+const { load, prepare, signs, upright, withoutMetadata } = await import(pathToFileURL(process.argv[2]));
 
 function pixels([file, width, height]) {
   return { data: new Uint8Array(readFileSync(file)), width, height };
@@ -22,7 +22,7 @@ function tried(action) {
   }
 }
 
-async function answer({ model, images, size, orientation, files }) {
+async function answer({ model, images, size, orientation, files, nearest }) {
   if (files) {
     return files.map((file) => {
       const found = withoutMetadata(new Uint8Array(readFileSync(file)));
@@ -42,6 +42,10 @@ async function answer({ model, images, size, orientation, files }) {
     network = await load(readFileSync(model));
   } catch (error) {
     return { error: `${error.name}: ${error.message}` };
+  }
+  if (nearest) {
+    const codes = Uint8Array.from(nearest.codes);
+    return tried(() => network.nearest(codes, signs(nearest.features), nearest.k));
   }
   const { isa, classNames, imageSize } = network;
   const outputs = images.map((image) =>

@@ -1,0 +1,145 @@
+"""Which images a collection has, under which names, and whether they have changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from numpy.typing import NDArray
+
+from burn_engine.folders import is_image
+from burn_engine.format import ImageSize
+from burn_engine.images import prepare, read_input
+from burn_engine.many import paths_in
+from burn_engine.pixels import MOST_BYTES, decode
+
+_TAR_SUFFIX = ".tar"
+_IN_TAR = ":"  # between the path of a tar file and the name of its member
+
+
+@dataclass(frozen=True)
+class Photo:
+    """An image of a collection.
+
+    Attributes:
+        name: Its path relative to the collection's base, with "/" between folders; for a member of
+            a tar file that path, a colon and the member's name.
+        path: The file to open.
+        stamp: Time of its last change in nanoseconds and its size in bytes; by these it is known
+            whether it has changed.
+        offset: Where its bytes begin in the file.
+    """
+
+    name: str
+    path: str
+    stamp: tuple[int, int]
+    offset: int = 0
+    in_tar: bool = False
+
+    def read(self, size: ImageSize | None) -> NDArray:
+        """Return its pixels, resized and cropped, uint8 (height, width, 3).
+
+        Raises:
+            ValueError: It is not an image.
+            OSError: It cannot be read.
+        """
+        if not self.in_tar:
+            return read_input(self.path, size)
+        if self.stamp[1] > MOST_BYTES:
+            raise ValueError(f"{self.name}: more than {MOST_BYTES} bytes: not read as an image")
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            encoded = file.read(self.stamp[1])
+        try:
+            return prepare(decode(encoded), size)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+
+def photos_in(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> Iterator[Photo]:
+    """Yield the images that a command line names; of those with the same path one.
+
+    Args:
+        arguments: Files, folders, "-" for a list on standard input, as `many.paths_in` takes them,
+            and tar files that are not compressed.
+        base: Folder to which names are relative.
+        say: Called with a line about what is skipped or cannot be read.
+
+    Raises:
+        ValueError: A folder has no images, or a tar file is none or is compressed.
+        OSError: A folder cannot be read.
+    """
+    seen: set[str] = set()
+    for argument in arguments:
+        members = _is_tar(argument)
+        found = _members(argument, base) if members else _files([argument], base, say)
+        for photo in found:
+            if photo.name not in seen:
+                seen.add(photo.name)
+                yield photo
+
+
+def roots_of(arguments: Sequence[str], base: Path) -> tuple[str, ...]:
+    """Return the beginnings of the names that folders and tar files among arguments stand for."""
+    roots = []
+    for argument in arguments:
+        if argument != "-" and Path(argument).is_dir():
+            name = name_of(argument, base)
+            roots.append("" if name == "." else name.rstrip("/") + "/")
+        elif _is_tar(argument):
+            roots.append(name_of(argument, base) + _IN_TAR)
+    return tuple(roots)
+
+
+def name_of(path: str, base: Path) -> str:
+    """Return the name of a file in a collection with a base."""
+    relative = os.path.relpath(os.path.abspath(path), os.path.abspath(base))  # noqa: PTH100
+    return relative.replace(os.sep, "/")
+
+
+def path_of_name(name: str, base: Path) -> str:
+    """Return the path of an image by its name; of a tar file's member that of the tar file."""
+    return os.path.normpath(base / name)
+
+
+def _is_tar(argument: str) -> bool:
+    return argument.lower().endswith(_TAR_SUFFIX) and Path(argument).is_file()
+
+
+def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> Iterator[Photo]:
+    for path in paths_in(arguments, say):
+        try:
+            status = Path(path).stat()
+        except (OSError, ValueError):  # the reader says why
+            status = None
+        stamp = (status.st_mtime_ns, status.st_size) if status else (0, 0)
+        if status and not stat.S_ISREG(status.st_mode):
+            stamp = (0, 0)
+        yield Photo(name_of(path, base), path, stamp)
+
+
+def _members(path: str, base: Path) -> Iterator[Photo]:
+    """Yield the images of a tar file, which is not unpacked: only bytes at offsets are read."""
+    name = name_of(path, base)
+    changed = Path(path).stat().st_mtime_ns
+    count = 0
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                if member.isreg() and is_image(Path(member.name).name):
+                    count += 1
+                    yield Photo(
+                        f"{name}{_IN_TAR}{member.name}",
+                        path,
+                        (changed, member.size),
+                        member.offset_data,
+                        in_tar=True,
+                    )
+    except tarfile.TarError as error:
+        raise ValueError(f"{path}: not a tar file, or a compressed one: {error}") from error
+    if not count:
+        raise ValueError(f"{path}: no images in this tar file")

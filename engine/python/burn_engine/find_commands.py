@@ -1,0 +1,180 @@
+"""The commands `burn-engine index` and `burn-engine search`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from burn_engine.collection import photos_in, roots_of
+from burn_engine.errors import path_of
+from burn_engine.finding import (
+    open_index,
+    require_network,
+    results,
+    sole_writer,
+    update,
+)
+from burn_engine.images import PillowMissing
+from burn_engine.index import Index
+from burn_engine.many import Progress
+from burn_engine.model import load
+from burn_engine.sheet import Shown, write_sheet
+
+_MODEL = "packed file, *.bnn, or a pretrained network's name (default: photos)"
+
+
+def add_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    say: Callable[[str], None],
+    whole: Callable[[str], int],
+    readers: Callable[[str], int],
+) -> None:
+    """Add the commands to `burn-engine`.
+
+    Args:
+        commands: Where they are added.
+        say: Prints a line about what went wrong.
+        whole: Reads a number from 1 on.
+        readers: Reads a number of threads.
+    """
+    index = commands.add_parser(
+        "index",
+        help="make or update an index of photographs, to search in it",
+        description="Make an index of photographs, or bring one up to date: new and changed images "
+        "are read, and those that have vanished from the given folders are removed. Images that "
+        "cannot be read are named and left out; the exit status is then 2. Ctrl-C keeps what is "
+        "finished, and the same command goes on.",
+    )
+    index.add_argument(
+        "images",
+        metavar="IMAGE",
+        nargs="+",
+        help="folder of images at any depth, image file, tar file, or - for a list on standard "
+        "input with one path a line",
+    )
+    index.add_argument("index", metavar="INDEX", help="the index, a file that is made or updated")
+    index.add_argument("--model", metavar="MODEL", default="photos", help=_MODEL)
+    index.add_argument(
+        "--vectors",
+        choices=("float16", "float32", "none"),
+        help="what is kept beside a bit for each feature; none makes the file 17 times smaller and "
+        "its results less exact (default: float16, or what the index has)",
+    )
+    index.add_argument(
+        "--readers",
+        metavar="N",
+        type=readers,
+        default=min(os.cpu_count() or 1, 256),
+        help="1 to 256 threads that read images while the network runs (default: one for each "
+        "processor)",
+    )
+    index.set_defaults(run=lambda options: _index(options, say))
+    search = commands.add_parser(
+        "search",
+        help="find the photographs of an index that are most like an image",
+        description="Print the images of an index that are most like each query, the most similar "
+        "first: the cosine of their features, and the number of bits that differ.",
+    )
+    search.add_argument("index", metavar="INDEX", help="an index that `burn-engine index` made")
+    search.add_argument("queries", metavar="IMAGE", nargs="+", help="image file")
+    search.add_argument("--model", metavar="MODEL", default="photos", help=_MODEL)
+    search.add_argument(
+        "--k", metavar="N", type=whole, default=10, help="images to find (default: 10)"
+    )
+    search.add_argument("--html", metavar="PATH", help="write the images to this page, too")
+    search.add_argument("--json", action="store_true", help="print a line of JSON for each query")
+    search.set_defaults(run=_search)
+
+
+def _index(options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    path = path_of(options.index)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the file of the index after the images")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    model = load(options.model)
+    with sole_writer(path):
+        index = open_index(path, model, options.vectors)
+        photos = list(photos_in(options.images, path.parent, say))
+        progress = Progress(sys.stderr, len(photos))
+        no_pillow = False
+
+        def left_out(_: object, error: Exception) -> None:
+            nonlocal no_pillow
+            progress.clear()
+            if not (no_pillow and isinstance(error, PillowMissing)):
+                say(_reason(error))
+            no_pillow |= isinstance(error, PillowMissing)
+
+        try:
+            changes = update(
+                index,
+                model,
+                photos,
+                roots_of(options.images, path.parent),
+                readers=options.readers,
+                say=left_out,
+                save=lambda: index.save(path),
+                progress=progress,
+            )
+        except KeyboardInterrupt:
+            progress.clear()
+            index.save(path)
+            say(f"stopped: {len(index):,} images are in {path}; the same command goes on")
+            raise
+        progress.clear()
+        index.save(path)
+    print(f"{path}: {len(index):,} images ({changes.text()}), {path.stat().st_size:,} bytes")
+    if changes.failed:
+        raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror or error}"
+    return "not enough memory" if isinstance(error, MemoryError) else str(error)
+
+
+def _search(options: argparse.Namespace) -> None:
+    path = path_of(options.index)
+    index = Index.load(path)
+    model = load(options.model)
+    require_network(index, path, model)
+    if not len(index):
+        raise ValueError(f"{path}: it has no images")
+    sections = []
+    for query in options.queries:
+        found = results(index.search(model.embed(query), options.k), path.parent)
+        if options.json:
+            print(json.dumps({"query": query, "results": found}), flush=True)
+        else:
+            if len(options.queries) > 1:
+                print(f"{_line(query)}:")
+            for each in found:
+                print(f"{_about(each)}  {_line(str(each['image']))}")
+        about = Shown(query, query, "what was searched for")
+        images = [_shown(each) for each in found]
+        sections.append((query if len(options.queries) > 1 else "", [about, *images]))
+    if options.html:
+        title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
+        text = f"The first image of each row was searched for in {path}, of {len(index):,} images."
+        write_sheet(path_of(options.html), title, text, sections)
+
+
+def _about(result: dict[str, object]) -> str:
+    bits = f"{result['distance']:4} bits"
+    return f"{result['similarity']:.3f} {bits}" if "similarity" in result else bits
+
+
+def _shown(result: dict[str, object]) -> Shown:
+    image = str(result["image"])
+    return Shown(image if Path(image).is_file() else None, image, _about(result).strip())
+
+
+def _line(text: str) -> str:
+    """Return a name as one line without what a terminal obeys."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

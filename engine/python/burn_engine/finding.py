@@ -1,0 +1,212 @@
+"""What `burn-engine index` and `search` do: keep an index of folders up to date, and ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from burn_engine.collection import Photo, path_of_name
+from burn_engine.errors import ModelError
+from burn_engine.format import Floats
+from burn_engine.index import Index, Match
+from burn_engine.many import Progress, read_ahead
+from burn_engine.model import Model
+
+_AT_ONCE = 256  # images that are added to the index at once
+_SAVE_EVERY = 60.0  # seconds between two saves of an index that is being made
+
+
+@dataclass
+class Changes:
+    """What an update of an index did.
+
+    Attributes:
+        added: number of images that are new in it.
+        changed: number of images whose files had changed.
+        removed: number of images whose files have vanished.
+        failed: number of images that could not be read and are left out.
+        unchanged: number of images that were in it as they are.
+    """
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    failed: int = 0
+    unchanged: int = 0
+
+    def text(self) -> str:
+        """Describe the changes in one line."""
+        more = {
+            "changed": self.changed,
+            "vanished": self.removed,
+            "left out": self.failed,
+            "unchanged": self.unchanged,
+        }
+        parts = [f"{count:,} {word}" for word, count in more.items() if count]
+        return ", ".join([f"{self.added:,} new", *parts])
+
+
+def open_index(path: Path, model: Model, vectors: str | None = None) -> Index:
+    """Read an index, or make an empty one if there is no such file.
+
+    Args:
+        path: The file.
+        model: The network of its features.
+        vectors: What a new index keeps, as in `Index`, and what one that exists must keep; None
+            for "float16" and anything.
+
+    Raises:
+        ModelError: The file is no index, or one of another network or with other vectors.
+        OSError: The file cannot be read.
+    """
+    if not path.exists():
+        return Index(model.num_features, vectors=vectors or "float16", network=model.fingerprint)
+    index = Index.load(path)
+    require_network(index, path, model)
+    if vectors is not None and vectors != index.vectors:
+        raise ModelError(f"{path}: it was made with --vectors {index.vectors}: make a new index")
+    return index
+
+
+def require_network(index: Index, path: Path, model: Model) -> None:
+    """Raise ModelError if an index was made with another network."""
+    if index.network != model.fingerprint:
+        raise ModelError(
+            f"{path}: it was made with another network: give that one as --model, or make a new index"
+        )
+
+
+def update(
+    index: Index,
+    model: Model,
+    photos: Sequence[Photo],
+    roots: Sequence[str],
+    *,
+    readers: int,
+    say: Callable[[Photo, Exception], None],
+    save: Callable[[], None],
+    progress: Progress,
+) -> Changes:
+    """Bring an index up to date: read what is new or has changed, remove what has vanished.
+
+    What is finished is in the index, and nothing half of it, if an exception ends the work.
+
+    Args:
+        index: The index.
+        model: The network of its features.
+        photos: The images that there are.
+        roots: Beginnings of names. Images of the index with such a name that are not among
+            `photos` have vanished.
+        readers: Number of threads that read images.
+        say: Called for each image that cannot be read, which is left out.
+        save: Saves the index; called every minute, so that a crash loses little.
+        progress: Shows how many images are done.
+    """
+    changes = Changes()
+    before = index.stamps()
+    there = {photo.name for photo in photos}
+    vanished = [name for name in before if name not in there and name.startswith(tuple(roots))]
+    index.remove(vanished)
+    changes.removed = len(vanished)
+    work = [photo for photo in photos if before.get(photo.name) != photo.stamp]
+    changes.unchanged = len(photos) - len(work)
+    ready: list[tuple[Photo, Floats]] = []
+    saved = time.monotonic()
+    try:
+        for done, (photo, vector) in enumerate(_embeddings(model, work, readers), 1):
+            if isinstance(vector, Exception):
+                changes.failed += 1
+                if photo.name in index:  # as it was, it is there no more
+                    index.remove([photo.name])
+                say(photo, vector)
+            else:
+                ready.append((photo, vector))
+                changes.changed += photo.name in before
+                changes.added += photo.name not in before
+            if len(ready) == _AT_ONCE:
+                _add(index, ready)
+                if time.monotonic() - saved > _SAVE_EVERY:
+                    save()
+                    saved = time.monotonic()
+            progress.show(done)
+    finally:
+        _add(index, ready)
+    return changes
+
+
+def _embeddings(
+    model: Model, photos: Sequence[Photo], readers: int
+) -> Iterator[tuple[Photo, Floats | Exception]]:
+    """Yield each image with its vector of length 1, or with the error that it caused."""
+    reading = read_ahead(photos, lambda photo: photo.read(model.image), readers)
+    with contextlib.closing(reading) as images:
+        for photo, image in images:
+            if isinstance(image, Exception):
+                yield photo, image
+                continue
+            try:
+                vector = model.embed(image)
+            except (ValueError, MemoryError) as error:
+                yield photo, type(error)(f"{photo.name}: {error}")
+            else:
+                yield photo, vector
+
+
+def _add(index: Index, ready: list[tuple[Photo, Floats]]) -> None:
+    if ready:
+        photos, vectors = zip(*ready, strict=True)
+        index.add([p.name for p in photos], np.stack(vectors), [p.stamp for p in photos])
+        ready.clear()
+
+
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Lock an index for writing, so that of two commands that update it one is refused.
+
+    Raises:
+        ValueError: Another process is writing it, or its folder cannot be written.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"{path}: another process is writing it; try again later") from None
+        yield
+        lock.unlink(missing_ok=True)  # before it is released: whoever waits has another file then
+    finally:
+        os.close(held)
+
+
+def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
+    """Return what a search found as JSON has it, with paths as they are opened from here."""
+    return [
+        {
+            "image": shown_path(path_of_name(match.name, base)),
+            "distance": match.distance,
+            **({} if match.similarity is None else {"similarity": round(match.similarity, 4)}),
+        }
+        for match in matches
+    ]
+
+
+def shown_path(path: str) -> str:
+    """Return a path relative to the current folder if it lies in it, else as it is."""
+    absolute = os.path.abspath(path)  # noqa: PTH100
+    here = os.getcwd() + os.sep  # noqa: PTH109
+    return absolute[len(here) :] if absolute.startswith(here) else absolute

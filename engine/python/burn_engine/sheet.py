@@ -1,0 +1,131 @@
+"""Contact sheets: one HTML file of thumbnails that needs neither a network nor other files."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+MOST_THUMBNAILS = 2_000  # of about 4 kB each; images after these are shown by their names alone
+_SIDE = 160
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --line: #8884; --quiet: #6b6b6b; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --quiet: #a5a5a5; }} }}
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 75rem; }}
+h1 {{ font-size: 1.3rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }}
+h2 {{ font-size: 1rem; margin: 1.5rem 0 .5rem; overflow-wrap: anywhere; }}
+p {{ margin: 0; color: var(--quiet); }}
+section {{ content-visibility: auto; contain-intrinsic-size: auto 16rem; }}
+.images {{ display: grid; gap: .75rem; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }}
+figure {{ margin: 0; min-width: 0; }}
+figure a {{ display: grid; place-items: center; height: 8.5rem; border: 1px solid var(--line);
+  border-radius: .4rem; overflow: hidden; }}
+img {{ max-width: 100%; max-height: 100%; }}
+figcaption {{ font-size: .8rem; overflow-wrap: anywhere; }}
+figcaption span {{ color: var(--quiet); }}
+</style>
+<h1>{title}</h1>
+<p>{about}</p>
+{sections}
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An image on a sheet.
+
+    Attributes:
+        path: its file; None if it lies in another file, such as a tar file.
+        name: what it is called.
+        about: what is said of it, in a few words.
+    """
+
+    path: str | None
+    name: str
+    about: str
+
+
+def write_sheet(
+    to: Path, title: str, about: str, sections: Sequence[tuple[str, Sequence[Shown]]]
+) -> None:
+    """Write a contact sheet, complete or not at all.
+
+    Args:
+        to: The HTML file, which is replaced if it exists.
+        title: Title of the page.
+        about: A sentence below it.
+        sections: Headings, "" for none, and the images under them.
+
+    Raises:
+        ValueError: The file cannot be written.
+    """
+    left = MOST_THUMBNAILS
+    parts = []
+    for heading, images in sections:
+        figures = []
+        for image in images:
+            figures.append(_figure(image, to.parent, thumbnail=left > 0))
+            left -= 1
+        head = f"<h2>{html.escape(_text(heading))}</h2>" if heading else ""
+        parts.append(f'<section>{head}<div class="images">{"".join(figures)}</div></section>')
+    page = _PAGE.format(
+        title=html.escape(_text(title)), about=html.escape(_text(about)), sections="\n".join(parts)
+    )
+    beside = to.parent / f".writing.{secrets.token_hex(8)}"
+    try:
+        try:
+            beside.write_text(page, encoding="utf-8")
+            beside.replace(to)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(f"{to} cannot be written: {error.strerror}") from error
+
+
+def _figure(image: Shown, folder: Path, *, thumbnail: bool) -> str:
+    source = _thumbnail(image.path) if thumbnail and image.path else None
+    name = html.escape(_text(image.name))
+    inside = f'<img loading="lazy" alt="{name}" src="{source}">' if source else name
+    link = ""
+    if image.path:
+        target = os.path.relpath(image.path, folder).replace(os.sep, "/")
+        link = f' href="{html.escape(quote(os.fsencode(target)))}"'
+    about = html.escape(_text(image.about))
+    return (
+        f"<figure><a{link}>{inside}</a>"
+        f"<figcaption>{name} <span>{about}</span></figcaption></figure>"
+    )
+
+
+def _thumbnail(path: str) -> str | None:
+    """Return a small copy of an image as a data URI, or None if it cannot be read."""
+    try:
+        from PIL import Image
+
+        from burn_engine.images import read_photo
+
+        image = Image.fromarray(read_photo(Path(path)))
+        image.thumbnail((_SIDE, _SIDE))
+    except (ImportError, OSError, ValueError, MemoryError):
+        return None
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=75)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _text(text: str) -> str:
+    """Return text that UTF-8 can hold, whatever bytes a file's name has."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

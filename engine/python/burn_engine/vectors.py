@@ -1,0 +1,37 @@
+"""Features as vectors of length 1, and the codes of their signs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from burn_engine.format import Floats
+
+
+def normalized(features: ArrayLike) -> Floats:
+    """Return features divided by their length, float32 (n, d).
+
+    Args:
+        features: Floats (n, d).
+
+    Raises:
+        ValueError: A number is not finite, or all features of an image are 0.
+    """
+    values = np.asarray(features, np.float64)
+    lengths = np.sqrt(np.einsum("nd,nd->n", values, values))[:, None]
+    if not np.isfinite(lengths).all():
+        raise ValueError("features are not finite")
+    if not lengths.all():
+        raise ValueError("all features of an image are 0")
+    return (values / lengths).astype(np.float32)
+
+
+def signs(features: ArrayLike) -> NDArray[np.uint8]:
+    """Return the signs of features, uint8 (n, ⌈d / 8⌉).
+
+    Feature i is bit i mod 8, from the least significant, of byte i // 8: 1 where it is at least 0.
+
+    Args:
+        features: Floats (n, d).
+    """
+    return np.packbits(np.asarray(features) >= 0, axis=1, bitorder="little")
