@@ -18,6 +18,8 @@ import burn_engine
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare
 from burn_engine.pixels import decode, from_pillow, turned
+from burn_engine.search import nearest
+from burn_engine.vectors import signs
 from packed import random_images, random_network
 
 ENGINE = Path(__file__).parents[1]
@@ -251,3 +253,24 @@ def test_kernels_in_webassembly(built):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "wasm-simd128: 1577277 values" in done.stdout
+
+
+def test_codes_are_found_as_in_python(model):
+    random = np.random.default_rng(4)
+    features = random.normal(size=(50, 30)).astype(np.float32)
+    codes = signs(features)
+    codes[20:30] = codes[3]
+    file = model(random_network().to_bytes())
+    request = {"codes": codes.ravel().tolist(), "features": features[3].tolist()}
+    found, every, none, wrong = ask(
+        {"model": file, "nearest": {**request, "k": 5}},
+        {"model": file, "nearest": {**request, "k": 99}},
+        {"model": file, "nearest": {**request, "codes": [], "k": 5}},
+        {"model": file, "nearest": {**request, "codes": [1, 2, 3], "k": 5}},
+    )
+    positions, distances = nearest(codes, signs(features[3:4]), 5)
+    assert [each["position"] for each in found] == positions[0].tolist()
+    assert [each["distance"] for each in found] == distances[0].tolist()
+    assert len(every) == 50
+    assert none == []
+    assert wrong == {"error": "Error: codes of 3 bytes are not whole codes of 4"}

@@ -78,7 +78,7 @@ def require_network(index: Index, path: Path, model: Model) -> None:
     """Raise ModelError if an index was made with another network."""
     if index.network != model.fingerprint:
         raise ModelError(
-            f"{path}: it was made with another network: give that one as --model, or make a new index"
+            f"{path}: it was made with another network: give that one as --model, or another file"
         )
 
 
@@ -187,8 +187,10 @@ def sole_writer(path: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ValueError(f"{path}: another process is writing it; try again later") from None
-        yield
-        lock.unlink(missing_ok=True)  # before it is released: whoever waits has another file then
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)  # while it is held
     finally:
         os.close(held)
 

@@ -28,7 +28,8 @@ h1 {{ font-size: 1.3rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }}
 h2 {{ font-size: 1rem; margin: 1.5rem 0 .5rem; overflow-wrap: anywhere; }}
 p {{ margin: 0; color: var(--quiet); }}
 section {{ content-visibility: auto; contain-intrinsic-size: auto 16rem; }}
-.images {{ display: grid; gap: .75rem; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }}
+.images {{ display: grid; gap: .75rem;
+  grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }}
 figure {{ margin: 0; min-width: 0; }}
 figure a {{ display: grid; place-items: center; height: 8.5rem; border: 1px solid var(--line);
   border-radius: .4rem; overflow: hidden; }}

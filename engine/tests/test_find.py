@@ -1,0 +1,281 @@
+"""The commands `index` and `search`: what changes, what is refused, and what an end leaves."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import packed
+from burn_engine import Index, cli, load
+from burn_engine.sheet import MOST_THUMBNAILS, Shown, write_sheet
+
+
+def ppm(seed):
+    pixels = packed.random_images(seed, shape=(16, 16, 3))
+    return b"P6 16 16 255\n" + pixels.tobytes()
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of six images, two of them in a subfolder, beside which the index lies."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "photos"
+    (folder / "more").mkdir(parents=True)
+    for seed in range(6):
+        where = folder / "more" if seed > 3 else folder
+        (where / f"{seed}.ppm").write_bytes(ppm(seed))
+    return folder
+
+
+@pytest.fixture
+def command(write, capsys):
+    """A function that runs a command with a small network; it returns status, output and errors."""
+    model = str(write(num_classes=6))
+
+    def command(*arguments):
+        status = cli.main([*map(str, arguments), "--model", model])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    command.model = model
+    return command
+
+
+def test_an_index_follows_its_folder(photos, command):
+    status, out, err = command("index", "photos", "a.index")
+    assert (status, err) == (0, "")
+    assert out.startswith("a.index: 6 images (6 new), ")
+    assert command("index", "photos", "a.index")[1].startswith("a.index: 6 images (0 new, 6 unch")
+    (photos / "0.ppm").unlink()
+    (photos / "1.ppm").write_bytes(ppm(20))
+    (photos / "new.ppm").write_bytes(ppm(21))
+    os.utime(photos / "2.ppm", (1, 1))
+    out = command("index", "photos", "a.index")[1]
+    assert "6 images (1 new, 2 changed, 1 vanished, 3 unchanged)" in out
+    index = Index.load("a.index")
+    assert set(index.names) == {
+        f"photos/{name}.ppm" for name in ("1", "2", "3", "new", "more/4", "more/5")
+    }
+    vector = load(command.model).embed(photos / "1.ppm")
+    assert index.search(vector, k=1)[0].name == "photos/1.ppm"
+
+
+def test_what_lies_elsewhere_stays(photos, command):
+    command("index", "photos", "a.index")
+    (photos / "0.ppm").unlink()
+    assert "6 images (0 new, 2 unchanged)" in command("index", "photos/more", "a.index")[1]
+    assert "5 images (0 new, 1 vanished" in command("index", ".", "a.index")[1]
+
+
+def test_search_prints_the_nearest_first(photos, command):
+    command("index", "photos", "a.index")
+    status, out, err = command("search", "a.index", "photos/3.ppm", "--k", 2)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "1.000    0 bits  photos/3.ppm"
+    assert len(lines) == 2
+    out = command("search", "a.index", "photos/3.ppm", "photos/more/4.ppm", "--json")[1]
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer["query"] for answer in answers] == ["photos/3.ppm", "photos/more/4.ppm"]
+    assert answers[1]["results"][0] == {
+        "image": "photos/more/4.ppm", "distance": 0, "similarity": 1.0,
+    }  # fmt: skip
+    assert len(answers[0]["results"]) == 6
+
+
+def test_an_index_is_searched_from_elsewhere(photos, command, monkeypatch):
+    command("index", "photos", "a.index")
+    monkeypatch.chdir(photos / "more")
+    out = command("search", "../../a.index", "4.ppm", "--k", 6)[1].splitlines()
+    assert out[0].endswith(" 4.ppm")
+    assert any(line.endswith(f" {photos / '0.ppm'}") for line in out)
+
+
+def test_lists_and_tar_files(photos, command, monkeypatch):
+    with tarfile.open("all.tar", "w") as tar:
+        tar.add("photos")
+    listed = io.StringIO("photos/0.ppm\nphotos/1.ppm\nphotos/0.ppm\n")
+    monkeypatch.setattr(sys, "stdin", listed)
+    assert "2 images (2 new)" in command("index", "-", "list.index")[1]
+    assert "6 images (6 new)" in command("index", "all.tar", "tar.index")[1]
+    folder, tar = (Index.load(name) for name in ("list.index", "tar.index"))
+    assert "all.tar:photos/more/5.ppm" in tar
+    out = command("search", "tar.index", "photos/2.ppm", "--k", 1)[1]
+    assert out == "1.000    0 bits  all.tar:photos/2.ppm\n"
+    assert (folder.codes[0] == tar.codes[tar.names.index("all.tar:photos/0.ppm")]).all()
+    with tarfile.open("all.tar", "w") as fewer:
+        fewer.add("photos/more")
+    assert "2 images (0 new, 2 changed, 4 vanished)" in command("index", "all.tar", "tar.index")[1]
+
+
+def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command):
+    (photos / "bad.ppm").write_bytes(b"no image")
+    (photos / "empty.ppm").touch()
+    (photos / "gone.ppm").symlink_to("nothing")
+    os.mkfifo(photos / "pipe.ppm")
+    for _ in range(2):
+        status, out, err = command("index", "photos", "a.index")
+        assert status == 2
+        assert out.startswith("a.index: 6 images (")
+        assert "4 left out" in out
+        lines = err.splitlines()
+        assert len(lines) == 5
+        for name in ("bad", "empty", "gone", "pipe"):
+            assert sum(f"photos/{name}.ppm" in line for line in lines) == 1
+        assert lines[-1] == "burn-engine: 4 of 10 images were left out; see above"
+    (photos / "0.ppm").write_bytes(b"P6 damaged")  # it was in the index
+    assert "5 images (0 new, 5 left out, 5 unchanged)" in command("index", "photos", "a.index")[1]
+    assert "photos/0.ppm" not in Index.load("a.index")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["index", "photos", "photos"], "photos is a folder: give the file of the index"),
+        (["index", "photos", "nothere/a.index"], "there is no folder nothere"),
+        (["index", "nothere", "b.index"], "nothere: No such file or directory"),
+        (["index", "empty", "b.index"], "empty: no images in this folder"),
+        (["index", "photos", "photos/0.ppm"], "photos/0.ppm: this is not an index of burn-engine"),
+        (["index", "bad.tar", "b.index"], "bad.tar: not a tar file, or a compressed one"),
+        (["index", "photos", "a.index", "--vectors", "none"], "made with --vectors float16"),
+        (["index", "photos", "other.index"], "made with another network"),
+        (["search", "other.index", "photos/0.ppm"], "made with another network"),
+        (["search", "nothere.index", "photos/0.ppm"], "nothere.index: No such file"),
+        (["search", "a.index", "nothere.ppm"], "nothere.ppm: No such file"),
+        (["search", "a.index", "a.index"], "a.index: "),
+        (["search", "a.index", "photos/0.ppm", "--k", "0"], "--k"),
+        (["search", "a.index", "photos/0.ppm", "--html", "nothere/a.html"], "cannot be written"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(photos, command, arguments, message):
+    command("index", "photos", "a.index")
+    Index(4, network="another").save("other.index")
+    Path("empty").mkdir()
+    Path("bad.tar").write_bytes(b"\x1f\x8b" + b"x" * 2000)
+    before = {path: path.read_bytes() for path in Path().glob("*.index")}
+    names = sorted(path.name for path in Path().iterdir())
+    status, _, err = command(*arguments)
+    assert status == 2
+    assert message in err
+    if message != "nothere: No such file or directory":
+        assert err.count("\n") == 1
+    assert {path: path.read_bytes() for path in before} == before
+    assert [
+        name for name in sorted(path.name for path in Path().iterdir()) if name != "b.index"
+    ] == names
+
+
+def test_two_writers(photos, command):
+    command("index", "photos", "a.index")
+    before = Path("a.index").read_bytes()
+    (photos / "new.ppm").write_bytes(ppm(9))
+    with open(".a.index.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, _, err = command("index", "photos", "a.index")
+    assert status == 2
+    assert "another process is writing it" in err
+    assert Path("a.index").read_bytes() == before
+    assert "7 images (1 new" in command("index", "photos", "a.index")[1]
+    assert not Path(".a.index.lock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_keeps_what_is_finished(photos, command, number):
+    """It reads a list that does not end, so that the signal comes while it waits for more."""
+    command("index", "photos/more", "a.index")
+    code = (
+        "import sys, os, time; from burn_engine import cli, finding\n"
+        "embed = finding._embeddings\n"
+        "def slow(*a):\n"
+        "    for i, one in enumerate(embed(*a)):\n"
+        "        yield one\n"
+        "        if i == 2: print('three', flush=True); time.sleep(60)\n"
+        "finding._embeddings = slow\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    arguments = ["index", "photos", "a.index", "--model", command.model]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None
+        first = running.stdout.readline()
+        running.send_signal(number)
+        _, err = running.communicate(timeout=30)
+    assert first == "three\n", err
+    assert running.returncode == 128 + number
+    assert "stopped: 5 images are in a.index; the same command goes on" in err
+    assert len(Index.load("a.index")) == 5
+    assert "6 images (1 new, 5 unchanged)" in command("index", "photos", "a.index")[1]
+    assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_a_long_work_is_saved_every_minute(photos, command, monkeypatch):
+    from burn_engine import finding
+
+    saves = []
+    now = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(finding, "_AT_ONCE", 2)
+    monkeypatch.setattr(Index, "save", lambda index, path: saves.append(len(index)))
+    arguments = ["index", "photos", "a.index", "--model", command.model]
+    assert cli.main(arguments) == 2  # there is no file whose size could be printed
+    assert saves == [2, 4, 6, 6]
+
+
+def test_a_page_shows_the_results(photos, command):
+    pytest.importorskip("PIL")
+    (photos / "<b>&'\".ppm").write_bytes(ppm(8))
+    command("index", "photos", "a.index")
+    command("search", "a.index", "photos/3.ppm", "--k", "3", "--html", "page.html")
+    page = Path("page.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 4  # the query and three
+    assert 'href="photos/3.ppm"' in page
+    command("search", "a.index", "photos/<b>&'\".ppm", "photos/3.ppm", "--html", "page.html")
+    page = Path("page.html").read_text()
+    assert "<b>" not in page
+    assert "&lt;b&gt;&amp;" in page
+    assert 'href="photos/%3Cb%3E%26%27%22.ppm"' in page
+    assert not re.search(r'(src|href)="https?:', page)
+
+
+def test_a_page_has_a_bounded_number_of_thumbnails(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "a.ppm").write_bytes(ppm(0))
+    images = [Shown(str(tmp_path / "a.ppm"), f"{i}", "") for i in range(MOST_THUMBNAILS + 50)]
+    images[3] = Shown(str(tmp_path / "nothere.ppm"), "\udce9", "odd bytes")
+    write_sheet(tmp_path / "page.html", "t", "a", [("", images)])
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == MOST_THUMBNAILS - 1
+    assert page.count("<figure>") == MOST_THUMBNAILS + 50
+
+
+def test_embeddings_and_codes_of_lists(photos, command):
+    model = load(command.model)
+    paths = [photos / f"{i}.ppm" for i in range(4)] * 20
+    vectors = model.embed(paths)
+    assert vectors.shape == (80, model.num_features)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.allclose(vectors[70], model.embed(paths[70]), atol=1e-6)
+    features = model.features(paths[:4])
+    assert (model.codes(paths[:4]) == np.packbits(features >= 0, axis=1, bitorder="little")).all()
+    assert model.codes(paths[1]).shape == ((model.num_features + 7) // 8,)
+
+
+def test_a_fingerprint_is_that_of_the_features(write):
+    whole = load(write(num_classes=6))
+    assert whole.fingerprint == load(write(num_classes=3)).fingerprint
+    assert whole.fingerprint != load(write(num_classes=6, seed=1)).fingerprint
+    assert len(whole.fingerprint) == 64
