@@ -11,7 +11,16 @@ namespace {
 using Found = std::pair<uint32_t, int64_t>;
 
 // Codes that are compared with every query while they lie in the cache.
-constexpr size_t kBlockBytes = size_t{1} << 17;
+constexpr size_t kBlockBytes = size_t{1} << 14;
+
+// Distances that are compared at once with the largest that is wanted, by vector instructions.
+constexpr size_t kStride = 32;
+
+bool none_below(const uint32_t *distances, uint32_t most) {
+    uint32_t below = 0;
+    for (size_t i = 0; i < kStride; ++i) below |= static_cast<uint32_t>(distances[i] < most);
+    return below == 0;
+}
 
 }  // namespace
 
@@ -39,12 +48,18 @@ void nearest(const Tier &tier, const uint8_t *codes, size_t count, size_t bytes,
                 std::push_heap(heap, end);
             }
             uint32_t most = heap->first;
-            for (size_t i = filling; i < size; ++i) {
-                if (differing[i] >= most) continue;
-                std::pop_heap(heap, end);
-                end[-1] = found(i);
-                std::push_heap(heap, end);
-                most = heap->first;
+            for (size_t i = filling; i < size;) {
+                if (i + kStride <= size && none_below(&differing[i], most)) {
+                    i += kStride;
+                    continue;
+                }
+                for (const size_t stop = std::min(i + kStride, size); i < stop; ++i) {
+                    if (differing[i] >= most) continue;
+                    std::pop_heap(heap, end);
+                    end[-1] = found(i);
+                    std::push_heap(heap, end);
+                    most = heap->first;
+                }
             }
         }
         held += filling;

@@ -167,8 +167,47 @@ BURN_INLINE __m512i differing(__m512i sums, const uint8_t *query, const uint8_t 
     return _mm512_add_epi64(sums, _mm512_popcnt_epi64(x));
 }
 
+// In each quarter, the sum of a's two numbers and that of b's.
+BURN_INLINE __m512i added_in_pairs(__m512i a, __m512i b) {
+    return _mm512_add_epi64(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+
+// The sums of quarters 0 and 1, and of 2 and 3, of a and then of b.
+BURN_INLINE __m512i added_quarters(__m512i a, __m512i b) {
+    return _mm512_add_epi64(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xDD));
+}
+
+// Tier::hamming of codes of 64 bytes, eight at a time: three steps add the eight counts of each.
+// Returns how many codes were compared.
+size_t hamming_of_eights(__m512i query, const uint8_t *codes, size_t count, uint32_t *distances) {
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8, codes += 512) {
+        __m512i bits[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; ++j) {
+            const __m512i code = _mm512_loadu_si512(codes + 64 * j);
+            bits[j] = _mm512_popcnt_epi64(_mm512_xor_si512(query, code));
+        }
+        const __m512i pairs[4] = {
+            added_in_pairs(bits[0], bits[1]), added_in_pairs(bits[2], bits[3]),
+            added_in_pairs(bits[4], bits[5]), added_in_pairs(bits[6], bits[7])};
+        const __m512i sums = added_quarters(added_quarters(pairs[0], pairs[1]),
+                                            added_quarters(pairs[2], pairs[3]));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(distances + i),
+                            _mm512_cvtepi64_epi32(sums));
+    }
+    return i;
+}
+
 void hamming(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,
              uint32_t *distances) {
+    if (bytes == 64) {
+        const __m512i whole_query = _mm512_loadu_si512(query);
+        const size_t done = hamming_of_eights(whole_query, codes, count, distances);
+        codes += 64 * done;
+        distances += done;
+        count -= done;
+    }
     const size_t whole = bytes / 64 * 64;
     const __mmask64 rest = (__mmask64{1} << bytes % 64) - 1;
     for (size_t i = 0; i < count; ++i, codes += bytes) {

@@ -1,0 +1,350 @@
+"""Compare binary networks with small float networks that were taught the same way, also in 8 bits.
+
+    python benchmarks/rivals.py burn=runs/burn mobilenet=runs/mobilenet lite0=lite0 \
+        --set flowers=flowers/train.parquet,flowers/test.parquet --calibrate photos.parquet
+
+For each network: the accuracy of kNN and of a linear classifier on every set, in percent, the
+milliseconds of one image on one thread, and the bytes of the file. A binary network is packed and
+runs in burn-engine; a float network runs in ONNX Runtime, in float32 and in 8 bits, and what is
+evaluated is what is timed: the features of the 8-bit file, not those of the network behind it.
+
+The 8-bit files are made by static quantization in QDQ format, weights signed and with a scale for
+each channel, activations unsigned. 256 views of the images of --calibrate, evenly spaced, choose
+the activations' ranges, once by their extremes and once without the outermost 0.01 %; of the two
+files the one whose features are nearer to the float network's on these views is taken.
+
+All files are timed in turn in one process, as benchmarks/engine.py does. It needs
+`burn-ssl[onnx]`; nothing else may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnxruntime
+import torch
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from rich.console import Console
+from torch import Tensor
+
+import burn_engine
+from burn.backbones.registry import is_binary
+from burn.data.open import open_source
+from burn.data.splits import Subset
+from burn.deploy.pack import pack
+from burn.deploy.running import PackedForward
+from burn.deploy.shared import cosines
+from burn.evaluation.checks import check_sources
+from burn.evaluation.configs import KnnConfig, LinearConfig
+from burn.evaluation.context import EvaluationContext, Model, open_model
+from burn.evaluation.features import plain_batches
+from burn.evaluation.knn import run_knn
+from burn.evaluation.linear import run_linear
+from burn.runtime.hardware import processor, source_commit
+from engine import (
+    Contender,
+    Run,
+    export_peer,
+    instruction_sets,
+    machine,
+    one_round,
+    onnx_run,
+    write_numbers,
+)
+
+ENGINE, FLOAT, INT8 = "burn-engine", "ONNX Runtime fp32", "ONNX Runtime int8"
+_CALIBRATION_VIEWS = 256
+_RANGES = {
+    "extremes": (CalibrationMethod.MinMax, {}),
+    "99.99 %": (CalibrationMethod.Percentile, {"CalibPercentile": 99.99}),
+}
+
+
+class OnnxForward:
+    """The features of views as an ONNX file computes them, in place of burn-engine's.
+
+    Args:
+        file: The file, from `images` (n, 3, side, side) in [0, 1] to features (n, d).
+        threads: Number of threads.
+    """
+
+    def __init__(self, file: Path, threads: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        providers = ["CPUExecutionProvider"]
+        self._session = onnxruntime.InferenceSession(str(file), options, providers=providers)
+
+    def features(self, views: Tensor) -> Tensor:
+        """Compute float32 features (n, d) of views, uint8 (n, 3, side, side)."""
+        images = (views.float() / 255).numpy()
+        return torch.from_numpy(np.asarray(self._session.run(None, {"images": images})[0]))
+
+
+class Views(CalibrationDataReader):
+    """Views for calibration, 32 at a time.
+
+    Args:
+        views: uint8 (n, 3, side, side).
+    """
+
+    def __init__(self, views: Tensor) -> None:
+        self._batches: Iterator[Tensor] = iter(views.split(32))
+
+    def get_next(self) -> dict[str, np.ndarray] | None:  # type: ignore[override]
+        batch = next(self._batches, None)
+        return None if batch is None else {"images": (batch.float() / 255).numpy()}
+
+
+def quantized(file: Path, views: Tensor, threads: int) -> tuple[Path, str]:
+    """Write an ONNX network in 8 bits beside it.
+
+    Args:
+        file: The float32 network.
+        views: Views for calibration, uint8 (n, 3, side, side).
+        threads: Number of threads.
+
+    Returns:
+        The file, and how the ranges of its activations were chosen.
+    """
+    prepared = file.with_suffix(".prepared.onnx")
+    quant_pre_process(file, prepared, skip_symbolic_shape=True)
+    exact = OnnxForward(file, threads).features(views).numpy()
+    nearness: dict[str, float] = {}
+    for name, (method, extra) in _RANGES.items():
+        quantize_static(
+            prepared,
+            file.with_suffix(f".{name[:2]}.onnx"),
+            Views(views),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=method,
+            extra_options=extra,
+        )
+        rounded = OnnxForward(file.with_suffix(f".{name[:2]}.onnx"), threads).features(views)
+        nearness[name] = float(cosines(rounded.numpy(), exact).mean())
+    best = max(nearness, key=lambda name: nearness[name])
+    return file.with_suffix(f".{best[:2]}.onnx"), f"{best}, cosine {nearness[best]:.4f}"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A network in a runtime.
+
+    Attributes:
+        network: Its name.
+        spec: Where its weights are.
+        runtime: burn-engine, or ONNX Runtime in float32 or 8 bits.
+        file: The file that runs.
+        model: The network that was trained.
+        forward: What computes features.
+        note: How it was quantized, or "".
+    """
+
+    network: str
+    spec: str
+    runtime: str
+    file: Path
+    model: Model
+    forward: PackedForward | OnnxForward
+    note: str = ""
+
+
+def rivals_of(
+    network: str, spec: str, folder: Path, side: int, views: Tensor | None, threads: int
+) -> Iterator[Rival]:
+    """Yield a network in its runtimes.
+
+    Args:
+        network: Its name.
+        spec: A run, a checkpoint or a network that burn knows.
+        folder: Folder for the files.
+        side: Side of the images in pixels.
+        views: Views for calibration, uint8 (n, 3, side, side); None leaves 8 bits out.
+        threads: Number of threads.
+    """
+    model = open_model(spec, fresh=False, seed=0)
+    model = replace(model, views=replace(model.views, size=side, resize=None))
+    backbone = model.backbone.eval()
+    if is_binary(backbone.config.name):
+        file = folder / f"{network}.bnn"
+        pack(Path(spec), file)
+        yield Rival(network, spec, ENGINE, file, model, PackedForward(backbone, side, threads))
+        return
+    file = folder / f"{network}.onnx"
+    export_peer(backbone.to(memory_format=torch.contiguous_format), file, side)  # type: ignore[call-overload]
+    yield Rival(network, spec, FLOAT, file, model, OnnxForward(file, threads))
+    if views is not None:
+        small, note = quantized(file, views, threads)
+        yield Rival(network, spec, INT8, small, model, OnnxForward(small, threads), note)
+
+
+def accuracies(rival: Rival, train: str, test: str, console: Console) -> dict[str, float]:
+    """Return the top-1 accuracies in percent by kNN and linear, of features of plain views."""
+    sources = check_sources(open_source(train, "train"), open_source(test, "test"))
+    context = EvaluationContext(
+        rival.network,
+        rival.spec,
+        rival.model.backbone,
+        rival.model.views,
+        *sources,
+        seed=0,
+        workers=1,
+        packed=cast(PackedForward, rival.forward),
+    )
+    results = run_knn(context, KnnConfig(), console)
+    results += run_linear(context, LinearConfig(augment="none"), console)
+    return {result.protocol: result.value for result in results if result.metric == "top1"}
+
+
+def timed(rivals: Sequence[Rival], side: int, rounds: int) -> dict[tuple[str, str], float]:
+    """Return the median milliseconds of one image on one thread by network and runtime."""
+    image = np.random.default_rng(0).integers(0, 256, (1, side, side, 3), np.uint8)
+    floats = np.ascontiguousarray(image.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+    runs: dict[Contender, Run] = {}
+    for rival in rivals:
+        who = Contender(rival.network, rival.runtime, "", side, 1, 1)
+        if rival.runtime == ENGINE:
+            model = burn_engine.load(rival.file, threads=1, isa=instruction_sets()[0])
+            runs[who] = lambda model=model: model(image)
+        else:
+            runs[who] = onnx_run(rival.file, floats, 1)
+    taken: dict[Contender, list[float]] = {who: [] for who in runs}
+    for _ in range(rounds):
+        for who, milliseconds in one_round(runs).items():
+            taken[who].append(milliseconds)
+    return {(who.network, who.runtime): statistics.median(each) for who, each in taken.items()}
+
+
+def calibration_views(data: str, side: int, model: Model) -> Tensor:
+    """Return plain views of evenly spaced images, uint8 (n, 3, side, side).
+
+    Args:
+        data: The images.
+        side: Side of the views in pixels.
+        model: The network whose views they are.
+    """
+    source = open_source(data, "calibrate")
+    indices = np.linspace(0, len(source) - 1, min(_CALIBRATION_VIEWS, len(source)), dtype=int)
+    views = replace(model.views, size=side, resize=None)
+    batches = plain_batches(Subset(source, indices), views, 64, 0)
+    return torch.cat([batch.views[0] for batch in batches])
+
+
+def named(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise argparse.ArgumentTypeError(f"{text}: give NAME=VALUE")
+    return name, value
+
+
+def measure(options: argparse.Namespace, folder: Path, console: Console) -> dict[str, Any]:
+    """Return all numbers, as `--out` writes them."""
+    threads = torch.get_num_threads()
+    views = None
+    if options.calibrate:
+        model = open_model(options.networks[0][1], fresh=False, seed=0)
+        views = calibration_views(options.calibrate, options.side, model)
+    rivals = [
+        rival
+        for name, spec in options.networks
+        for rival in rivals_of(name, spec, folder, options.side, views, threads)
+    ]
+    milliseconds = timed(rivals, options.side, options.rounds)
+    rows = []
+    for rival in rivals:
+        found = {}
+        for name, paths in options.sets:
+            train, comma, test = paths.partition(",")
+            if not comma:
+                raise SystemExit(f"benchmarks/rivals.py: --set {name}={paths}: give TRAIN,TEST")
+            found[name] = accuracies(rival, train, test, console)
+        rows.append(
+            {
+                "network": rival.network,
+                "runtime": rival.runtime,
+                "checkpoint": rival.spec,
+                "file_bytes": rival.file.stat().st_size,
+                "milliseconds": round(milliseconds[rival.network, rival.runtime], 4),
+                "top1": found,
+                "quantized": rival.note,
+            }
+        )
+    return {
+        "name": options.name,
+        "source": f"benchmarks/rivals.py, {options.rounds} rounds, commit {source_commit()}",
+        "machine": {**machine(), "burn_engine": burn_engine.__version__},
+        "side": options.side,
+        "rows": rows,
+    }
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print the numbers as lines."""
+    for name, value in found["machine"].items():
+        print(f"{name:16} {value}")
+    print(f"\n{found['side']} pixels, one image, one thread; kNN / linear top-1 in percent")
+    sets = list(found["rows"][0]["top1"])
+    heads = "".join(f"{name:>15}" for name in sets)
+    print(f"  {'network':22} {'runtime':18} {'file':>9} {'ms':>7}{heads}")
+    for row in found["rows"]:
+        numbers = (
+            f"{row['top1'][name]['knn']:.1f} / {row['top1'][name]['linear']:.1f}" for name in sets
+        )
+        print(
+            f"  {row['network']:22} {row['runtime']:18} {row['file_bytes'] / 1e6:6.2f} MB "
+            f"{row['milliseconds']:7.3f}"
+            + "".join(f"{each:>15}" for each in numbers)
+            + (f"   ranges: {row['quantized']}" if row["quantized"] else "")
+        )
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("networks", nargs="+", type=named, metavar="NAME=NETWORK")
+    parser.add_argument(
+        "--set",
+        dest="sets",
+        action="append",
+        type=named,
+        default=[],
+        metavar="NAME=TRAIN,TEST",
+        help="labelled images",
+    )
+    parser.add_argument("--calibrate", metavar="DATA", help="images; without, no 8 bits")
+    parser.add_argument("--side", type=int, default=96, metavar="PIXELS")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--name", default=processor(), help="machine's name")
+    parser.add_argument("--out", type=Path, help="write everything to this JSON file")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    options = parser.parse_args()
+    logging.getLogger().setLevel(logging.ERROR)  # the quantizer gives advice
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options, Path(folder), Console(stderr=True, quiet=True))
+    if options.out:
+        write_numbers(found, options.out)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    main()
