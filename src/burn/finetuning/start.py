@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
-from burn.data.view_config import ViewConfig
 from burn.evaluation.configs import LinearConfig
 from burn.evaluation.context import Model, open_model
 from burn.evaluation.features import extract_features
@@ -131,17 +129,3 @@ def _default_size(teacher: Model, start: Model) -> int:
     if teacher.training is not None:
         return teacher.views.size
     return max(start.views.size, min(2 * start.views.size, _LARGEST_TEACHER))
-
-
-def frozen_features(
-    backbone: Backbone, views: ViewConfig, source: Source, workers: int, *, bfloat16: bool
-) -> Features:
-    """Return features of plain views of all images.
-
-    Raises:
-        UserError: No image can be read, or the features are not finite.
-    """
-    features = extract_features(backbone, source, views, workers=workers, bfloat16=bfloat16)
-    if not bool(torch.isfinite(features.values).all()):
-        raise UserError(f"features of {source.name} are not finite: the network diverged")
-    return features
