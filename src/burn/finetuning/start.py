@@ -39,14 +39,13 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
         UserError: No image can be held out, or training diverged.
     """
     rows = torch.isin(features.positions, torch.from_numpy(source.indices))
-    learned = _rows(features, rows)
     _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
     held = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
     if not bool(held.any()):
         raise UserError(f"{source.name}: none of the held-out images can be read")
-    batches = cached_batches(learned, LinearConfig().batch_size, seed)
+    batches = cached_batches(features.of(rows), LinearConfig().batch_size, seed)
     chosen = train_linear_at_best_rate(
-        batches, _rows(features, held), len(source.classes), LinearConfig(), seed
+        batches, features.of(held), len(source.classes), LinearConfig(), seed
     )
     layer = chosen.layer
     with torch.no_grad():
@@ -55,14 +54,9 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
     return layer
 
 
-def _rows(features: Features, rows: Tensor) -> Features:
-    labels = None if features.labels is None else features.labels[rows]
-    return Features(features.values[rows], labels, features.classes, features.positions[rows])
-
-
 def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
     """Return the accuracy in percent of a classifier on a part of the images with features."""
-    part = _rows(features, torch.isin(features.positions, torch.from_numpy(source.indices)))
+    part = features.of(torch.isin(features.positions, torch.from_numpy(source.indices)))
     assert part.labels is not None
     with torch.inference_mode():
         return 100 * top_k(layer(part.values), part.labels, 1) if len(part.labels) else 0.0
