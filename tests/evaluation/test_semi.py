@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from burn.checkpoints.foreign.weights import backbone_from
 from burn.checkpoints.native import load_checkpoint
+from burn.checkpoints.tuned import plain_meta
 from burn.core.errors import Interrupted, UserError
 from burn.core.results import answers_of
 from burn.core.types import Precision
@@ -26,7 +27,7 @@ from burn.deploy.shared import own_classifier
 from burn.evaluation import semi
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.evaluation.configs import SemiConfig
-from burn.evaluation.context import EvaluationContext
+from burn.evaluation.context import EvaluationContext, Model, open_context
 from burn.evaluation.features import extract_features
 from burn.evaluation.linear_layer import top_k
 from burn.evaluation.semi import fine_tune, run_semi
@@ -277,6 +278,18 @@ def test_a_torn_last_line_is_made_again(context: EvaluationContext):
     path.write_text(path.read_text()[:-20])
     assert [r.value for r in run_semi(context, one, CONSOLE)] == [r.value for r in first]
     assert [r.value for r in run_semi(context, one, CONSOLE)] == [r.value for r in first]
+
+
+def test_a_kept_network_knows_how_it_was_pretrained(context: EvaluationContext):
+    recipe, taught = {"name": "tiny"}, {"spec": "lite0", "labels": "ImageNet"}
+    meta = plain_meta("tiny", context.backbone, context.views) | {"recipe": recipe}
+    model = Model("tiny", context.backbone, context.views, meta={**meta, "teacher": taught})
+    sources = context.train, context.test
+    opened = open_context(model, "none", sources, seed=0, device="cpu", workers=0, out=context.out)
+    run_semi(opened, replace(TINY, lrs=(0.01,), head_factors=(1.0,), keep=True), CONSOLE)
+    assert context.out is not None
+    held = load_checkpoint(context.out / "semi-3percent-seed0.safetensors")
+    assert (held.meta["recipe"], held.meta["teacher"]) == (recipe, taught)
 
 
 def test_what_is_missing_is_said(context: EvaluationContext):

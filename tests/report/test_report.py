@@ -18,7 +18,7 @@ from burn.report.render.tables import (
     results_table,
 )
 from burn.report.sections.results_tables import result_tables
-from burn.training.records.metrics import MetricsFile
+from burn.training.records.metrics import COLUMNS, StepFile
 
 
 def result(model: str, protocol: str, value: float, metric: str = "top1") -> Result:
@@ -92,13 +92,13 @@ def test_demo_picture_draws_what_the_runs_wrote_and_is_reproducible(tmp_path: Pa
         for stage in range(1, stages + 1):
             folder = tmp_path / run / f"stage{stage}"
             folder.mkdir(parents=True)
-            metrics = MetricsFile(folder / "metrics.csv")
+            metrics = StepFile(folder / "metrics.csv", COLUMNS)
             metrics.start(0)
             for step in (20, 40):
                 numbers = {"loss": 1 / step, "learning_rate": 0.1}
                 if run == "student":
                     numbers |= {"kl": 3 / step, "feature_similarity": 1 / step}
-                metrics.append(step, 0, numbers)
+                metrics.append([{"step": step, "epoch": 0, **numbers}])
     files = [tmp_path / "a.svg", tmp_path / "b.svg", tmp_path / "c.png"]
     demo_picture(RESULTS, tmp_path / "teacher", tmp_path / "student", files)
     svg = files[0].read_text()

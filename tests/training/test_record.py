@@ -210,13 +210,13 @@ def test_overwriting_a_run_removes_its_numbers(tmp_path: Path):
 
 def test_rows_of_an_earlier_burn_are_kept(tmp_path: Path):
     """Whose metrics.csv has fewer columns."""
-    from burn.training.records.metrics import MetricsFile
+    from burn.training.records.metrics import COLUMNS, StepFile
 
     file = tmp_path / "metrics.csv"
     file.write_text("step,epoch,loss\n10,0,1.25\n20,0,1\n30,0,9\n")
-    metrics = MetricsFile(file)
+    metrics = StepFile(file, COLUMNS)
     metrics.start(20)
-    metrics.append(30, 1, {"memory": 2.0})
+    metrics.append([{"step": 30, "epoch": 1, "memory": 2.0}])
     assert read_metrics(file) == [
         {"step": 10, "epoch": 0, "loss": 1.25},
         {"step": 20, "epoch": 0, "loss": 1},

@@ -359,14 +359,14 @@ def test_corrupt_images_are_left_out_counted_and_named(teacher: Path, tmp_path: 
 
 
 def test_metrics_file_drops_what_came_after_the_step_it_resumes_from(tmp_path: Path):
-    from burn.training.records.metrics import MetricsFile, read_metrics
+    from burn.training.records.metrics import COLUMNS, StepFile, read_metrics
 
-    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics = StepFile(tmp_path / "metrics.csv", COLUMNS)
     metrics.start(0)
     for step in (10, 20, 30):
-        metrics.append(step, 0, {"loss": step / 8})
+        metrics.append([{"step": step, "epoch": 0, "loss": step / 8}])
     metrics.start(20)
-    metrics.append(30, 0, {"loss": 7.0})
+    metrics.append([{"step": 30, "epoch": 0, "loss": 7.0}])
     rows = read_metrics(tmp_path / "metrics.csv")
     assert [(row["step"], row["loss"]) for row in rows] == [(10, 1.25), (20, 2.5), (30, 7.0)]
 
@@ -374,15 +374,15 @@ def test_metrics_file_drops_what_came_after_the_step_it_resumes_from(tmp_path: P
 @pytest.mark.parametrize("torn", ["31,0,0.", "31,0,1,2,3", "\0\0\0\0"])
 def test_metrics_file_goes_on_after_a_torn_row(tmp_path: Path, torn: str):
     """As a full disk or a power cut leaves it, with the next row in the same line."""
-    from burn.training.records.metrics import MetricsFile, read_metrics
+    from burn.training.records.metrics import COLUMNS, StepFile, read_metrics
 
-    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics = StepFile(tmp_path / "metrics.csv", COLUMNS)
     metrics.start(0)
-    metrics.append(10, 0, {"loss": 1.25})
+    metrics.append([{"step": 10, "epoch": 0, "loss": 1.25}])
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write(torn)
-    metrics.append(20, 0, {"loss": 2.5})
-    metrics.append(30, 0, {"loss": 5.0})
+    metrics.append([{"step": 20, "epoch": 0, "loss": 2.5}])
+    metrics.append([{"step": 30, "epoch": 0, "loss": 5.0}])
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.csv")] == [10, 30]
     metrics.start(30)
     assert [row["step"] for row in read_metrics(tmp_path / "metrics.csv")] == [10, 30]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from burn.campaigns.settings import VARIANTS_OF_BURN, is_taught, is_taught_classes
+from burn.campaigns.settings import is_taught, is_taught_classes
 from burn.core.errors import UserError
 from burn.core.inputs import read_json
 from burn.core.paths import expand
-from burn.methods.entries import METHODS
+from burn.methods.entries import METHODS, MODELS
 from reproduction.analyses.rows import Row
 
 
@@ -50,7 +50,7 @@ def training_costs(options: CostOptions) -> list[Row]:
         shared = read_json(folder / "comparison.json")
         teachers = {
             method: shared["labelled_teacher" if is_taught_classes(method) else "teacher"]
-            for method in (*METHODS, *VARIANTS_OF_BURN)
+            for method in (*METHODS, *MODELS)
             if is_taught(method)
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -11,7 +11,6 @@ from rich.console import Console
 from burn.campaigns.settings import (
     LABELLED_TEACHER,
     TEACHER,
-    VARIANTS_OF_BURN,
     Execution,
     is_taught,
     is_taught_classes,
@@ -22,7 +21,7 @@ from burn.core.errors import UserError
 from burn.core.files import write_text
 from burn.core.results import Result
 from burn.evaluation.configs import LinearConfig
-from burn.methods.entries import METHODS, own_methods
+from burn.methods.entries import METHODS, MODELS, own_methods
 from burn.recipes.photos import on_photos
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe
 from burn.recipes.schema import Recipe
@@ -32,7 +31,7 @@ from burn.runtime.ranks import require_alone
 from burn.training.plan import RunPlan
 
 Family = Literal["small", "photos", "imagenet", "imagenet100"]
-COMPARED: tuple[str, ...] = (*own_methods(), *VARIANTS_OF_BURN)
+COMPARED: tuple[str, ...] = (*own_methods(), *MODELS)
 
 
 def compared() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from burn.deploy.environment import DeviceRun, run_on_device
 from burn.deploy.measured import pack_results
 from burn.deploy.pack import Packed, pack
 from burn.evaluation.configs import KnnConfig, LinearConfig
-from burn.evaluation.context import EvaluationContext, load_model
+from burn.evaluation.context import EvaluationContext, Model, open_context, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear
 from burn.recipes.registry import find_recipe
@@ -111,10 +111,8 @@ def _evaluate(teacher: Path, student: Path, out: Path, seed: int, console: Conso
     )
     results = []
     for name, checkpoint, fresh in rows:
-        _, backbone, views = load_model(str(checkpoint), fresh=fresh, seed=seed)
-        context = EvaluationContext(
-            name, str(checkpoint), backbone, views, Digits("train"), Digits("test"), seed, workers=0
-        )
+        model = open_model(str(checkpoint), fresh=fresh, seed=seed)
+        context = _context(replace(model, name=name), checkpoint, seed)
         shown = replace(context, out=out) if name == _STUDENT else context
         results += run_knn(shown, KnnConfig(), console)
         results += run_linear(context, LinearConfig(augment="none"), console)
@@ -122,15 +120,20 @@ def _evaluate(teacher: Path, student: Path, out: Path, seed: int, console: Conso
     return results
 
 
+def _context(model: Model, checkpoint: Path, seed: int) -> EvaluationContext:
+    """Return what evaluates a network on digits in float32, which gives the same everywhere."""
+    digits = Digits("train"), Digits("test")
+    return open_context(
+        model, str(checkpoint), digits, seed=seed, device="cpu", compute="float32", workers=0
+    )
+
+
 def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     """Pack the student with a classifier and run the file with numpy and burn-engine alone."""
-    name, backbone, views = load_model(str(student), fresh=False, seed=seed)
     kept = out / "linear"
     kept.mkdir(exist_ok=True)
-    train, test = Digits("train"), Digits("test")
-    context = EvaluationContext(
-        name, str(student), backbone, views, train, test, seed, workers=0, out=kept
-    )
+    context = _context(open_model(str(student), fresh=False, seed=seed), student, seed)
+    context = replace(context, out=kept)
     run_linear(context, LinearConfig(augment="none"), console)
     context.require_kept()
     classifier = load_classifier(kept / CLASSIFIER_NAME)
@@ -140,8 +143,10 @@ def _ship(student: Path, out: Path, seed: int, console: Console) -> None:
     packed = pack(student, file, kept)
     results = pack_results(packed, file, str(find_checkpoint(student)), _STUDENT)
     append_results(out / "results.jsonl", results)
-    images = torch.cat([batch.views[0] for batch in plain_batches(test, views, 256, 0)])
-    run = run_on_device(file, backbone, (classifier.weight, classifier.bias), images)
+    images = torch.cat(
+        [batch.views[0] for batch in plain_batches(context.test, context.views, 256, 0)]
+    )
+    run = run_on_device(file, context.backbone, (classifier.weight, classifier.bias), images)
     numbers = {"file": asdict(packed), "run": asdict(run)}
     write_text(out / "packed.json", json.dumps(numbers, indent=2) + "\n")
     for line in _shipped_lines(file, packed, run):

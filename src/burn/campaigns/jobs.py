@@ -22,15 +22,13 @@ from burn.campaigns.settings import RANDOM, FurtherProtocol, FurtherProtocols
 from burn.core.files import locked
 from burn.core.results import Result
 from burn.data.open import open_source
-from burn.evaluation.checks import check_sources
+from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import KnnConfig, LinearConfig, SvmConfig, TransferConfig
-from burn.evaluation.context import EvaluationContext, open_model
-from burn.evaluation.forward import packed_forward
+from burn.evaluation.context import EvaluationContext, open_context, open_model
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear, run_transfer
 from burn.evaluation.semi import run_semi
 from burn.evaluation.svm.protocol import run_svm
-from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
 from burn.training.plan import Machine, RunPlan
 from burn.training.records.summary import StageSummary
 from burn.training.run import train_plan
@@ -111,23 +109,12 @@ class EvaluationPlan:
     def _context(
         self, model: str, spec: str, seed: int, size: int | None, train: str, test: str
     ) -> EvaluationContext:
-        network = open_model(spec, fresh=model == RANDOM, seed=seed)
-        views = network.views if size is None else replace(network.views, size=size, resize=None)
-        machine = self.machine
-        workers = default_workers(machine.device) if machine.workers is None else machine.workers
-        device = torch_device(machine.device)
-        backbone = network.backbone.to(device)
-        return EvaluationContext(
-            model,
-            spec,
-            backbone,
-            views,
-            *check_sources(open_source(train, "train"), open_source(test, "test")),
-            seed,
-            workers=workers,
-            bfloat16=uses_bfloat16("auto", machine.device),
-            training=network.training,
-            packed=packed_forward(backbone, views.size, "auto", device),
+        network = replace(open_model(spec, fresh=model == RANDOM, seed=seed), name=model)
+        if size is not None:
+            network = replace(network, views=replace(network.views, size=size, resize=None))
+        machine, sources = self.machine, open_labelled(train, test)
+        return open_context(
+            network, spec, sources, seed=seed, device=machine.device, workers=machine.workers
         )
 
 

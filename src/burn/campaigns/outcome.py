@@ -13,16 +13,10 @@ _LAST_WORDS = 1 << 16  # bytes of a log that hold a run's last line
 BUSY = 75  # exit status if another burn holds the run: "temporary failure" in sysexits
 
 
-def logs_of(out: Path) -> Path:
-    """Return the folder of the logs of a campaign, which is made if it is not there."""
-    logs = out / "logs"
-    logs.mkdir(exist_ok=True)
-    return logs
-
-
 def log_of(job: Job) -> Path:
     """Return the file for a run's output, which is made if it is not there."""
-    log = logs_of(job.out) / f"{job.name}.txt"
+    log = job.out / "logs" / f"{job.name}.txt"
+    log.parent.mkdir(exist_ok=True)
     log.touch()
     return log
 

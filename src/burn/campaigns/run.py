@@ -26,7 +26,7 @@ from burn.core.errors import UserError
 from burn.core.files import locked
 from burn.data.checks import require_outside
 from burn.data.open import open_source
-from burn.evaluation.checks import check_sources
+from burn.evaluation.checks import check_sources, open_labelled
 from burn.evaluation.configs import LinearConfig
 from burn.methods.registry import build_method
 from burn.runtime.cluster import joined
@@ -101,9 +101,7 @@ def run_campaign(
     check_sources(train, test)
     require_outside(out, train, test)
     if further.transfer_train is not None and further.transfer_test is not None:
-        check_sources(
-            open_source(further.transfer_train, "train"), open_source(further.transfer_test, "test")
-        )
+        open_labelled(further.transfer_train, further.transfer_test)
     plans = [
         (model, shared.plan(model, seed, len(train)))
         for seed in execution.seeds

@@ -18,12 +18,11 @@ from burn.training.plan import Machine
 
 # Networks that a campaign does not train, but evaluates for reference.
 RANDOM, TEACHER, LABELLED_TEACHER = "random weights", "teacher", "labelled teacher"
-VARIANTS_OF_BURN = MODELS
 
 
 def is_taught(model: str) -> bool:
     """Return whether a model of a comparison learns from a teacher."""
-    return model in VARIANTS_OF_BURN or (model in METHODS and METHODS[model].needs_teacher)
+    return model in MODELS or (model in METHODS and METHODS[model].needs_teacher)
 
 
 def is_taught_classes(model: str) -> bool:

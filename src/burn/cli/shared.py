@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.core.errors import UserError
+from burn.core.errors import UserError, one_line
 
 T = TypeVar("T")
 
@@ -77,6 +77,18 @@ def print_results(results: Sequence[Any], as_json: bool, table: Callable[..., An
     else:
         Console(markup=False, highlight=False, emoji=False).print(table(results))
     sys.stdout.flush()  # print the numbers before anything else can fail
+
+
+def printing(as_json: bool) -> Callable[[Sequence[Any], Sequence[str]], None]:
+    """Return a function that prints results, as `print_results` does, and notes on stderr."""
+    from burn.report.render.tables import results_table
+
+    def show(results: Sequence[Any], notes: Sequence[str]) -> None:
+        for note in notes:
+            print(one_line(note), file=sys.stderr)
+        print_results(results, as_json, results_table)
+
+    return show
 
 
 def machine_of(options: Any) -> Any:

@@ -68,19 +68,15 @@ def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> B
         raise
 
 
-def require_regular(path: Path, limit: int | None = None) -> int:
+def require_regular(path: Path) -> int:
     """Check that `path` is a readable regular file and return its size in bytes.
 
     This is for files that a library opens by name.
 
-    Args:
-        path: The file.
-        limit: Largest size in bytes that is accepted, or None for any size.
-
     Raises:
         UserError: As `open_regular`.
     """
-    with open_regular(path, limit) as file:
+    with open_regular(path) as file:
         return os.fstat(file.fileno()).st_size
 
 
@@ -166,13 +162,13 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def read_json(path: Path, limit: int = JSON_LIMIT) -> Any:
-    """Read a JSON file of at most `limit` bytes.
+def read_json(path: Path) -> Any:
+    """Read a JSON file of at most `JSON_LIMIT` bytes.
 
     Raises:
         UserError: As `read_text`, or the file is not valid JSON.
     """
-    return parse_json(read_text(path, limit), str(path))
+    return parse_json(read_text(path), str(path))
 
 
 def parse_json(text: str, origin: str) -> Any:

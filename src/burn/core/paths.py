@@ -91,18 +91,13 @@ def located_path(name: str, folder: Path) -> str:
     return name
 
 
-def nearest_path(path: Path, cutoff: float = 0.7) -> Path | None:
-    """Return the most similar name in the folder of a path that does not exist, or None.
-
-    Args:
-        path: The path.
-        cutoff: Least similarity, as difflib measures it, in [0, 1].
-    """
+def nearest_path(path: Path) -> Path | None:
+    """Return a similar name in the folder of a path that does not exist, or None."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except (OSError, ValueError):
         return None
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
     return path.parent / near[0] if near else None
 
 

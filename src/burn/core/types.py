@@ -130,6 +130,11 @@ class Features:
     classes: tuple[str, ...]
     positions: torch.Tensor
 
+    def of(self, rows: torch.Tensor) -> Features:
+        """Return the features of some of the images, boolean (images,)."""
+        labels = None if self.labels is None else self.labels[rows]
+        return Features(self.values[rows], labels, self.classes, self.positions[rows])
+
 
 @dataclass(frozen=True)
 class Checkpoint:

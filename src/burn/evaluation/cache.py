@@ -41,7 +41,7 @@ def plain_features(context: EvaluationContext, split: Split, console: Console) -
         UserError: No image can be read, a class lost all of its images, the features are not
             finite, or a file of features is damaged.
     """
-    return _features(context, split, console, "plain", 1, None, None)
+    return custom_features(context, split, console, "plain", 1, None, None)
 
 
 def custom_features(
@@ -50,8 +50,8 @@ def custom_features(
     console: Console,
     kind: str,
     cells: int,
-    view: Callable[[Tensor], Tensor],
-    pool: Callable[[Tensor], Tensor],
+    view: Callable[[Tensor], Tensor] | None,
+    pool: Callable[[Tensor], Tensor] | None,
 ) -> Features:
     """Return features of other views or with another pooling, extracting them if necessary.
 
@@ -61,24 +61,12 @@ def custom_features(
         console: Where progress is shown.
         kind: A name of this combination of `view` and `pool`, which no other has.
         cells: Number of features that `pool` returns for every channel.
-        view: Function from an image to the backbone's input.
-        pool: Function from the last feature map to features.
+        view: Function from an image to the backbone's input; None: the plain view.
+        pool: Function from the last feature map to features; None: the backbone's own pooling.
 
     Raises:
         UserError: As for `plain_features`.
     """
-    return _features(context, split, console, kind, cells, view, pool)
-
-
-def _features(
-    context: EvaluationContext,
-    split: Split,
-    console: Console,
-    kind: str,
-    cells: int,
-    view: Callable[[Tensor], Tensor] | None,
-    pool: Callable[[Tensor], Tensor] | None,
-) -> Features:
     source = context.train if split == "train" else context.test
     parts = (
         context.fingerprint, source.fingerprint, len(source), kind,

@@ -9,6 +9,23 @@ import numpy as np
 from burn.core.errors import UserError, listed
 from burn.data.base import Source
 from burn.data.checks import missing_labels
+from burn.data.open import open_source
+
+
+def open_labelled(train: str | Source, test: str | Source) -> tuple[Source, Source]:
+    """Open the training and the test images of an evaluation, unless they are open, and check them.
+
+    Args:
+        train: Images, or their specification as `open_source` takes it.
+        test: Likewise.
+
+    Raises:
+        UserError: They cannot be read, or do not fit, as for `check_sources`.
+    """
+    return check_sources(
+        open_source(train, "train") if isinstance(train, str) else train,
+        open_source(test, "test") if isinstance(test, str) else test,
+    )
 
 
 def check_sources(train: Source, test: Source) -> tuple[Source, Source]:

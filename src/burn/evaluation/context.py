@@ -25,11 +25,15 @@ from burn.core.results import Result
 from burn.core.settings import from_plain
 from burn.core.types import Checkpoint, Features
 from burn.data.base import Source
+from burn.data.checks import remarks
 from burn.data.decode import UnreadableImage
 from burn.data.view_config import ViewConfig
 from burn.deploy.running import PackedForward
 from burn.evaluation.checks import are_numbers
-from burn.evaluation.forward import Forward
+from burn.evaluation.configs import EvaluationCompute
+from burn.evaluation.forward import Forward, packed_forward
+from burn.runtime.compute import Device, default_workers, torch_device, uses_bfloat16
+from burn.runtime.ranks import ranks
 
 _LOST = 5  # least size of a class whose loss is an error; a rare class may lose all its images
 _MOST_NAMES = 1000  # class names to write in each line of results.jsonl; ImageNet's take 10 kB
@@ -269,6 +273,63 @@ class Model:
         return [
             f"{self.name}: {way} {told[key]} labels" for key, way in ways.items() if key in told
         ]
+
+
+def open_context(
+    model: Model,
+    checkpoint: str,
+    sources: tuple[Source, Source],
+    *,
+    seed: int,
+    device: Device = "auto",
+    compute: EvaluationCompute = "auto",
+    workers: int | None = None,
+    out: Path | None = None,
+    frozen: bool = True,
+) -> EvaluationContext:
+    """Make the context of a network on some images, as every command evaluates.
+
+    The network moves to the device. The context's notes tell how labels helped to train it and
+    which images are left out.
+
+    Args:
+        model: The network.
+        checkpoint: The checkpoint of its weights, as the command names it.
+        sources: The training and the test images, as `open_labelled` opens them.
+        seed: The random seed.
+        device: auto, cpu or cuda.
+        compute: The arithmetic of features: auto, packed, bfloat16 or float32.
+        workers: Number of data-loader workers. None chooses it by the device.
+        out: Folder for the files that a protocol writes, or None.
+        frozen: Whether the weights stay as they are, so that burn-engine may compute features.
+
+    Raises:
+        UserError: The device is not there, or `compute` is "packed" and burn-engine cannot run the
+            network.
+    """
+    backbone = model.backbone.to(torch_device(device))
+    size = model.views.size
+    if workers is None:
+        workers = default_workers(device, ranks().local_count)
+    context = EvaluationContext(
+        model.name,
+        checkpoint,
+        backbone,
+        model.views,
+        *sources,
+        seed,
+        workers,
+        out,
+        bfloat16=compute != "packed" and uses_bfloat16(compute, device),
+        notes=model.labels_notes,
+        training=model.training,
+        packed=packed_forward(backbone, size, compute, torch_device(device)) if frozen else None,
+        meta=model.meta,
+    )
+    for source in sources:
+        lines = [f"{source.name}: {line}" for line in remarks(source)]
+        context.notes.extend(line for line in lines if line not in context.notes)
+    return context
 
 
 def load_model(spec: str, *, fresh: bool, seed: int) -> tuple[str, Backbone, ViewConfig]:

@@ -25,7 +25,6 @@ def extract_features(
     batch_size: int = 256,
     workers: int = 0,
     indices: Sequence[int] | None = None,
-    unreadable: list[int] | None = None,
     bfloat16: bool = False,
     packed: PackedForward | None = None,
     view: Callable[[Tensor], Tensor] | None = None,
@@ -43,7 +42,6 @@ def extract_features(
         batch_size: Images per batch.
         workers: Number of data-loader workers.
         indices: Positions of the images; default: all.
-        unreadable: A list to which the positions of unreadable images are added.
         bfloat16: Run the backbone under autocast.
         packed: The same network in burn-engine, which then runs instead of the backbone.
         view: Function from an image to the backbone's input; default: the plain view.
@@ -65,8 +63,6 @@ def extract_features(
         with torch.inference_mode():
             pin = device.type == "cuda"
             for batch in plain_batches(source, views, batch_size, workers, indices, view, pin=pin):
-                if unreadable is not None:
-                    unreadable.extend(batch.unreadable)
                 if batch.views:
                     values.append(forward(batch.views[0], pool).cpu())
                     kept.append(batch.indices)

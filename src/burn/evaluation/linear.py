@@ -163,7 +163,8 @@ def _probe(context: EvaluationContext, config: LinearConfig, console: Console) -
                 batches, held_out, num_classes, config, s.seed, advance, s.device
             )
             probe, temperature = chosen.layer, chosen.temperature
-            settings |= {"chosen_lr": chosen.lr, "rates": _shown_rates(chosen)}
+            rates = {f"{rate:g}": value for rate, value in chosen.held_out.items()}
+            settings |= {"chosen_lr": chosen.lr, "rates": rates}
             s.notes.append(_about_rate(chosen, len(held_out.values)))
             what = "linear: learning rate and calibration"
             doubt = doubt_of_choice(len(held_out.values), _HELD_OUT, what)
@@ -192,12 +193,7 @@ def _held_out(context: EvaluationContext, console: Console) -> Features:
     rows = torch.isin(features.positions, torch.from_numpy(part.indices))
     if not bool(rows.any()):
         raise UserError("lr auto: none of the held-out images can be read: give a learning rate")
-    labels = None if features.labels is None else features.labels[rows]
-    return Features(features.values[rows], labels, features.classes, features.positions[rows])
-
-
-def _shown_rates(chosen: ChosenLinear) -> dict[str, float]:
-    return {f"{rate:g}": value for rate, value in chosen.held_out.items()}
+    return features.of(rows)
 
 
 def _about_rate(chosen: ChosenLinear, count: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,12 @@ from burn.core.files import locked, remove_unfinished
 from burn.core.paths import expand
 from burn.core.results import Result, append_results
 from burn.data.base import Source
-from burn.data.checks import remarks, require_outside
+from burn.data.checks import require_outside
 from burn.data.formats.voc import Voc, is_voc, open_voc
-from burn.data.open import open_source
-from burn.evaluation.checks import check_sources
+from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import Request
 from burn.evaluation.entries import PROTOCOLS
-from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
+from burn.runtime.compute import torch_device
 from burn.runtime.ranks import ranks, require_alone
 from burn.runtime.signals import StopsAreErrors, interrupted, signals_raise
 
@@ -51,20 +50,13 @@ class Evaluated:
     classifier: Classifier | None = None
 
 
-def _open_labelled(train: str | Source, test: str | Source) -> tuple[Source, Source]:
-    return check_sources(
-        open_source(train, "train") if isinstance(train, str) else train,
-        open_source(test, "test") if isinstance(test, str) else test,
-    )
-
-
 def _has_boxes(data: str | Source) -> bool:
     return is_voc(data) if isinstance(data, str) else isinstance(data, Voc)
 
 
 def _open_either(train: str | Source, test: str | Source) -> tuple[Source, Source]:
     boxes = _has_boxes(train) or _has_boxes(test)
-    return (_open_boxes if boxes else _open_labelled)(train, test)
+    return (_open_boxes if boxes else open_labelled)(train, test)
 
 
 def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source]:
@@ -78,7 +70,7 @@ def _open_boxes(train: str | Source, test: str | Source) -> tuple[Source, Source
 
 
 _OPEN: dict[str, Callable[[str | Source, str | Source], tuple[Source, Source]]] = {
-    "labels": _open_labelled,
+    "labels": open_labelled,
     "boxes": _open_boxes,
     "either": _open_either,
 }
@@ -197,8 +189,7 @@ def _evaluate(
     sources: tuple[Source, Source],
 ) -> Evaluated:
     """Do the work of `evaluate_checkpoint`; results that were shown are added to `announced`."""
-    from burn.evaluation.context import EvaluationContext, open_model
-    from burn.evaluation.forward import packed_forward
+    from burn.evaluation.context import open_context, open_model
     from burn.runtime.gpu import gpu_arithmetic
 
     told = 0
@@ -212,46 +203,31 @@ def _evaluate(
         if file:
             context.keep(partial(append_results, file, results))
 
-    device = torch_device(request.device)
-    train, test = sources
+    device, entry = torch_device(request.device), PROTOCOLS[protocol]
     if model is None:
         model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
-    backbone = model.backbone.to(device)
-    packed = None
-    if PROTOCOLS[protocol].frozen:
-        packed = packed_forward(backbone, model.views.size, request.compute, device)
-    elif request.compute == "packed":
+    if request.compute == "packed" and not entry.frozen:
         raise UserError(
             f"--compute packed: burn-engine only computes features, and {protocol} needs more of "
             "the network: give float32, bfloat16 or auto"
         )
-    bfloat16 = request.compute != "packed" and uses_bfloat16(request.compute, request.device)
-    context = EvaluationContext(
-        model.name,
+    context = open_context(
+        model,
         request.checkpoint,
-        backbone,
-        model.views,
-        train,
-        test,
-        request.seed,
-        request.workers
-        if request.workers is not None
-        else default_workers(request.device, ranks().local_count),
-        out,
-        bfloat16,
-        announce=announce,
-        training=model.training,
-        packed=packed,
+        sources,
+        seed=request.seed,
+        device=request.device,
+        compute=request.compute,
+        workers=request.workers,
+        out=out,
+        frozen=entry.frozen,
     )
-    context.notes.extend(model.labels_notes)
-    for source in (train, test):
-        lines = [f"{source.name}: {line}" for line in remarks(source)]
-        context.notes.extend(line for line in lines if line not in context.notes)
+    context = replace(context, announce=announce)
     # Images of detection differ in size, so that timing algorithms for each size would not pay.
     fixed = protocol != "detection"
     with gpu_arithmetic(device, fixed_shapes=fixed), StopsAreErrors():
-        results = PROTOCOLS[protocol].load()(context, config, console)
-    if PROTOCOLS[protocol].plugin is not None:
+        results = entry.load()(context, config, console)
+    if entry.plugin is not None:
         _check_results(protocol, results)
     if results and not announced:
         announce(results)

@@ -13,7 +13,7 @@ from burn.finetuning.job import Job, Stopped
 from burn.finetuning.progress import TuningProgress
 from burn.learning.loop import Callback, Loop
 from burn.learning.save_resume import SaveResume
-from burn.training.records.metrics import MetricsFile
+from burn.training.records.metrics import StepFile
 
 
 def fit(job: Job, folder: TunedFolder, tuner: Tuner, progress: TuningProgress) -> float:
@@ -58,7 +58,7 @@ class _Metrics(Callback):
         every: Steps between two rows.
     """
 
-    def __init__(self, file: MetricsFile, every: int) -> None:
+    def __init__(self, file: StepFile, every: int) -> None:
         self._file, self._every = file, every
         self._before, self._began = 0.0, time.monotonic()
         self._learning_rate = 0.0  # of the last step
@@ -77,12 +77,14 @@ class _Metrics(Callback):
     def on_batch_end(self, loop: Loop[Tuning], batch: Batch) -> None:
         if loop.step % self._every and loop.step != loop.num_steps:
             return
-        numbers = {
+        row = {
+            "step": loop.step,
+            "epoch": loop.epoch,
             "loss": float(loop.learner.loss),
             "accuracy": float(loop.learner.right),
             "learning_rate": self._learning_rate,
         }
-        self._file.append(loop.step, loop.epoch, numbers)
+        self._file.append([row])
 
     def state_dict(self) -> dict[str, Any]:
         return {"seconds": self.seconds}

@@ -11,14 +11,14 @@ from typing import Any
 
 from burn.checkpoints.tuned import STAGE
 from burn.core.errors import UserError
-from burn.core.files import remove_unfinished, write_text
+from burn.core.files import remove_unfinished
 from burn.core.inputs import read_json
 from burn.core.paths import RUN_FILE
 from burn.core.types import Checkpoint
 from burn.evaluation.artifacts.kept import KeptParts
 from burn.learning.resume_files import ResumeFiles, first_difference
-from burn.training.records.metrics import MetricsFile
-from burn.training.run_dir import FORMAT
+from burn.training.records.metrics import COLUMNS, StepFile
+from burn.training.run_dir import FORMAT, write_run_file
 
 KIND = "finetune"
 _FILES = (
@@ -67,11 +67,7 @@ class TunedFolder:
                 for name in _FILES:
                     (path / name).unlink(missing_ok=True)
             self.name = secrets.token_hex(8)
-            about = {"format": FORMAT, **described, "run": self.name}
-            try:
-                write_text(file, json.dumps(about, indent=2) + "\n")
-            except OSError as error:
-                raise UserError(f"--out {path} cannot be written: {error.strerror}") from error
+            write_run_file(path, {"format": FORMAT, **described, "run": self.name})
         try:
             self._stage.mkdir(exist_ok=True)
         except OSError as error:
@@ -87,9 +83,9 @@ class TunedFolder:
         """Return the resume files of the training."""
         return ResumeFiles(self._stage, self.name, {"finetune": self._identity})
 
-    def metrics_file(self) -> MetricsFile:
+    def metrics_file(self) -> StepFile:
         """Return the file of the training's numbers."""
-        return MetricsFile(self._stage / "metrics.csv")
+        return StepFile(self._stage / "metrics.csv", COLUMNS)
 
     def finish(self) -> None:
         """Delete what a finished run does not need."""

@@ -19,17 +19,14 @@ from burn.checkpoints.classifier import fingerprint
 from burn.checkpoints.labels import labels_behind
 from burn.core.schedule import learning_rate_factor
 from burn.data.base import Source
-from burn.data.checks import remarks
 from burn.data.loader import random_views
 from burn.data.splits import Subset, hold_out
 from burn.data.view_config import ViewConfig
-from burn.evaluation.context import EvaluationContext, Model, open_model
+from burn.evaluation.context import EvaluationContext, Model, open_context, open_model
 from burn.evaluation.fine_tuning import Tuner, TuningPlan
 from burn.finetuning.folder import KIND
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
 from burn.finetuning.start import SoftLabels
-from burn.runtime.compute import default_workers, torch_device, uses_bfloat16
-from burn.runtime.ranks import ranks
 from burn.runtime.signals import StopRequest
 from burn.runtime.threads import thread_chooser
 
@@ -68,7 +65,8 @@ class Job:
         learn: Those that trials learn from.
         held: The others, which choose the learning rates.
         teacher: The teacher, or None.
-        start: What is known of the network before fine-tuning.
+        frozen: The network before fine-tuning, as it is evaluated.
+        start: What is known of it.
         described: The run, as run.json and the checkpoint describe it.
         notes: Remarks for the user.
         began: When the work began, by `time.perf_counter`.
@@ -88,25 +86,23 @@ class Job:
     ) -> None:
         self.request, self.config, self.console, self.stop = request, config, console, stop
         train, self.test = sources
-        self.device = torch_device(request.device)
-        self.bfloat16 = uses_bfloat16(request.compute, request.device)
-        count = ranks().local_count
-        given = request.workers
-        self.workers = default_workers(request.device, count) if given is None else given
         if model is None:
             model = open_model(request.checkpoint, fresh=request.random_init, seed=request.seed)
         self.model = model
-        self.model.backbone.to(self.device)
         self.train = Subset(train, range(len(train)))
+        self.frozen = self.context(model)
+        self.device, self.notes = self.frozen.device, self.frozen.notes
+        self.workers, self.bfloat16 = self.frozen.workers, self.frozen.bfloat16
         # Also without a choice: the linear classifiers' learning rates need images held out.
         self.learn, self.held = hold_out(self.train, HELD_OUT, request.seed, keep_single=True)
         self.teacher: SoftLabels | None = None
         if config.teacher is not None:
             self.teacher = SoftLabels(config, model, self.device)
+            told = f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels"
+            self.notes.insert(len(model.labels_notes), told)
         steps = self.steps(self.learn, config.trial_epochs) * config.trials
         steps += self.steps(self.train, config.epochs)
         self.threads = thread_chooser(steps) if self.device.type == "cpu" else None
-        self.notes = self._first_notes()
         self.began = time.perf_counter()
         about = {
             "model": model.name,
@@ -142,15 +138,6 @@ class Job:
                 "compute": "bfloat16" if self.bfloat16 else "float32",
             },
         }
-
-    def _first_notes(self) -> list[str]:
-        notes = self.model.labels_notes
-        if self.teacher is not None:
-            notes.append(f"teacher: {self.teacher.model.name}, {self.teacher.size} pixels")
-        for source in (self.train, self.test):
-            lines = [f"{source.name}: {line}" for line in remarks(source)]
-            notes.extend(line for line in lines if line not in notes)
-        return notes
 
     def _recipe(self) -> dict[str, Any]:
         """Return the settings as a report shows those of a recipe."""
@@ -228,25 +215,25 @@ class Job:
             threads=self.threads,
         )
 
-    def class_names(self) -> tuple[str, ...]:
-        """Return the names of the classes."""
-        return self.context(self.model, None).class_names
+    def context(self, model: Model, out: Path | None = None) -> EvaluationContext:
+        """Return what the parts of evaluation ask for.
 
-    def context(self, model: Model, out: Path | None, **options: Any) -> EvaluationContext:
-        """Return what the parts of evaluation ask for, for a network of this run."""
-        return EvaluationContext(
-            model.name,
-            str(out or self.request.checkpoint),
-            model.backbone,
-            model.views,
-            self.train,
-            self.test,
-            self.request.seed,
-            self.workers,
-            out,
-            self.bfloat16,
-            training=model.training,
-            **options,
+        Args:
+            model: The network to begin from, or the trained one.
+            out: The folder of the run, for the trained one. It is then computed as it will run,
+                by burn-engine if that can.
+        """
+        request = self.request
+        return open_context(
+            model,
+            str(out or request.checkpoint),
+            (self.train, self.test),
+            seed=request.seed,
+            device=request.device,
+            compute=request.compute,
+            workers=request.workers,
+            out=out,
+            frozen=out is not None,
         )
 
 

@@ -19,8 +19,7 @@ from burn.core.paths import expand
 from burn.core.results import Result
 from burn.data.base import Source
 from burn.data.checks import require_outside
-from burn.data.open import open_source
-from burn.evaluation.checks import check_sources
+from burn.evaluation.checks import open_labelled
 from burn.finetuning.folder import KIND, TunedFolder
 from burn.finetuning.settings import FinetuneConfig, FinetuneRequest, epochs_in_words
 from burn.runtime.compute import torch_device
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from burn.checkpoints.classifier import Classifier
-    from burn.core.types import Features
     from burn.evaluation.context import Model
     from burn.evaluation.fine_tuning import Tuner
     from burn.finetuning.job import Job
@@ -95,9 +93,8 @@ def finetune(
     if config.teacher is not None:
         require_network(config.teacher)
     require_usable(out, resume=request.resume, overwrite=request.overwrite, kind=KIND)
-    sources = check_sources(
-        open_source(request.train, "train") if train is None else train,
-        open_source(request.test, "test") if test is None else test,
+    sources = open_labelled(
+        request.train if train is None else train, request.test if test is None else test
     )
     require_outside(out, *sources)
     device = torch_device(request.device)
@@ -140,19 +137,18 @@ def _run(job: Job, folder: TunedFolder, show: Show) -> Finetuned:
 
 
 def _train(job: Job, folder: TunedFolder) -> None:
+    from burn.evaluation.cache import plain_features
     from burn.finetuning.fit import fit
     from burn.finetuning.progress import TuningProgress
-    from burn.finetuning.start import accuracy, frozen_features, linear_start
+    from burn.finetuning.start import accuracy, linear_start
     from burn.finetuning.trials import best_of, choose
 
     config, seed = job.config, job.request.seed
     _say_plan(job)
-    backbone, workers = job.model.backbone, job.workers
-    features = frozen_features(backbone, job.model.views, job.train, workers, bfloat16=job.bfloat16)
-    _require_classes(job, features)
+    features = plain_features(job.frozen, "train", job.console)
     taught = None
     if job.teacher is not None:
-        taught = job.teacher.features(job.train, workers)
+        taught = job.teacher.features(job.train, job.workers)
     linear = linear_start(features, job.learn, seed)
     frozen = accuracy(linear, features, job.held)
     said = f"linear classifier on the frozen network: {frozen:.1f} % of the held-out images"
@@ -207,14 +203,6 @@ def _say_plan(job: Job) -> None:
     job.console.print(f"{text} {epochs_in_words(config.epochs)} on all", highlight=False)
 
 
-def _require_classes(job: Job, features: Features) -> None:
-    """Check that each class that has five images or more kept one."""
-    context = job.context(job.model, None)
-    missing = set(range(len(job.train))) - set(features.positions.tolist())
-    context.note_unreadable(job.train, missing)
-    job.notes.extend(note for note in context.notes if note not in job.notes)
-
-
 def _write(
     job: Job,
     folder: TunedFolder,
@@ -236,7 +224,7 @@ def _write(
     images = min(job.config.batch_size, len(job.train))
     meta = tuned_meta(
         job.model.meta,
-        classes=job.class_names(),
+        classes=job.frozen.class_names,
         data=job.described["data"],
         steps=tuner.loop.step,
         images_per_step=images,

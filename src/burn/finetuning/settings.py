@@ -67,12 +67,10 @@ class FinetuneConfig:
         require_within(1, _MOST_EPOCHS, epochs=self.epochs)
         require_within(2, 2**20, batch_size=self.batch_size)
         for name in ("lrs", "head_lrs"):
-            values = getattr(self, name)
+            values, option = getattr(self, name), f"--{name}".replace("_", "-")
             if not 1 <= len(values) <= 100 or not all(0 < value <= 1e3 for value in values):
-                option = f"--{name}".replace("_", "-")
                 raise UserError(f"{option} {list(values)}: give 1 to 100 numbers in (0, 1000]")
             if len(set(values)) < len(values):
-                option = f"--{name}".replace("_", "-")
                 raise UserError(f"{option} {list(values)}: a rate is there twice")
         require_within(0, 100, budget=self.budget)
         require_within(0, 0.9, label_smoothing=self.label_smoothing)
@@ -135,9 +133,9 @@ class FinetuneRequest:
         Raises:
             UserError: A value is missing or out of range.
         """
-        for name, what in (("train", "labelled images"), ("test", "labelled images")):
+        for name in ("train", "test"):
             if not getattr(self, name):
-                raise UserError(f"give --{name}: {what}")
+                raise UserError(f"give --{name}: labelled images")
         if not self.out:
             raise UserError("give --out, a folder for the run")
         if self.resume and self.overwrite:

@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from burn.backbones.base import Backbone
 from burn.core.errors import UserError
 from burn.core.types import Features
 from burn.data.base import Source
 from burn.data.splits import Subset, hold_out
-from burn.data.view_config import ViewConfig
 from burn.evaluation.configs import LinearConfig
 from burn.evaluation.context import Model, open_model
 from burn.evaluation.features import extract_features
@@ -41,14 +39,13 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
         UserError: No image can be held out, or training diverged.
     """
     rows = torch.isin(features.positions, torch.from_numpy(source.indices))
-    learned = _rows(features, rows)
     _, part = hold_out(source, _HELD_OUT, seed, keep_single=True)
     held = torch.isin(features.positions, torch.from_numpy(source.indices[part.indices]))
     if not bool(held.any()):
         raise UserError(f"{source.name}: none of the held-out images can be read")
-    batches = cached_batches(learned, LinearConfig().batch_size, seed)
+    batches = cached_batches(features.of(rows), LinearConfig().batch_size, seed)
     chosen = train_linear_at_best_rate(
-        batches, _rows(features, held), len(source.classes), LinearConfig(), seed
+        batches, features.of(held), len(source.classes), LinearConfig(), seed
     )
     layer = chosen.layer
     with torch.no_grad():
@@ -57,14 +54,9 @@ def linear_start(features: Features, source: Subset, seed: int) -> nn.Linear:
     return layer
 
 
-def _rows(features: Features, rows: Tensor) -> Features:
-    labels = None if features.labels is None else features.labels[rows]
-    return Features(features.values[rows], labels, features.classes, features.positions[rows])
-
-
 def accuracy(layer: nn.Linear, features: Features, source: Subset) -> float:
     """Return the accuracy in percent of a classifier on a part of the images with features."""
-    part = _rows(features, torch.isin(features.positions, torch.from_numpy(source.indices)))
+    part = features.of(torch.isin(features.positions, torch.from_numpy(source.indices)))
     assert part.labels is not None
     with torch.inference_mode():
         return 100 * top_k(layer(part.values), part.labels, 1) if len(part.labels) else 0.0
@@ -131,17 +123,3 @@ def _default_size(teacher: Model, start: Model) -> int:
     if teacher.training is not None:
         return teacher.views.size
     return max(start.views.size, min(2 * start.views.size, _LARGEST_TEACHER))
-
-
-def frozen_features(
-    backbone: Backbone, views: ViewConfig, source: Source, workers: int, *, bfloat16: bool
-) -> Features:
-    """Return features of plain views of all images.
-
-    Raises:
-        UserError: No image can be read, or the features are not finite.
-    """
-    features = extract_features(backbone, source, views, workers=workers, bfloat16=bfloat16)
-    if not bool(torch.isfinite(features.values).all()):
-        raise UserError(f"features of {source.name} are not finite: the network diverged")
-    return features

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from burn.deploy.shared import own_classifier
 from burn.evaluation.artifacts.confusion import keep_confusion
 from burn.evaluation.context import model_of
 from burn.evaluation.features import extract_features
-from burn.evaluation.forward import packed_forward
 from burn.evaluation.linear_layer import right_answers, top_k
 from burn.finetuning.folder import TunedFolder
 from burn.finetuning.job import Job
@@ -32,21 +31,16 @@ def test(
 ) -> tuple[list[Result], list[str], Classifier]:
     """Test the trained network once, on the test images, as it will run."""
     model = model_of(held, backbone_from(held))
-    model.backbone.to(job.device)
+    context = replace(job.context(model, folder.path), notes=[*job.notes])
     classifier = own_classifier(held, model.backbone)
     assert classifier is not None
-    packed = None
-    if job.request.compute == "auto":
-        packed = packed_forward(model.backbone, model.views.size, "auto", job.device)
-    context = job.context(model, folder.path, packed=packed)
-    context.notes.extend(job.notes)
     features = extract_features(
         model.backbone,
         job.test,
         model.views,
-        workers=job.workers,
-        bfloat16=job.bfloat16,
-        packed=packed,
+        workers=context.workers,
+        bfloat16=context.bfloat16,
+        packed=context.packed,
     )
     missing = set(range(len(job.test))) - set(features.positions.tolist())
     context.note_unreadable(job.test, missing)

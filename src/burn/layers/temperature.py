@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from burn.core.types import ActivationGradient, Precision, WeightGradient, WeightInit
+from burn.core.types import Precision, WeightGradient
 from burn.layers.conv import BinaryConv2d
 from burn.layers.sign import hard_sign, pass_inside_one, weight_scale
 
@@ -69,27 +69,8 @@ class SoftBinaryConv2d(BinaryConv2d):
 
     temperature: Tensor
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        precision: Precision = Precision.BINARY,
-        activation_gradient: ActivationGradient = "poly",
-        weight_gradient: WeightGradient = "clip",
-        weight_init: WeightInit = "fan_in",
-    ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            precision,
-            activation_gradient,
-            weight_gradient,
-            weight_init,
-        )
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         # A tensor, because torch.compile would compile again for every other number.
         self.register_buffer("temperature", torch.zeros(()), persistent=False)
 

@@ -42,12 +42,8 @@ def effective_rank(features: Tensor) -> float:
     return float(torch.exp(-(share * share.log()).sum()))
 
 
-class FeatureMonitor:
-    """Detects features of the backbone that have collapsed, from batches of 32 images or more.
-
-    The alarm is raised when two measurements in a row find the features nearly on a line
-    (feature_rank below RANK_ALARM) or nearly in one direction (feature_spread below SPREAD_ALARM).
-    The measurement at the first step does not count, since the weights are still random.
+class _Monitor:
+    """A monitor whose attributes are its state, so that a resumed run writes the same numbers.
 
     Attributes:
         collapsed_at: The step at which the alarm was first raised, or None.
@@ -55,7 +51,6 @@ class FeatureMonitor:
 
     def __init__(self) -> None:
         self.collapsed_at: int | None = None
-        self._low = 0  # measurements in a row below an alarm
 
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -63,6 +58,19 @@ class FeatureMonitor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state that `state_dict()` returned."""
         vars(self).update(state)
+
+
+class FeatureMonitor(_Monitor):
+    """Detects features of the backbone that have collapsed, from batches of 32 images or more.
+
+    The alarm is raised when two measurements in a row find the features nearly on a line
+    (feature_rank below RANK_ALARM) or nearly in one direction (feature_spread below SPREAD_ALARM).
+    The measurement at the first step does not count, since the weights are still random.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._low = 0  # measurements in a row below an alarm
 
     def look(self, features: Tensor, step: int) -> dict[str, float]:
         """Measure the features of a batch.
@@ -93,33 +101,22 @@ class FeatureMonitor:
         return numbers
 
 
-class TargetMonitor:
+class TargetMonitor(_Monitor):
     """Detects a collapsed target, from statistics of p1 over a window of steps.
 
     A single batch has too few images for 2000 classes: the mean of n images that the target
     distinguishes perfectly has an entropy of only log n. A window is therefore closed only when it
     holds C^0.8 images for C classes; the entropy is then 0.8 log C, well above the alarm.
-
-    Attributes:
-        collapsed_at: The step at which the alarm was first raised, or None.
     """
 
     def __init__(self) -> None:
-        self.collapsed_at: int | None = None
+        super().__init__()
         self._reset()
 
     def _reset(self) -> None:
         self._count = 0
         self._sum: Tensor | None = None
         self._entropy: Tensor | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state with the open window, so that a resumed run writes the same numbers."""
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict()` returned."""
-        vars(self).update(state)
 
     def add(self, probabilities: Tensor) -> None:
         """Add p1 of a batch, (batch, classes), to the window."""

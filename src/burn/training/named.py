@@ -59,7 +59,9 @@ def check_settings(plan: RunPlan, out: Path, machine: Machine, *, overwrite: boo
     _check_teacher(plan)
     machine.check()
     for name, spec in (("teacher", plan.teacher), ("start", plan.init)):
-        if overwrite and spec and _lies_in(Path(spec), out):
+        if not (overwrite and spec and Path(spec).exists()):
+            continue
+        if resolved(Path(spec)).is_relative_to(resolved(out)):
             raise UserError(f"--overwrite would delete the {name} {spec}: give another --out")
     cache = machine.teacher_cache
     if cache is not None and resolved(Path(cache)).is_relative_to(resolved(out)):
@@ -122,8 +124,3 @@ def _check_teacher(plan: RunPlan) -> None:
         )
     if not needs_teacher and plan.teacher is not None:
         raise UserError(f"method {method} learns without a teacher: leave --teacher out")
-
-
-def _lies_in(path: Path, folder: Path) -> bool:
-    """Return whether a path exists and is a folder or lies in it."""
-    return path.exists() and resolved(path).is_relative_to(resolved(folder))

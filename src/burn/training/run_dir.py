@@ -244,14 +244,15 @@ def open_folder(
             now = {"resolved": described["resolved"], **stored}
             now |= {part: described[part] for part in PARTS}
             if json.loads(json.dumps(now)) != stored:  # places, length, or an earlier burn's
-                _write_run_file(out, now)
+                write_run_file(out, now)
             return remarks + changed_plugins(stored.get("plugins"), described.get("plugins", []))
         _remove_run(out)
-    _write_run_file(out, {**described, "run": secrets.token_hex(8)})
+    write_run_file(out, {**described, "run": secrets.token_hex(8)})
     return []
 
 
-def _write_run_file(out: Path, described: Mapping[str, Any]) -> None:
+def write_run_file(out: Path, described: Mapping[str, Any]) -> None:
+    """Write run.json, or raise UserError if it cannot be written."""
     try:
         write_text(out / RUN_FILE, json.dumps(described, indent=2) + "\n")
     except OSError as error:

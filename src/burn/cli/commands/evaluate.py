@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import print_results, settings_of
-from burn.core.errors import UserError, one_line
+from burn.cli.shared import printing, settings_of
+from burn.core.errors import UserError
 
 _EVALUATE = "Evaluate a backbone by a protocol of the paper (appendix A)"
 _PROTOCOLS = {
@@ -38,7 +35,6 @@ def run(arguments: list[str], console: Console) -> None:
     """Run `burn evaluate` with the arguments after its name."""
     from burn.evaluation.configs import Request
     from burn.evaluation.entries import PROTOCOLS
-    from burn.report.render.tables import results_table
 
     protocol = arguments[0] if arguments else "--help"
     if protocol not in (*PROTOCOLS, "-h", "--help"):
@@ -68,12 +64,9 @@ def run(arguments: list[str], console: Console) -> None:
     config = settings_of(options, kind)
     from burn.evaluation.registry import evaluate_checkpoint
 
-    def show(results: Sequence[Any], notes: Sequence[str]) -> None:
-        for note in notes:
-            print(one_line(note), file=sys.stderr)
-        print_results(results, options.json, results_table)
-
-    evaluate_checkpoint(protocol, settings_of(options, Request), config, console, show)
+    evaluate_checkpoint(
+        protocol, settings_of(options, Request), config, console, printing(options.json)
+    )
 
 
 def _texts(protocol: str, known: bool) -> tuple[str, str]:

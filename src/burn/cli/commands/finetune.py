@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
 from rich.console import Console
 
 from burn.cli.parser import Parser
-from burn.cli.shared import print_results, settings_of
-from burn.core.errors import one_line, typed
+from burn.cli.shared import printing, settings_of
+from burn.core.errors import typed
 from burn.core.plugins import imports
 
 _USUAL = ("train", "test", "out", "teacher", "epochs", "resume", "overwrite", "device")
@@ -21,7 +18,6 @@ _USUAL = ("train", "test", "out", "teacher", "epochs", "resume", "overwrite", "d
 def run(arguments: list[str], console: Console) -> str | None:
     """Run `burn finetune` with the arguments after its name; return the command to type next."""
     from burn.finetuning.settings import FinetuneConfig, FinetuneRequest
-    from burn.report.render.tables import results_table
 
     settings = tuple(field.name for field in fields(FinetuneConfig) if field.name not in _USUAL)
     parser = Parser(
@@ -53,16 +49,15 @@ def run(arguments: list[str], console: Console) -> str | None:
     request.check()
     from burn.finetuning.run import finetune
 
-    def show(results: Sequence[Any], notes: Sequence[str]) -> None:
-        for note in notes:
-            print(one_line(note), file=sys.stderr)
-        print_results(results, options.json, results_table)
-
     again = [word for word in arguments if word not in ("--overwrite", "--resume")]
     again = [*(f"--import={name}" for name in imports()), *again]
     command = typed(["burn", "finetune", *again, "--resume"])
     done = finetune(
-        request, settings_of(options, FinetuneConfig), console, show, resume_command=command
+        request,
+        settings_of(options, FinetuneConfig),
+        console,
+        printing(options.json),
+        resume_command=command,
     )
     if options.json:
         return None

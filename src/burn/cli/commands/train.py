@@ -146,7 +146,7 @@ class _Steps:
         from burn.checkpoints.foreign.named import require_network
         from burn.data.checks import require_outside
         from burn.data.open import open_source
-        from burn.evaluation.checks import check_sources
+        from burn.evaluation.checks import open_labelled
         from burn.finetuning.settings import FinetuneConfig
         from burn.methods.entries import find_method
         from burn.recipes.registry import find_recipe
@@ -164,7 +164,7 @@ class _Steps:
         check_start(request.init, recipe if request.data is not None else None)
         require_network(request.teacher)
         train, test = self._parts(open_source(request.labelled, "train"))
-        sources = [*check_sources(open_source(train, "train"), open_source(test, "test"))]
+        sources = [*open_labelled(train, test)]
         if request.data is not None:
             sources.append(open_source(request.data))
         require_outside(self._work, *sources)

@@ -97,21 +97,6 @@ class StepFile:
         return buffer.getvalue()
 
 
-class MetricsFile:
-    """The file metrics.csv of a stage."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = StepFile(path, COLUMNS)
-
-    def start(self, step: int) -> None:
-        """Start or continue the file, as `StepFile.start` does."""
-        self._file.start(step)
-
-    def append(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
-        """Append a row; a name that is not a column raises ValueError."""
-        self._file.append([{"step": step, "epoch": epoch, **numbers}])
-
-
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """Read the rows of metrics.csv, each with only the numbers that it has; [] without a file."""
     rows = _read(path, COLUMNS)

@@ -16,10 +16,10 @@ from torch.utils.tensorboard import SummaryWriter
 from burn.core.inputs import open_regular
 from burn.training.records.binary import LayerRow
 from burn.training.records.metrics import (
+    COLUMNS,
     GRADIENT_COLUMNS,
     LAYER_COLUMNS,
     TERM_COLUMNS,
-    MetricsFile,
     StepFile,
     read_metrics,
 )
@@ -38,7 +38,7 @@ class Record:
 
     def __init__(self, folder: Path, console: Console, views: Path | None = None) -> None:
         self._folder, self._console, self._views = folder, console, views
-        self._metrics = MetricsFile(folder / "metrics.csv")
+        self._metrics = StepFile(folder / "metrics.csv", COLUMNS)
         self._gradients = StepFile(folder / "gradients.csv", GRADIENT_COLUMNS)
         self._layers = StepFile(folder / "layers.csv", LAYER_COLUMNS)
         self._terms = StepFile(folder / "terms.csv", TERM_COLUMNS)
@@ -91,7 +91,7 @@ class Record:
     def metrics(self, step: int, epoch: int, numbers: Mapping[str, float]) -> None:
         """Write a row of metrics.csv."""
         with self._complaint():
-            self._metrics.append(step, epoch, numbers)
+            self._metrics.append([{"step": step, "epoch": epoch, **numbers}])
             self._draw(step, numbers)
 
     def terms(self, step: int, terms: Mapping[str, float]) -> None:
