@@ -9,9 +9,9 @@ from typing import Any
 from burn.paper import numbers as paper
 from burn.report.load.datasets import difference, is_known
 from burn.report.load.found import Group, Run
-from burn.report.load.values import number, short_path, words
+from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, Number, Verdict
-from burn.report.render.cells import DASH, Cell, Table, percent, setting, signed
+from burn.report.render.cells import DASH, Cell, Table, cell, joined, setting, signed, told
 
 
 @dataclass(frozen=True)
@@ -165,20 +165,17 @@ def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
     n, figure = row.number, row.figure
     paper_cell, gap_cell = Cell(DASH), Cell(DASH)
     if figure is not None:
-        std = f"± {figure.std:g}" if figure.std is not None else ""
-        base = _base(row.network)
-        other = paper.NAMES[figure.pretrained_on] if figure.pretrained_on != base else ""
-        method = paper.METHODS[figure.method]
-        small_print = " · ".join(part for part in (method, std, other) if part)
+        same_base = figure.pretrained_on == _base(row.network)
+        other = "" if same_base else paper.NAMES[figure.pretrained_on]
+        method, std = paper.METHODS[figure.method], told("± {:g}", figure.std)
+        paper_cell = cell(figure.value, "{:g}", small=joined(method, std, other, by=" · "))
         gap = n.mean - figure.value
         style = ("good" if gap >= 0 else "bad") if alike else "unlike"
-        paper_cell = Cell(f"{figure.value:g}", figure.value, small=small_print)
         gap_cell = Cell(signed(gap), gap, style)
-    spread = f"± {percent(n.spread)}" if n.spread is not None else ""
     return [
         Cell(row.network.name),
         Cell(n.label),
-        Cell(percent(n.mean), n.mean, small=spread),
+        cell(n.mean, small=n.plus_minus),
         paper_cell,
         gap_cell,
         Cell(str(figure.number) if figure else DASH),
@@ -190,32 +187,29 @@ def _marks(run: Run | None, base: str) -> tuple[str, ...]:
     if run is None:
         return _UNKNOWN
     marks = []
-    data = short_path(words(run.about, "data", "name"))
     images, wanted = run.images, paper.IMAGES[base]
     if images is None or abs(images - wanted) > 0.02 * wanted:
-        count = f", {images:,} images" if images is not None else ""
-        marks.append(
-            f"{_OTHER_DATA} (yours: {data or 'unknown'}{count}; paper: {paper.NAMES[base]}, "
-            f"{wanted:,})"
-        )
+        yours = short_path(words(run.about, "data", "name")) or "unknown"
+        yours += told(", {:,} images", images)
+        marks.append(f"{_OTHER_DATA} (yours: {yours}; paper: {paper.NAMES[base]}, {wanted:,})")
     seen = run.images_seen
     budget = paper.EPOCHS * wanted * 2  # two stages
     if seen is not None and seen < 0.95 * budget:
-        share = 100 * seen / budget
-        marks.append(f"{share:.2g} % of the paper's images seen ({seen:,})")
-    width, pixels = number(run.recipe, "backbone", "width"), number(run.recipe, "views", "size")
-    if width not in (None, 1.0):
-        marks.append(f"{width:g} × the network's width")
-    if pixels not in (None, 224.0):
-        marks.append(f"images of {pixels:g} pixels (paper: 224)")
-    classifier = words(run.recipe, "burn", "classifier")
-    if run.method == "burn" and classifier not in ("", "joint"):
-        marks.append(f"classifier {classifier} (paper: joint)")
-    architecture = words(run.about, "teacher", "architecture")
-    if architecture and architecture != "resnet50" and run.method in ("burn", "s2bnn"):
-        marks.append(f"teacher {architecture} (paper: resnet50)")
-    if (labels := words(run.about, "teacher", "labels")) and run.method in ("burn", "s2bnn"):
-        marks.append(f"teacher trained with {labels} labels (paper: without labels)")
+        marks.append(f"{100 * seen / budget:.2g} % of the paper's images seen ({seen:,})")
+
+    def unlike(text: str, value: float | str | None, papers: float | str) -> None:
+        if value not in (None, "", papers):
+            marks.append(text.format(value))
+
+    unlike("{:g} × the network's width", number(run.recipe, "backbone", "width"), 1.0)
+    unlike("images of {:g} pixels (paper: 224)", number(run.recipe, "views", "size"), 224.0)
+    if run.method == "burn":
+        unlike("classifier {} (paper: joint)", words(run.recipe, "burn", "classifier"), "joint")
+    if run.method in ("burn", "s2bnn"):
+        teacher = dig(run.about, "teacher")
+        unlike("teacher {} (paper: resnet50)", words(teacher, "architecture"), "resnet50")
+        labels = words(teacher, "labels")
+        unlike("teacher trained with {} labels (paper: without labels)", labels, "")
     return tuple(marks)
 
 

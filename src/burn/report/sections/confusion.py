@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from burn.report.load.found import Confusion
 from burn.report.load.values import short_path
-from burn.report.render.cells import Cell, Table, percent
+from burn.report.render.cells import Cell, Table, cell, joined, percent, told
 from burn.report.render.charts import Chart, Dot, dots
 from burn.report.render.tables import number_name
 
@@ -61,18 +61,13 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
             for j in range(len(classes))
             if i != j and counts[i][j]
         ),
-        key=lambda pair: (-pair[0], pair[1], pair[2]),
+        key=lambda pair: (-pair[0], *pair[1:]),
     )
     worst = Table(
         "Most often confused",
         ("true class", "taken for", "images", "of its class, %"),
         [
-            [
-                Cell(classes[i]),
-                Cell(classes[j]),
-                Cell(f"{c:,}", c),
-                Cell(percent(100 * c / sum(counts[i])), 100 * c / sum(counts[i])),
-            ]
+            [Cell(classes[i]), Cell(classes[j]), cell(c, "{:,}"), cell(100 * c / sum(counts[i]))]
             for c, i, j in pairs[:8]
         ],
         frozenset({2, 3}),
@@ -81,16 +76,15 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
     if len(classes) > _MOST_CLASSES_IN_TABLE:
         recall = [rows[i][2][i][1] for i in range(len(classes))]
         ordered = sorted(range(len(classes)), key=lambda i: -recall[i])
+        ordered = ordered[:12] + ordered[12:][-12:]
         chart = dots(
             "Accuracy of each class, %",
-            [Dot(classes[i], "burn", [recall[i]]) for i in ordered[:12] + ordered[-12:]]
-            if len(ordered) > 24
-            else [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
+            [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
             key,
         )
     protocol = number_name(confusion.protocol, "").strip()
-    names = ", ".join(part for part in (confusion.model, protocol) if part)
-    where = f" on {short_path(confusion.test)}" if confusion.test else ""
+    names = joined(confusion.model, protocol)
+    where = told(" on {}", short_path(confusion.test))
     accuracy = "no image"
     if total:
         accuracy = f"{percent(100 * right / total)} % of {total:,} images right"
