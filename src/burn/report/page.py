@@ -27,15 +27,19 @@ from burn.report.sections.campaigns import (
     of_group,
     small_multiples,
 )
-from burn.report.sections.confusion import confusion_view
-from burn.report.sections.evaluation_pictures import Detail, detected_part, neighbours_part
+from burn.report.sections.confusion import confusion_part
+from burn.report.sections.evaluation_pictures import (
+    Detail,
+    detected_part,
+    neighbours_part,
+    picture_part,
+)
 from burn.report.sections.ladder import ladder
 from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables
 from burn.report.sections.trained import runs_table, settings_list, stage_table
 from burn.report.sections.training_curves import curve_charts
 from burn.report.sections.try_it import TryIt
-from burn.report.sections.view_samples import views_part
 
 MOST_BYTES = 5_000_000
 
@@ -130,7 +134,9 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
                 "run": run,
                 "stages": stage_table(run),
                 "settings": list(settings_list(_own_settings(run))),
-                "views": views_part(run, detail) if place < detail.curves else None,
+                "views": picture_part(run.views, run.folder / "views.jpg", detail)
+                if run.views is not None and place < detail.curves
+                else None,
             }
             for place, run in enumerate(chosen)
         ],
@@ -138,7 +144,7 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         "groups": groups,
         "curves": charts,
         "results": result_tables([n for n in found if n.group is None]),
-        "confusions": [confusion_view(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
+        "confusions": [confusion_part(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
         "neighbours": [neighbours_part(n, detail) for n in neighbours[: detail.networks]],
         "detected": [detected_part(d, detail) for d in gathered.detected],
         "packed": pack_table(gathered),

@@ -13,28 +13,6 @@ from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, Number, Verdict
 from burn.report.render.cells import DASH, Cell, Table, cell, joined, setting, signed, told
 
-
-@dataclass(frozen=True)
-class Beside:
-    """Networks in comparison with the paper.
-
-    Attributes:
-        training: Differences in training that all networks share.
-        own: Names of networks, and the differences of only these.
-        evaluating: Labels of numbers, and the differences in how they were evaluated.
-        table: The numbers, or None if none can be compared.
-        note: Which numbers cannot be compared, or "".
-        foreign: Whether all training and test images are others than the paper's.
-    """
-
-    training: tuple[str, ...]
-    own: tuple[tuple[str, str], ...]
-    evaluating: tuple[tuple[str, tuple[str, ...]], ...]
-    table: Table | None
-    note: str
-    foreign: bool
-
-
 _OTHER_DATA = "other data"
 _UNKNOWN = ("its pretraining was not given: name its run folder too",)
 
@@ -50,7 +28,7 @@ class _Row:
 
 def beside_paper(
     found: Sequence[Network], answer: Verdict, groups: Sequence[Group]
-) -> Beside | None:
+) -> dict[str, Any] | None:
     """Compare networks with the paper's numbers of the same method and protocol.
 
     Networks with random weights and float networks have no row there, and those of an ablation are
@@ -64,7 +42,10 @@ def beside_paper(
         groups: Campaigns.
 
     Returns:
-        The comparison, or None if no network has a number to compare.
+        The differences in training that all networks share and (networks, those of only these),
+        (numbers, how their evaluation differs), the table of the numbers, which numbers cannot be
+        compared, and whether all images are others than the paper's; or None if no network has a
+        number to compare.
     """
     varied = {group.folder for group in groups if group.ablation}
     rows: list[_Row] = []
@@ -94,18 +75,20 @@ def beside_paper(
             evaluating.setdefault(tuple(marks), {})[row.number.label] = None
         cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
     columns = ("network", "number", "here", "paper, same method", "difference", "table")
-    return Beside(
-        tuple(same),
-        tuple(
-            ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
-            for marks, names in differing.items()
-            if marks
-        ),
-        tuple((", ".join(labels), marks) for marks, labels in evaluating.items()),
-        Table("Here and in the paper", columns, cells, frozenset({2, 3, 4})) if cells else None,
-        _unknown_note(unknown),
-        bool(rows) and all(_is_foreign(row, training[row.network.name]) for row in rows),
-    )
+    own = [
+        ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
+        for marks, names in differing.items()
+        if marks
+    ]
+    numbers = frozenset({2, 3, 4})
+    return {
+        "training": same,
+        "own": own,
+        "evaluating": [(", ".join(labels), marks) for marks, labels in evaluating.items()],
+        "table": Table("Here and in the paper", columns, cells, numbers) if cells else None,
+        "note": _unknown_note(unknown),
+        "foreign": rows and all(_is_foreign(row, training[row.network.name]) for row in rows),
+    }
 
 
 def _is_foreign(row: _Row, marks: Sequence[str]) -> bool:

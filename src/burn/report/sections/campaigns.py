@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from burn.paper import ablations
 from burn.paper import numbers as paper
@@ -119,19 +118,8 @@ def comparison_charts(mine: Sequence[Network], key: str) -> list[Chart]:
     return [chart for chart in charts if chart]
 
 
-@dataclass(frozen=True)
-class Small:
-    """One of many small curves."""
-
-    name: str
-    svg: str
-    first: str
-    last: str
-    state: str
-
-
-def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
-    """Return the loss of every run, each on its own scale.
+def small_multiples(runs: Sequence[Run], key: str) -> list[dict[str, str]]:
+    """Return the loss of every run, each on its own scale, with its first and last value.
 
     Args:
         runs: The runs.
@@ -149,7 +137,8 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
         labelled = run.method.startswith("supervised")
         colour = "burn" if run.method == "burn" else "pale" if labelled else "blue"
         svg = small(parts, colour, f"{key}{place}")
-        found.append(Small(run.name, svg, f"{points[0][1]:.3g}", f"{points[-1][1]:.3g}", state))
+        first, last = (f"{points[place][1]:.3g}" for place in (0, -1))
+        found.append({"name": run.name, "svg": svg, "first": first, "last": last, "state": state})
     return found
 
 

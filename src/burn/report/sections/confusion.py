@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from burn.report.load.found import Confusion
 from burn.report.load.values import short_path
 from burn.report.render.cells import Cell, Table, cell, joined, percent, told
-from burn.report.render.charts import Chart, Dot, dots
+from burn.report.render.charts import Dot, dots
 from burn.report.render.tables import number_name
 
 _MOST_CLASSES_IN_TABLE = 20
 
 
-@dataclass(frozen=True)
-class ConfusionView:
-    """A confusion matrix as a table of shares or, for many classes, as a picture.
-
-    Attributes:
-        title: Heading.
-        accuracy: The accuracy in words.
-        classes: Names of the classes.
-        rows: True class, number of its images, and (count, share in percent) for each predicted
-            class; empty if there is a chart.
-        largest: Largest share, which gets the fullest colour.
-        chart: Accuracy of each class, for many classes.
-        worst: Table of the pairs of classes that are confused most often.
-    """
-
-    title: str
-    accuracy: str
-    classes: Sequence[str]
-    rows: Sequence[tuple[str, int, Sequence[tuple[int, float]]]]
-    largest: float
-    chart: Chart | None
-    worst: Table
-
-
-def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
+def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
     """Return a confusion matrix with the pairs of classes that are confused most often.
 
     Args:
         confusion: The confusion matrix.
         key: Prefix that makes the chart's names unique in the page.
+
+    Returns:
+        Its title and accuracy in words, classes, the table of the pairs as `worst`, and a chart of
+        each class's accuracy. For few classes there are rows instead of the chart, (true class,
+        number of its images, (count, share in percent) of each class), and the largest share.
     """
     counts, classes = confusion.counts, confusion.classes
     total = sum(map(sum, counts))
@@ -88,5 +68,12 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
     accuracy = "no image"
     if total:
         accuracy = f"{percent(100 * right / total)} % of {total:,} images right"
-    shown = rows if chart is None else []
-    return ConfusionView(f"{names}{where}", accuracy, classes, shown, largest, chart, worst)
+    return {
+        "title": f"{names}{where}",
+        "accuracy": accuracy,
+        "classes": classes,
+        "rows": rows if chart is None else [],
+        "largest": largest,
+        "chart": chart,
+        "worst": worst,
+    }
