@@ -18,8 +18,9 @@ from burn.report import page as html
 from burn.report.load.datasets import DATASETS, difference
 from burn.report.load.gather import gather
 from burn.report.model import networks, verdict
-from burn.report.page import MOST_BYTES, _unbroken
+from burn.report.page import MOST_BYTES
 from burn.report.render.charts import COLOURS, Line, Scale, curves
+from burn.report.render.templates import unbroken
 from burn.report.sections.ladder import ladder
 from burn.report.write import write_report
 
@@ -820,4 +821,4 @@ def test_a_millisecond_names_pixels_instruction_set_and_processor(tmp_path: Path
     ],
 )
 def test_what_is_read_as_one_word_stays_on_one_line(text: str, kept: str):
-    assert _unbroken(text) == kept
+    assert unbroken(text) == kept

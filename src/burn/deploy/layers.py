@@ -1,9 +1,13 @@
-"""Layers of a packed file with their constants; `burn.deploy.fold` makes them from a network."""
+"""Layers of a packed file before they are encoded; `burn.deploy.fold` makes them from a network.
+
+Their fields are the settings and tensors of docs/project/pack-format.md, in its order. Unlike those
+that `burn_engine.format` reads, their constants are float64, and a binary weight is a number.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -15,13 +19,13 @@ class Convolution:
     """Float convolution of images on the scale 0 to 1.
 
     Attributes:
-        name: Name of the layer.
         stride: Stride in both directions.
         weight: (out, k, k, 3).
         bias: (out,).
         padding: (3,), the colour of the pixels outside the image.
     """
 
+    kind: ClassVar = "convolution"
     name: str
     stride: int
     weight: Array
@@ -34,7 +38,6 @@ class BinaryConvolution:
     """Signs of a map by thresholds, convolution, BN, shortcut around all of these, and PReLU.
 
     Attributes:
-        name: Name of the layer.
         stride: Stride in both directions.
         shortcut: Whether the shortcut is added.
         weight: (out, k, k, in), ±1 at precision BINARY. At the others it is the latent weights, and
@@ -45,6 +48,7 @@ class BinaryConvolution:
         slope: (out,), slope of PReLU.
     """
 
+    kind: ClassVar = "binary_convolution"
     name: str
     stride: int
     shortcut: bool
@@ -60,11 +64,11 @@ class GlobalMean:
     """Mean of each channel over all pixels, times a factor, plus a bias.
 
     Attributes:
-        name: Name of the layer.
         bias: (channels,).
         scale: (channels,), the factor, or None for 1.
     """
 
+    kind: ClassVar = "global_mean"
     name: str
     bias: Array
     scale: Array | None = None
@@ -75,12 +79,12 @@ class Linear:
     """Linear layer.
 
     Attributes:
-        name: Name of the layer.
         relu: Whether negative outputs become 0.
         weight: (out, in).
         bias: (out,).
     """
 
+    kind: ClassVar = "linear"
     name: str
     relu: bool
     weight: Array
@@ -132,11 +136,9 @@ class Side(Matrix):
 
 @dataclass(frozen=True)
 class GatedConvolution:
-    """Binary convolution that depends on means over the map; see docs/project/pack-format.md.
+    """Binary convolution that depends on means over the map."""
 
-    The attributes are the format's fields and tensors.
-    """
-
+    kind: ClassVar = "gated_convolution"
     name: str
     stride: int
     repeat: int
@@ -163,11 +165,9 @@ class GatedConvolution:
 
 @dataclass(frozen=True)
 class BranchedConvolution:
-    """Float convolutions of images in two branches; see docs/project/pack-format.md.
+    """Float convolutions of images in two branches."""
 
-    The attributes are the format's fields and tensors.
-    """
-
+    kind: ClassVar = "branched_convolution"
     name: str
     stride: int
     second_stride: int

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from burn.deploy.layers import (
     GlobalMean,
     Layer,
     Linear,
-    Matrix,
-    Rounded,
 )
 
 FORMAT = 1
@@ -54,83 +52,52 @@ class Tensor:
         return int(np.prod(self.shape)) * ITEM_BYTES[self.dtype]
 
 
-def parts(layer: Layer) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return a layer's kind and settings as the program has them, and its float32 tensors."""
-    if isinstance(layer, Convolution):
-        constants = {"weight": layer.weight, "bias": layer.bias, "padding": layer.padding}
-        return {"kind": "convolution", "stride": layer.stride}, constants
-    if isinstance(layer, BinaryConvolution):
-        names = ("threshold", "multiplier", "bias", "slope")
-        kind = {"kind": "binary_convolution", "stride": layer.stride, "shortcut": layer.shortcut}
-        return kind, {name: getattr(layer, name) for name in names}
-    if isinstance(layer, GatedConvolution):
-        return _gated(layer)
-    if isinstance(layer, BranchedConvolution):
-        kind = {"kind": "branched_convolution", "stride": layer.stride}
-        matrices = {name: getattr(layer, name) for name in ("first", "narrow", "widen", "last")}
-        tensors = {"padding": layer.padding, **_of_matrices(matrices)}
-        return {**kind, "second_stride": layer.second_stride}, tensors
-    if isinstance(layer, GlobalMean):
-        if layer.scale is None:
-            return {"kind": "global_mean"}, {"bias": layer.bias}
-        return {"kind": "global_mean", "scaled": True}, {"bias": layer.bias, "scale": layer.scale}
-    return {"kind": "linear", "relu": layer.relu}, {"weight": layer.weight, "bias": layer.bias}
+_NAMES = {"gate_down": "gate.down", "gate_up": "gate.up", "sides": "side"}  # of fields in the file
 
 
-def _gated(layer: GatedConvolution) -> tuple[dict[str, Any], dict[str, Array]]:
-    names = ("stride", "repeat", "groups", "experts", "gate", "product", "shortcut")
-    fields = {name: getattr(layer, name) for name in names}
-    vectors = ("threshold", "multiplier", "bias", "inner_slope", "scale", "shift", "slope")
-    tensors = {name: getattr(layer, name) for name in vectors}
-    tensors |= _of_matrices({"choice": layer.choice})
-    for name in ("mix", "shortcut_slope"):
-        if getattr(layer, name) is not None:
-            tensors[name] = getattr(layer, name)
-    for part, one in _rounded_of(layer).items():
-        tensors |= {f"{part}.scale": one.scale, f"{part}.bias": one.bias}
-    for index, side in enumerate(layer.sides):
-        tensors |= {
-            f"side.{index}.{key}": getattr(side, key) for key in ("weight", "bias", "slope")
-        }
-    return {"kind": "gated_convolution", **fields, "side": len(layer.sides)}, tensors
-
-
-def _rounded_of(layer: GatedConvolution) -> dict[str, Rounded]:
-    gate = {"gate.down": layer.gate_down, "gate.up": layer.gate_up}
-    return {name: one for name, one in gate.items() if one is not None}
-
-
-def _of_matrices(matrices: Mapping[str, Matrix | None]) -> dict[str, Array]:
-    found = {}
-    for name, matrix in matrices.items():
-        if matrix is not None:
-            found |= {f"{name}.weight": matrix.weight, f"{name}.bias": matrix.bias}
+def _settings(layer: Layer) -> dict[str, Any]:
+    """Return a layer's kind and settings as the program has them."""
+    found: dict[str, Any] = {"kind": layer.kind}
+    for field, value in vars(layer).items():
+        if field != "name" and isinstance(value, int | str):
+            found[field] = value
+        elif isinstance(value, tuple):
+            found[_NAMES[field]] = len(value)
+    if isinstance(layer, GlobalMean) and layer.scale is not None:
+        found["scaled"] = True
     return found
 
 
-def integers(layer: Layer) -> dict[str, Array]:
-    """Return a layer's tensors that are not float32: weights as bits, and weights of 16 bits."""
-    if not isinstance(layer, BinaryConvolution | GatedConvolution):
-        return {}
-    found = {"weight": np.packbits(layer.weight > 0, axis=-1, bitorder="little")}
-    if isinstance(layer, GatedConvolution):
-        found |= {f"{part}.weight": one.weight for part, one in _rounded_of(layer).items()}
-    return found
+def stored(layer: Layer) -> Iterator[tuple[str, Tensor, Array]]:
+    """Yield each tensor of a layer: its name in the file, its description, and its values here."""
+    for name, values in _arrays(layer, f"{layer.name}."):
+        if values.dtype == np.int16:
+            yield name, Tensor("I16", values.shape), values
+        elif name == f"{layer.name}.weight" and isinstance(layer, _BINARY):
+            *outer, channels = values.shape
+            yield name, Tensor("U8", (*outer, -(-channels // 8))), values
+        else:
+            yield name, Tensor("F32", values.shape), values
+
+
+_BINARY = BinaryConvolution | GatedConvolution
+
+
+def _arrays(part: Any, prefix: str) -> Iterator[tuple[str, Array]]:
+    for field, value in vars(part).items():
+        name = f"{prefix}{_NAMES.get(field, field)}"
+        if isinstance(value, np.ndarray):
+            yield name, value
+        elif isinstance(value, tuple):
+            for index, one in enumerate(value):
+                yield from _arrays(one, f"{name}.{index}.")
+        elif is_dataclass(value):
+            yield from _arrays(value, f"{name}.")
 
 
 def tensors_of(layers: Sequence[Layer]) -> dict[str, Tensor]:
     """Return the description of every tensor by its name."""
-    found: dict[str, Tensor] = {}
-    for layer in layers:
-        for name, constant in parts(layer)[1].items():
-            found[f"{layer.name}.{name}"] = Tensor("F32", constant.shape)
-        if isinstance(layer, BinaryConvolution | GatedConvolution):
-            *outer, channels = layer.weight.shape
-            found[f"{layer.name}.weight"] = Tensor("U8", (*outer, -(-channels // 8)))
-        if isinstance(layer, GatedConvolution):
-            for part, one in _rounded_of(layer).items():
-                found[f"{layer.name}.{part}.weight"] = Tensor("I16", one.weight.shape)
-    return found
+    return {name: tensor for layer in layers for name, tensor, _ in stored(layer)}
 
 
 def program_of(
@@ -165,7 +132,7 @@ def program_of(
     before = "image"
     program["layers"] = []
     for layer in layers:
-        fields = parts(layer)[0]
+        fields = _settings(layer)
         if isinstance(layer, GlobalMean) and format >= FORMAT_OF_SCALES:
             fields = {"scaled": False, **fields}  # it must say so
         program["layers"].append({**fields, "name": layer.name, "input": before})

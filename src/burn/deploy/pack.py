@@ -34,10 +34,9 @@ from burn.deploy.layers import Array, Layer
 from burn.deploy.layout import (
     MOST_CHANNELS,
     MOST_NAMES,
-    integers,
     names_length,
-    parts,
     program_of,
+    stored,
 )
 from burn.deploy.named import check_packing, head_file, require_packed_name
 from burn.deploy.shared import (
@@ -241,17 +240,18 @@ def encode(layers: Sequence[Layer], origin: str) -> dict[str, Array]:
     """
     tensors: dict[str, Array] = {}
     for layer in layers:
-        for name, constant in parts(layer)[1].items():
-            with np.errstate(over="ignore"):
-                single = np.ascontiguousarray(constant, dtype=np.float32)
-            if not np.isfinite(single).all():
-                raise UserError(
-                    f"{origin} cannot be packed: {layer.name}.{name} is too large for float32: "
-                    "the batch normalization there has diverged"
-                )
-            tensors[f"{layer.name}.{name}"] = single
-        for name, constant in integers(layer).items():
-            tensors[f"{layer.name}.{name}"] = np.ascontiguousarray(constant)
+        for name, tensor, values in stored(layer):
+            tensors[name] = np.ascontiguousarray(values)
+            if tensor.dtype == "U8":
+                tensors[name] = np.packbits(values > 0, axis=-1, bitorder="little")
+            elif tensor.dtype == "F32":
+                with np.errstate(over="ignore"):
+                    tensors[name] = np.ascontiguousarray(values, np.float32)
+                if not np.isfinite(tensors[name]).all():
+                    raise UserError(
+                        f"{origin} cannot be packed: {name} is too large for float32: the batch "
+                        "normalization there has diverged"
+                    )
     return tensors
 
 

@@ -73,6 +73,11 @@ class Number:
         return self.results[0].spread if deviation is None else deviation
 
     @property
+    def plus_minus(self) -> str:
+        """The spread as text, such as "± 0.4", or ""."""
+        return "" if self.spread is None else f"± {self.spread:.1f}"
+
+    @property
     def largest_class(self) -> float | None:
         """The accuracy in percent of always predicting the largest class, on imbalanced data."""
         return largest_class(self.results[-1])

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from burn.core.errors import UserError, printable
+from burn.core.errors import UserError
 from burn.report.load.found import Gathered, Group, Neighbours, Run
 from burn.report.load.values import short_path, words
 from burn.report.model import Network, Verdict, networks, verdict
+from burn.report.render.cells import joined
+from burn.report.render.templates import environment, source
 from burn.report.sections.analyses import analysis_part
 from burn.report.sections.answer import alarms, campaign_of, cautions, opening, tiles
 from burn.report.sections.beside_paper import beside_paper
@@ -28,15 +27,19 @@ from burn.report.sections.campaigns import (
     of_group,
     small_multiples,
 )
-from burn.report.sections.confusion import confusion_view
-from burn.report.sections.evaluation_pictures import Detail, detected_part, neighbours_part
+from burn.report.sections.confusion import confusion_part
+from burn.report.sections.evaluation_pictures import (
+    Detail,
+    detected_part,
+    neighbours_part,
+    picture_part,
+)
 from burn.report.sections.ladder import ladder
 from burn.report.sections.packed import pack_table
 from burn.report.sections.results_tables import result_tables
-from burn.report.sections.trained import facts, runs_table, settings_list, stage_table
+from burn.report.sections.trained import runs_table, settings_list, stage_table
 from burn.report.sections.training_curves import curve_charts
 from burn.report.sections.try_it import TryIt
-from burn.report.sections.view_samples import views_part
 
 MOST_BYTES = 5_000_000
 
@@ -67,31 +70,7 @@ def build_page(gathered: Gathered, panel: TryIt | None = None) -> str:
     )
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    """Return the templates; compiling them takes a third of a small page's time."""
-    environment = Environment(
-        loader=PackageLoader("burn.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_clean,
-    )
-    environment.filters["short"] = short_path
-    environment.filters["unbroken"] = _unbroken
-    environment.filters["drawn"] = Markup  # only for our own charts, which escape their texts
-    return environment
-
-
 def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
-    environment = _environment()
-    loader = environment.loader
-    assert loader is not None
-
-    def source(name: str) -> str:
-        return loader.get_source(environment, name)[0].strip()
-
     script, hashes = source("script.js"), []
     try_script = f"{panel.script.strip()}\n{source('try.js')}" if panel else ""
     for text in filter(None, (script, try_script)):
@@ -99,21 +78,17 @@ def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
         hashes.append(f"'sha256-{digest}'")
     if panel:
         hashes.append("'wasm-unsafe-eval'")  # only WebAssembly, in spite of its name
-    return environment.get_template("report.html").render(
-        page=_page(gathered, detail, panel),
-        script=Markup(script),
-        script_hashes=Markup(" ".join(hashes)),
-        try_it=panel,
-        try_script=Markup(try_script),
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            page=_page(gathered, detail, panel),
+            script=Markup(script),
+            script_hashes=Markup(" ".join(hashes)),
+            try_it=panel,
+            try_script=Markup(try_script),
+        )
     )
-
-
-def _clean(value: Any) -> Any:
-    """Make text printable.
-
-    Names may come from anyone; nothing in them may reverse the text's direction or break UTF-8.
-    """
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, Any]:
@@ -156,10 +131,12 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         "runs": [
             {
                 "name": run.name,
-                "facts": facts(run),
+                "run": run,
                 "stages": stage_table(run),
                 "settings": list(settings_list(_own_settings(run))),
-                "views": views_part(run, detail) if place < detail.curves else None,
+                "views": picture_part(run.views, run.folder / "views.jpg", detail)
+                if run.views is not None and place < detail.curves
+                else None,
             }
             for place, run in enumerate(chosen)
         ],
@@ -167,7 +144,7 @@ def _page(gathered: Gathered, detail: Detail, panel: TryIt | None) -> dict[str, 
         "groups": groups,
         "curves": charts,
         "results": result_tables([n for n in found if n.group is None]),
-        "confusions": [confusion_view(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
+        "confusions": [confusion_part(c, f"c{i}") for i, c in enumerate(gathered.confusions)],
         "neighbours": [neighbours_part(n, detail) for n in neighbours[: detail.networks]],
         "detected": [detected_part(d, detail) for d in gathered.detected],
         "packed": pack_table(gathered),
@@ -188,25 +165,18 @@ def _answers_first(found: Sequence[Neighbours], answer: Verdict) -> list[Neighbo
     )
 
 
-def _unbroken(text: str) -> Markup:
-    """Keep "stage" and its number, and each option, on one line, wherever the text is broken."""
-    text = re.sub(r"\bstage (?=\d)", "stage&nbsp;", str(escape(printable(text))))
-    return Markup(re.sub(r"(?<!\S)--[a-z][a-z-]*", r'<span class="option">\g<0></span>', text))
-
-
 def _over(gathered: Gathered, answer: Verdict) -> str:
     """Return the line above the headline, which says what the page is about."""
     group = campaign_of(answer, gathered.groups)
     if group is not None:
         parts = [str(group.folder), words(group.about, "recipe"), words(group.about, "data")]
-        return " · ".join(short_path(part) for part in parts if part)
+        return joined(*map(short_path, parts), by=" · ")
     runs = [run for run in gathered.runs if run.chosen] or gathered.runs
     run = answer.network.run if answer.network else runs[0] if runs else None
     if run is None:
         return ", ".join(short_path(str(folder)) for folder in gathered.folders[:3])
-    parts = [short_path(str(run.folder)), run.recipe_name]
-    parts.append(short_path(words(run.about, "data", "name")))
-    return " · ".join(part for part in parts if part)
+    data = short_path(words(run.about, "data", "name"))
+    return joined(short_path(str(run.folder)), run.recipe_name, data, by=" · ")
 
 
 def _nav(page: dict[str, Any], panel: TryIt | None) -> list[tuple[str, str]]:

@@ -431,18 +431,21 @@ def _of_family(read: Family, stage: int | None) -> tuple[dict[str, Tensor], Impo
     """Return a network's weights and the summary. Raises UserError for another stage than 2."""
     if stage not in (None, 2):
         raise UserError(f"its weights are binary, which is stage 2, not {stage}")
-    imported = Imported(
+    return dict(read.weights), _summary(read, 2, read.notes)
+
+
+def _summary(read: _Read | Family, stage: int, notes: tuple[str, ...]) -> Imported:
+    return Imported(
         format=read.format,
         backbone=read.config.name,
-        stage=2,
-        precision=Precision.BINARY,
+        stage=stage,
+        precision=_PRECISIONS[stage],
         width=read.config.width,
         parameters=read.parameters,
         heads=read.heads,
         dropped=read.dropped,
-        notes=read.notes,
+        notes=notes,
     )
-    return dict(read.weights), imported
 
 
 def _fits(content: Mapping[Any, Any], format: str) -> bool:
@@ -497,15 +500,4 @@ def _translate(read: _Read, stage: int) -> tuple[dict[str, Tensor], Imported]:
     notes = read.notes
     if stage == 2 and (zeros := sum(int((weight == 0).sum()) for weight in signed)):
         notes += (f"{zeros} binary weights are exactly 0, whose sign is 0 there and +1 in burn",)
-    imported = Imported(
-        format=read.format,
-        backbone=read.config.name,
-        stage=stage,
-        precision=_PRECISIONS[stage],
-        width=read.config.width,
-        parameters=read.parameters,
-        heads=read.heads,
-        dropped=read.dropped,
-        notes=notes,
-    )
-    return weights, imported
+    return weights, _summary(read, stage, notes)

@@ -17,6 +17,8 @@ from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linea
 _LAYER_BYTES = 48  # of a `struct layer` where pointers have 32 bits
 _LINEAR_BYTES = 28  # of a `struct linear`
 _PHASE_BYTES = 4  # of a `struct phase`
+_PLACES = ("rows", "patch", "mask", "shortcut", "counts", "sums")  # of an `Arena`
+_SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "stride", "shortcut")
 
 
 def geometry_of(program: Program, image_size: int) -> list[Geometry]:
@@ -150,12 +152,7 @@ class CSource:
             "NUM_MEANS": mean.channels,
             "NUM_LINEAR": len(self._linears),
             "MASKS": int(any(layer.has_masks for layer in geometry)),
-            "ROWS_AT": arena.rows_at,
-            "PATCH_AT": arena.patch_at,
-            "MASK_AT": arena.mask_at,
-            "SHORTCUT_AT": arena.shortcut_at,
-            "COUNTS_AT": arena.counts_at,
-            "SUMS_AT": arena.sums_at,
+            **{f"{key.upper()}_AT": getattr(arena, f"{key}_at") for key in _PLACES},
             "MEAN_PIXELS": geometry[-1].out_size ** 2,
             "MEAN_SCALED": int(mean.scale is not None),
         }
@@ -210,9 +207,11 @@ class CSource:
     def _stem(self) -> str:
         layer = self._program.layers[0]
         assert isinstance(layer, Convolution)
+        fields: dict[str, object] = {}
         if self.integers:
             stem = self.integers.stem
             weight, outside, bias = stem.weight, stem.outside, stem.bias
+            fields["positive_shift"] = stem.shift
         else:
             exact = layer.weight.astype(np.float64)
             weight = (exact / 255).astype(np.float32)
@@ -221,32 +220,20 @@ class CSource:
         self._array("sum_t", "stem_weight", weight)
         self._array("sum_t", "stem_outside", outside)
         self._array("sum_t", "stem_bias", bias)
-        fields: dict[str, object] = {}
-        if self.integers:
-            fields["positive_shift"] = self.integers.stem.shift
         return self._described(0, fields)
 
     def _layer(self, index: int) -> str:
         layer, name = self._program.layers[index], f"layer_{index}"
         assert isinstance(layer, BinaryConvolution)
         self._array("uint32_t", f"{name}_weight", _words(layer))
-        threshold, multiplier = layer.threshold, layer.multiplier
-        bias, slope = layer.bias, layer.slope
-        shifts: dict[str, object] = {}
-        if self.integers:
-            one = self.integers.layers[index - 1]
-            threshold, multiplier = one.threshold, one.multiplier
-            bias, slope = one.bias, one.slope
-            shifts = {
-                "shortcut_shift": one.shortcut_shift,
-                "positive_shift": one.positive_shift,
-                "negative_shift": one.negative_shift,
-            }
-        self._array("value_t", f"{name}_threshold", threshold)
-        self._array("sum_t", f"{name}_multiplier", multiplier)
-        self._array("sum_t", f"{name}_bias", bias)
-        self._array("sum_t", f"{name}_slope", slope)
+        one = self.integers.layers[index - 1] if self.integers else layer
+        self._array("value_t", f"{name}_threshold", one.threshold)
+        self._array("sum_t", f"{name}_multiplier", one.multiplier)
+        self._array("sum_t", f"{name}_bias", one.bias)
+        self._array("sum_t", f"{name}_slope", one.slope)
         pointers = ("weight", "threshold", "multiplier", "bias", "slope")
+        kinds = ("shortcut_shift", "positive_shift", "negative_shift") if self.integers else ()
+        shifts: dict[str, object] = {key: getattr(one, key) for key in kinds}
         return self._described(index, {key: f"{name}_{key}" for key in pointers} | shifts)
 
     def _described(self, index: int, fields: dict[str, object]) -> str:
@@ -256,24 +243,15 @@ class CSource:
             "values_at": arena.values_at[index],
             "signs_rows": geometry.signs_rows,
             "values_rows": arena.values_rows[index],
-            "in_size": geometry.in_size,
-            "out_size": geometry.out_size,
-            "in_channels": geometry.in_channels,
-            "out_channels": geometry.out_channels,
-            "kernel": geometry.kernel,
-            "stride": geometry.stride,
-            "shortcut": int(geometry.shortcut),
+            **{key: int(getattr(geometry, key)) for key in _SIZES},
         }
         return _initializer(fields)
 
     def _linear(self, index: int) -> str:
         layer, name, arena = self._linears[index], f"linear_{index}", self._arena
-        weight, bias, shift = layer.weight, layer.bias, 0
-        if self.integers:
-            one = self.integers.linears[index]
-            weight, bias, shift = one.weight, one.bias, one.shift
-        self._array("weight_t", f"{name}_weight", weight)
-        self._array("sum_t", f"{name}_bias", bias)
+        one = self.integers.linears[index] if self.integers else layer
+        self._array("weight_t", f"{name}_weight", one.weight)
+        self._array("sum_t", f"{name}_bias", one.bias)
         return _initializer(
             {
                 "weight": f"{name}_weight",
@@ -283,7 +261,7 @@ class CSource:
                 "inputs": layer.weight.shape[1],
                 "outputs": layer.channels,
                 "relu": int(layer.relu),
-                "shift": shift,
+                "shift": 0 if isinstance(one, Linear) else one.shift,
             }
         )
 

@@ -45,15 +45,30 @@ class Table:
     note: str = ""
 
 
-def percent(value: float, digits: int = 1) -> str:
+def cell(value: float | None, text: str = "{:.1f}", style: str = "", small: str = "") -> Cell:
+    """Return the cell of a number, or a dash where there is none; `text` is its format."""
+    return Cell(DASH if value is None else text.format(value), value, style, small)
+
+
+def percent(value: float) -> str:
     """Return a number with one digit after the point: 48.7."""
-    return f"{value:.{digits}f}"
+    return f"{value:.1f}"
 
 
 def signed(value: float) -> str:
     """Return +1.2 or −1.2, and 0.0 without a sign."""
     text = f"{abs(value):.1f}"
     return text if text == "0.0" else f"{'+' if value > 0 else '−'}{text}"
+
+
+def told(text: str, value: float | str | None) -> str:
+    """Return a text with a value in it, or "" where there is none."""
+    return "" if value in (None, "") else text.format(value)
+
+
+def joined(*parts: str, by: str = ", ") -> str:
+    """Return those of the parts that are not empty, with commas between them."""
+    return by.join(filter(None, parts))
 
 
 def duration(seconds: float | None) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from burn.core.errors import printable
@@ -154,14 +155,8 @@ def curves(
             for part in filter(None, line.parts):
                 x, y = zip(*_thinned(part), strict=True)
                 marker = "o" if len(x) < 5 else None
-                axes.plot(
-                    x,
-                    y,
-                    color=COLOURS[line.colour],
-                    ls="--" if line.dashed else "-",
-                    marker=marker,
-                    ms=3.5,
-                )
+                colour, ls = COLOURS[line.colour], "--" if line.dashed else "-"
+                axes.plot(x, y, color=colour, ls=ls, marker=marker, ms=3.5)
         if log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
@@ -179,25 +174,12 @@ def curves(
         axes.yaxis.set_major_formatter(FuncFormatter(_percents if percent else _plain))
         if alarm is not None:
             axes.axhline(alarm, color=COLOURS["alarm"], lw=1, ls=(0, (4, 3)))
-            axes.annotate(
-                "alarm",
-                (1, alarm),
-                (-1, 2),
-                textcoords="offset points",
-                ha="right",
-                xycoords=("axes fraction", "data"),
-                color=COLOURS["alarm"],
-            )
+            place = {"xycoords": ("axes fraction", "data"), "ha": "right"}
+            _note(axes, "alarm", (1, alarm), (-1, 2), "alarm", **place)
         for number, step in enumerate(stages, start=2):
             axes.axvline(step, color=COLOURS["muted"], lw=0.8, ls=(0, (1, 2)))
-            axes.annotate(
-                f"stage {number}",
-                (step, 1),
-                (0, 1),
-                textcoords="offset points",
-                xycoords=("data", "axes fraction"),
-                ha="center",
-            )
+            place = {"xycoords": ("data", "axes fraction"), "ha": "center"}
+            _note(axes, f"stage {number}", (step, 1), (0, 1), "muted", **place)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(_plain))
         axes.grid(visible=False, axis="x")
@@ -280,39 +262,19 @@ def dots(
             colour = COLOURS[row.colour]
             axes.plot([floor or 0, mean], [place, place], color=colour, lw=1.1, alpha=0.45)
             if len(row.values) > 1:
-                axes.plot(
-                    [min(row.values), max(row.values)],
-                    [place, place],
-                    color=colour,
-                    lw=3.2,
-                    alpha=0.45,
-                )
+                ends = [min(row.values), max(row.values)]
+                axes.plot(ends, [place, place], color=colour, lw=3.2, alpha=0.45)
                 axes.plot(row.values, [place] * len(row.values), "|", color=colour, ms=8)
             axes.plot([mean], [place], "o", color=colour, ms=5.5)
-            axes.annotate(
-                f"{mean:.1f}",
-                (max(row.values), place),
-                (6, 0),
-                va="center",
-                textcoords="offset points",
-                color=COLOURS["ink"],
-            )
+            _note(axes, f"{mean:.1f}", (max(row.values), place), (6, 0), va="center")
         if above:
             axes.set_yticks([])
             for place, row in enumerate(rows):
-                axes.annotate(
-                    _clipped(row.name, 48),
-                    (0, place),
-                    (0, 5),
-                    va="bottom",
-                    textcoords="offset points",
-                    color=COLOURS["ink"],
-                    xycoords=("axes fraction", "data"),
-                )
+                where: Any = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
+                _note(axes, _clipped(row.name, 48), (0, place), (0, 5), **where)
         else:
-            axes.set_yticks(
-                range(len(rows)), [_clipped(row.name) for row in rows], color=COLOURS["ink"]
-            )
+            names = [_clipped(row.name) for row in rows]
+            axes.set_yticks(range(len(rows)), names, color=COLOURS["ink"])
         axes.grid(visible=False, axis="y")
         axes.set_ylim(len(rows) - 0.4, -0.95 if above else -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
@@ -368,25 +330,10 @@ def _name_points(axes: Axes, points: Sequence[tuple[str, str, float, float]]) ->
         taken.append((px - 9, py - 9, px + 9, py + 9))
     for place, (name, _, x, y) in enumerate(points):
         best = None
-        for dx, dy, ha, va in (
-            (6, 0, "left", "center"),
-            (-6, 0, "right", "center"),
-            (0, 6, "center", "bottom"),
-            (0, -6, "center", "top"),
-            (5, 6, "left", "bottom"),
-            (5, -6, "left", "top"),
-            (-5, 6, "right", "bottom"),
-            (-5, -6, "right", "top"),
-        ):
-            text = axes.annotate(
-                _clipped(name),
-                (x, y),
-                (dx, dy),
-                textcoords="offset points",
-                ha=ha,
-                va=va,
-                color=COLOURS["ink"],
-            )
+        for dx, dy in ((6, 0), (-6, 0), (0, 6), (0, -6), (5, 6), (5, -6), (-5, 6), (-5, -6)):
+            ha = "left" if dx > 0 else "right" if dx < 0 else "center"
+            va = "bottom" if dy > 0 else "top" if dy < 0 else "center"
+            text = _note(axes, _clipped(name), (x, y), (dx, dy), ha=ha, va=va)
             box = text.get_window_extent(renderer)
             own = (box.x0, box.y0, box.x1, box.y1)
             clashes = sum(_overlap(own, other) for i, other in enumerate(taken) if i != place)
@@ -519,6 +466,19 @@ def strip(
     known = list(values.values())
     about = f"{title}: {len(rows)} rows, from {_say(min(known), True)} to {_say(max(known), True)}."
     return Chart(title, svg, about, note=note)
+
+
+def _note(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    away: tuple[float, float],
+    colour: str = "ink",
+    **look: Any,
+) -> Annotation:
+    """Write a text some points away from a place."""
+    look |= {"textcoords": "offset points", "color": COLOURS[colour]}
+    return axes.annotate(text, at, away, **look)
 
 
 def _values(line: Line) -> list[float]:

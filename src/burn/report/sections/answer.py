@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from burn.report.load.found import Gathered, Group, Run
-from burn.report.load.values import dig, number, short_path, words
+from burn.report.load.values import dig, number, words
 from burn.report.model import BARELY, Network, Number, Verdict, kind_beside, training_of
-from burn.report.render.cells import duration, percent, size
+from burn.report.render.cells import duration, joined, percent, size, told
 from burn.report.render.tables import number_name
+from burn.report.render.templates import sentence
 from burn.report.sections.campaigns import default_variant, of_group
 from burn.report.sections.packed import measured_on, packs
 
@@ -89,46 +90,24 @@ def campaign_of(answer: Verdict, groups: Sequence[Group]) -> Group | None:
 
 
 _HEADLINES = {"yes": "It learned", "barely": "It barely learned", "no": "It did not learn"}
+_KINDS = {
+    "binary": "binary network",
+    "half": "network with binary activations",
+    "float": "float network",
+    "random": "network with random weights",
+}
 
 
 def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathered) -> Opening:
-    what = (
-        {
-            "binary": "The binary network",
-            "half": "The network with binary activations",
-            "float": "The float network",
-            "random": "The network with random weights",
-        }[network.kind]
-        if kind_beside(network)
-        else "The network"
-    )
-    said = f"{what} {network.name} reaches {percent(own.mean)} % ({own.label})"
-    if answer.floor is not None:
-        said += f", where random weights give {percent(answer.floor.mean)} %"
-    if answer.largest_class is not None:
-        said += ", and" if answer.floor is not None else ", where"
-        said += f" always answering the largest class gives {percent(answer.largest_class)} %"
-    if answer.teacher is not None:
-        join = " and " if answer.floor is not None else "; "
-        name = "its float teacher" if network.run and _taught(network.run) else "the float network"
-        said += f"{join}{name} {percent(answer.teacher.mean)} %"
+    what = _KINDS[network.kind] if kind_beside(network) else "network"
+    taught = network.run is not None and isinstance(dig(network.run.about, "teacher"), Mapping)
+    lede = sentence("evaluated", answer, what, taught, training_of(network))
     if answer.short is not None:
         steps = answer.short.steps
-        said += (
-            f". It was trained for only {answer.short.said}, from which nothing can be concluded: "
-            "train longer before you compare"
-        )
         headline = f"Inconclusive after {steps:,} step{'' if steps == 1 else 's'}"
-        return Opening("unknown", headline, f"{said}.")
-    headline = _HEADLINES.get(answer.word)
-    if headline is not None:
-        if answer.word != "yes" and (training := training_of(network)) is not None:
-            said += f". It was trained for {training.said}"
-        return Opening(answer.word, headline, f"{said}.")
-    said += (
-        ". How much of that was learned is inconclusive: no result of the same network with random "
-        "weights was given, which --random-init measures"
-    )
+        return Opening("unknown", headline, lede)
+    if headline := _HEADLINES.get(answer.word):
+        return Opening(answer.word, headline, lede)
     headline = f"{percent(own.mean)} % {number_name(own.protocol, own.metric)}"
     if answer.largest_class is not None and own.mean < answer.largest_class + BARELY:
         headline = "No better than always predicting the largest class"
@@ -141,73 +120,43 @@ def _evaluated(answer: Verdict, network: Network, own: Number, gathered: Gathere
             ["burn", "evaluate", "knn", network.checkpoint, "--random-init", "--train", own.train,
              "--test", own.test, "--out", out]
         )  # fmt: skip
-    return Opening("unknown", headline, f"{said}.", command)
-
-
-def _taught(run: Run) -> bool:
-    return isinstance(dig(run.about, "teacher"), Mapping)
+    return Opening("unknown", headline, lede, command)
 
 
 def _compared(answer: Verdict, own: Number, mine: Sequence[Network]) -> Opening:
     rivals = [
         (network, n)
-        for network in mine
-        if network.kind in ("binary", "half")
-        and not network.method.startswith("supervised")
-        and (n := network.like(own))
+        for network, n in _students(mine, own)
+        if not network.method.startswith("supervised")
     ]
     rivals.sort(key=lambda pair: -pair[1].mean)
     names = [network.name for network, _ in rivals]
-    lines = [f"{network.name} {_value(n)}" for network, n in rivals[:3]]
+    shown = rivals[:3]
     headline = f"{len(rivals)} method{'s' if len(rivals) != 1 else ''} at one budget"
     if "BURN" in names and len(names) > 1:
         place = names.index("BURN")
         headline = f"BURN is {_ordinal(place + 1)} of {len(names)}"
-        if place >= 3:
-            lines += [f"BURN {_value(rivals[place][1])}"]
-    said = f"Methods that learn without labels, at one budget, by {own.label}: {_and(lines)}"
-    return Opening("unknown", headline, _ends(said, answer))
+        shown += rivals[place : place + 1] if place >= 3 else []
+    return Opening("unknown", headline, sentence("compared", answer, shown))
 
 
 def _ablated(answer: Verdict, own: Number, group: Group, mine: Sequence[Network]) -> Opening:
-    variants = [
-        (network, n)
-        for network in mine
-        if network.kind in ("binary", "half") and (n := network.like(own))
-    ]
+    variants = _students(mine, own)
     recipe = words(group.about, "recipe") or "the recipe"
     best, highest = max(variants, key=lambda pair: pair[1].mean)
     default = default_variant(group, mine)
     usual = default.like(own) if default else None
-    said = f"BURN with one choice changed at a time. By {own.label} "
-    if best is default:
-        said += f"nothing beats what {recipe} does anyway, {_value(highest)}"
-    else:
-        said += f"the best is {best.name} with {_value(highest)}"
-        if usual is not None:
-            said += f"; what {recipe} does anyway gives {_value(usual)}"
-    if all(len(n.results) == 1 for _, n in variants):
-        said += ", with one seed each"
-    count = len(variants)
-    headline = f"{count} variant{'s' if count > 1 else ''} of {recipe}"
-    return Opening("unknown", headline, _ends(said, answer))
+    one_seed = all(len(n.results) == 1 for _, n in variants)
+    other = None if best is default else best
+    headline = f"{len(variants)} variant{'s' if len(variants) > 1 else ''} of {recipe}"
+    lede = sentence("ablated", answer, recipe, other, highest, usual, one_seed)
+    return Opening("unknown", headline, lede)
 
 
-def _value(n: Number) -> str:
-    return f"{percent(n.mean)} %" if n.spread is None else f"{percent(n.mean)} ± {n.spread:.1f} %"
-
-
-def _and(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-
-
-def _ends(said: str, answer: Verdict) -> str:
-    ends = [
-        f"{name} {percent(n.mean)} %"
-        for name, n in (("random weights", answer.floor), ("the float teacher", answer.teacher))
-        if n
-    ]
-    return f"{said}. For reference: {_and(ends)}." if ends else f"{said}."
+def _students(mine: Sequence[Network], own: Number) -> list[tuple[Network, Number]]:
+    """Return the networks with binary layers that have a number like `own`, and this number."""
+    kinds = ("binary", "half")
+    return [(one, n) for one in mine if one.kind in kinds and (n := one.like(own))]
 
 
 def _ordinal(place: int) -> str:
@@ -223,21 +172,12 @@ def _trained(run: Run) -> Opening:
         word, headline = "no", "Its features collapsed"
     elif not run.finished:
         headline = "Not trained to its end"
-    done = sum(stage.finished for stage in run.stages)
-    said = f"{run.recipe_name or run.name} was trained"
-    if data := short_path(words(run.about, "data", "name")):
-        said += f" on {data}"
-    said += "." if run.finished else f": {done} of {run.num_stages} stages are done."
-    if (knn := watched(run)) is not None:
-        images, chance = watched_of(run)
-        said += f" While it trained, kNN on {images} of its training images came to "
-        said += f"{percent(100 * knn)} %{chance}."
     command = ""
     if run.finished:
-        said += " No accuracy was measured yet; this does, with images that have labels:"
         command = shlex.join(["burn", "evaluate", "knn", str(run.folder), "--train"])
         command += " TRAIN --test TEST --out evaluated"
-    return Opening(word, headline, said, command)
+    lede = sentence("trained", run, watched(run), *watched_of(run))
+    return Opening(word, headline, lede, command)
 
 
 def watched(run: Run) -> float | None:
@@ -256,10 +196,8 @@ def watched_of(run: Run) -> tuple[str, str]:
         if number(stage.meta, "monitor", "knn") is not None:
             images = number(stage.meta, "monitor", "knn_images")
             chance = number(stage.meta, "monitor", "knn_chance")
-            return (
-                "a few" if images is None else f"{images:,.0f}",
-                "" if chance is None else f", where chance is {percent(100 * chance)} %",
-            )
+            where = told(", where chance is {:.1f} %", None if chance is None else 100 * chance)
+            return told("{:,.0f}", images) or "a few", where
     return "a few", ""
 
 
@@ -289,13 +227,10 @@ def tiles(answer: Verdict, gathered: Gathered) -> list[Tile]:
         linear = network.find("linear", "top1", (own.train, own.test))
         for n in (own, linear if linear is not own else None):
             if n is not None:
-                spread = "" if n.spread is None else f"± {percent(n.spread)}"
                 seeds = f"{len(n.results)} seeds" if len(n.results) > 1 else ""
-                floor = n.largest_class
-                largest = "" if floor is None else f"largest class {percent(floor)} %"
-                small_print = ", ".join(part for part in (spread, seeds, largest) if part)
-                name = whose + n.label
-                found.append(Tile(percent(n.mean), "%", name, small_print))
+                largest = told("largest class {:.1f} %", n.largest_class)
+                small = joined(n.plus_minus, seeds, largest)
+                found.append(Tile(percent(n.mean), "%", whose + n.label, small))
     elif run is not None and (knn := watched(run)) is not None:
         found.append(
             Tile(percent(100 * knn), "%", "kNN while training", f"of {watched_of(run)[0]} images")

@@ -9,31 +9,9 @@ from typing import Any
 from burn.paper import numbers as paper
 from burn.report.load.datasets import difference, is_known
 from burn.report.load.found import Group, Run
-from burn.report.load.values import number, short_path, words
+from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, Number, Verdict
-from burn.report.render.cells import DASH, Cell, Table, percent, setting, signed
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Networks in comparison with the paper.
-
-    Attributes:
-        training: Differences in training that all networks share.
-        own: Names of networks, and the differences of only these.
-        evaluating: Labels of numbers, and the differences in how they were evaluated.
-        table: The numbers, or None if none can be compared.
-        note: Which numbers cannot be compared, or "".
-        foreign: Whether all training and test images are others than the paper's.
-    """
-
-    training: tuple[str, ...]
-    own: tuple[tuple[str, str], ...]
-    evaluating: tuple[tuple[str, tuple[str, ...]], ...]
-    table: Table | None
-    note: str
-    foreign: bool
-
+from burn.report.render.cells import DASH, Cell, Table, cell, joined, setting, signed, told
 
 _OTHER_DATA = "other data"
 _UNKNOWN = ("its pretraining was not given: name its run folder too",)
@@ -50,7 +28,7 @@ class _Row:
 
 def beside_paper(
     found: Sequence[Network], answer: Verdict, groups: Sequence[Group]
-) -> Beside | None:
+) -> dict[str, Any] | None:
     """Compare networks with the paper's numbers of the same method and protocol.
 
     Networks with random weights and float networks have no row there, and those of an ablation are
@@ -64,7 +42,10 @@ def beside_paper(
         groups: Campaigns.
 
     Returns:
-        The comparison, or None if no network has a number to compare.
+        The differences in training that all networks share and (networks, those of only these),
+        (numbers, how their evaluation differs), the table of the numbers, which numbers cannot be
+        compared, and whether all images are others than the paper's; or None if no network has a
+        number to compare.
     """
     varied = {group.folder for group in groups if group.ablation}
     rows: list[_Row] = []
@@ -94,18 +75,20 @@ def beside_paper(
             evaluating.setdefault(tuple(marks), {})[row.number.label] = None
         cells.append(_paper_row(row, alike=not training[row.network.name] and not marks))
     columns = ("network", "number", "here", "paper, same method", "difference", "table")
-    return Beside(
-        tuple(same),
-        tuple(
-            ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
-            for marks, names in differing.items()
-            if marks
-        ),
-        tuple((", ".join(labels), marks) for marks, labels in evaluating.items()),
-        Table("Here and in the paper", columns, cells, frozenset({2, 3, 4})) if cells else None,
-        _unknown_note(unknown),
-        bool(rows) and all(_is_foreign(row, training[row.network.name]) for row in rows),
-    )
+    own = [
+        ("; ".join(names), f"{'' if marks == _UNKNOWN else also}{'; '.join(marks)}")
+        for marks, names in differing.items()
+        if marks
+    ]
+    numbers = frozenset({2, 3, 4})
+    return {
+        "training": same,
+        "own": own,
+        "evaluating": [(", ".join(labels), marks) for marks, labels in evaluating.items()],
+        "table": Table("Here and in the paper", columns, cells, numbers) if cells else None,
+        "note": _unknown_note(unknown),
+        "foreign": rows and all(_is_foreign(row, training[row.network.name]) for row in rows),
+    }
 
 
 def _is_foreign(row: _Row, marks: Sequence[str]) -> bool:
@@ -165,20 +148,17 @@ def _paper_row(row: _Row, *, alike: bool) -> list[Cell]:
     n, figure = row.number, row.figure
     paper_cell, gap_cell = Cell(DASH), Cell(DASH)
     if figure is not None:
-        std = f"± {figure.std:g}" if figure.std is not None else ""
-        base = _base(row.network)
-        other = paper.NAMES[figure.pretrained_on] if figure.pretrained_on != base else ""
-        method = paper.METHODS[figure.method]
-        small_print = " · ".join(part for part in (method, std, other) if part)
+        same_base = figure.pretrained_on == _base(row.network)
+        other = "" if same_base else paper.NAMES[figure.pretrained_on]
+        method, std = paper.METHODS[figure.method], told("± {:g}", figure.std)
+        paper_cell = cell(figure.value, "{:g}", small=joined(method, std, other, by=" · "))
         gap = n.mean - figure.value
         style = ("good" if gap >= 0 else "bad") if alike else "unlike"
-        paper_cell = Cell(f"{figure.value:g}", figure.value, small=small_print)
         gap_cell = Cell(signed(gap), gap, style)
-    spread = f"± {percent(n.spread)}" if n.spread is not None else ""
     return [
         Cell(row.network.name),
         Cell(n.label),
-        Cell(percent(n.mean), n.mean, small=spread),
+        cell(n.mean, small=n.plus_minus),
         paper_cell,
         gap_cell,
         Cell(str(figure.number) if figure else DASH),
@@ -190,32 +170,29 @@ def _marks(run: Run | None, base: str) -> tuple[str, ...]:
     if run is None:
         return _UNKNOWN
     marks = []
-    data = short_path(words(run.about, "data", "name"))
     images, wanted = run.images, paper.IMAGES[base]
     if images is None or abs(images - wanted) > 0.02 * wanted:
-        count = f", {images:,} images" if images is not None else ""
-        marks.append(
-            f"{_OTHER_DATA} (yours: {data or 'unknown'}{count}; paper: {paper.NAMES[base]}, "
-            f"{wanted:,})"
-        )
+        yours = short_path(words(run.about, "data", "name")) or "unknown"
+        yours += told(", {:,} images", images)
+        marks.append(f"{_OTHER_DATA} (yours: {yours}; paper: {paper.NAMES[base]}, {wanted:,})")
     seen = run.images_seen
     budget = paper.EPOCHS * wanted * 2  # two stages
     if seen is not None and seen < 0.95 * budget:
-        share = 100 * seen / budget
-        marks.append(f"{share:.2g} % of the paper's images seen ({seen:,})")
-    width, pixels = number(run.recipe, "backbone", "width"), number(run.recipe, "views", "size")
-    if width not in (None, 1.0):
-        marks.append(f"{width:g} × the network's width")
-    if pixels not in (None, 224.0):
-        marks.append(f"images of {pixels:g} pixels (paper: 224)")
-    classifier = words(run.recipe, "burn", "classifier")
-    if run.method == "burn" and classifier not in ("", "joint"):
-        marks.append(f"classifier {classifier} (paper: joint)")
-    architecture = words(run.about, "teacher", "architecture")
-    if architecture and architecture != "resnet50" and run.method in ("burn", "s2bnn"):
-        marks.append(f"teacher {architecture} (paper: resnet50)")
-    if (labels := words(run.about, "teacher", "labels")) and run.method in ("burn", "s2bnn"):
-        marks.append(f"teacher trained with {labels} labels (paper: without labels)")
+        marks.append(f"{100 * seen / budget:.2g} % of the paper's images seen ({seen:,})")
+
+    def unlike(text: str, value: float | str | None, papers: float | str) -> None:
+        if value not in (None, "", papers):
+            marks.append(text.format(value))
+
+    unlike("{:g} × the network's width", number(run.recipe, "backbone", "width"), 1.0)
+    unlike("images of {:g} pixels (paper: 224)", number(run.recipe, "views", "size"), 224.0)
+    if run.method == "burn":
+        unlike("classifier {} (paper: joint)", words(run.recipe, "burn", "classifier"), "joint")
+    if run.method in ("burn", "s2bnn"):
+        teacher = dig(run.about, "teacher")
+        unlike("teacher {} (paper: resnet50)", words(teacher, "architecture"), "resnet50")
+        labels = words(teacher, "labels")
+        unlike("teacher trained with {} labels (paper: without labels)", labels, "")
     return tuple(marks)
 
 

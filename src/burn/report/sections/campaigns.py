@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from burn.paper import ablations
 from burn.paper import numbers as paper
 from burn.report.load.found import Group, Run
 from burn.report.load.values import dig, number, short_path, words
 from burn.report.model import Network, colour_of
-from burn.report.render.cells import DASH, Cell, Table, duration, percent, setting
+from burn.report.render.cells import DASH, Cell, Table, cell, duration, joined, setting, told
 from burn.report.render.charts import Chart, Dot, dots, scatter, small
 from burn.report.sections.training_curves import by_stage
 
@@ -29,13 +28,10 @@ def _mean(network: Network, protocol: str) -> float:
 
 def training_seconds(network: Network) -> float | None:
     """Return the mean training time over seeds, as recorded in the results."""
-    told = [
-        s
-        for n in network.numbers[:1]
-        for r in n.results
-        if (s := number(r.settings, "pretraining", "seconds")) is not None
-    ]
-    return statistics.fmean(told) if told else None
+    results = network.numbers[0].results if network.numbers else ()
+    each = [number(r.settings, "pretraining", "seconds") for r in results]
+    known = [seconds for seconds in each if seconds is not None]
+    return statistics.fmean(known) if known else None
 
 
 def comparison_table(mine: Sequence[Network]) -> Table:
@@ -44,9 +40,7 @@ def comparison_table(mine: Sequence[Network]) -> Table:
     for network in mine:
         row = [Cell(network.name, style=colour_of(network))]
         for protocol, metric in (("knn", "top1"), ("linear", "top1"), ("linear", "top5")):
-            n = network.find(protocol, metric)
-            spread = f"± {percent(n.spread)}" if n and n.spread is not None else ""
-            row.append(Cell(percent(n.mean), n.mean, small=spread) if n else Cell(DASH))
+            row.append(_mean_cell(network, protocol, metric))
         seconds = training_seconds(network)
         trained = seconds is not None
         epochs = _told(network, "epochs")
@@ -60,30 +54,17 @@ def comparison_table(mine: Sequence[Network]) -> Table:
     numbers = [n for network in mine for n in network.numbers]
     largest = {n.protocol: n.largest_class for n in numbers if n.largest_class is not None}
     if largest:
-        knn, linear = (
-            Cell(percent(share), share)
-            if (share := largest.get(protocol)) is not None
-            else Cell(DASH)
-            for protocol in ("knn", "linear")
-        )
-        empty = [Cell("") for _ in range(3)]
-        rows.append(
-            [Cell("always the largest class", style="grey"), knn, linear, Cell(DASH), *empty]
-        )
-    return Table(
-        "Every network",
-        (
-            "network",
-            "kNN top-1, %",
-            "linear top-1, %",
-            "linear top-5, %",
-            "seeds",
-            "epochs",
-            "training",
-        ),
-        rows,
-        frozenset(range(1, 7)),
-    )
+        shares = [cell(largest.get(protocol)) for protocol in ("knn", "linear")]
+        name = Cell("always the largest class", style="grey")
+        rows.append([name, *shares, Cell(DASH), *(3 * [Cell("")])])
+    accuracies = ("kNN top-1, %", "linear top-1, %", "linear top-5, %")
+    columns = ("network", *accuracies, "seeds", "epochs", "training")
+    return Table("Every network", columns, rows, frozenset(range(1, 7)))
+
+
+def _mean_cell(network: Network, protocol: str, metric: str = "top1") -> Cell:
+    n = network.find(protocol, metric)
+    return cell(n.mean, small=n.plus_minus) if n else Cell(DASH)
 
 
 def _told(network: Network, name: str) -> float | None:
@@ -94,27 +75,17 @@ def _told(network: Network, name: str) -> float | None:
 def group_note(group: Group) -> str:
     """Describe what the networks of a campaign have in common."""
     about = group.about
-    budget = number(about, "budget")
-    said = []
-    if budget is not None:
-        said.append(f"Each saw {budget:,.0f} images in all its stages")
-    if data := words(about, "data"):
-        said.append(f"learned from {short_path(data)}")
-    if test := words(about, "test"):
-        said.append(f"evaluated on {short_path(test)}")
-    linear = dig(about, "linear")
+    linear, parts = dig(about, "linear"), None
     if isinstance(linear, Mapping):
-        parts = [
-            f"{word} {setting(linear[name])}"
-            for name, word in (
-                ("lr", "learning rate"),
-                ("epochs", "epochs"),
-                ("augment", "augmentation"),
-            )
-            if name in linear
-        ]
-        said.append(f"linear evaluation with {', '.join(parts)}")
-    text = "; ".join(said)
+        named = (("lr", "learning rate"), ("epochs", "epochs"), ("augment", "augmentation"))
+        parts = [f"{said} {setting(linear[name])}" for name, said in named if name in linear]
+    text = joined(
+        told("each saw {:,.0f} images in all its stages", number(about, "budget")),
+        told("learned from {}", short_path(words(about, "data"))),
+        told("evaluated on {}", short_path(words(about, "test"))),
+        "" if parts is None else f"linear evaluation with {', '.join(parts)}",
+        by="; ",
+    )
     return f"{text[:1].upper()}{text[1:]}. ± is the standard deviation over seeds." if text else ""
 
 
@@ -139,31 +110,16 @@ def comparison_charts(mine: Sequence[Network], key: str) -> list[Chart]:
         for n in mine
         if (seconds := training_seconds(n)) is not None and (linear := n.find("linear", "top1"))
     ]
-    charts.append(
-        scatter(
-            "Training time against linear accuracy",
-            points,
-            f"{key}time",
-            "minutes of training",
-            "linear top-1, %",
-        )
+    title, axes = (
+        "Training time against linear accuracy",
+        ("minutes of training", "linear top-1, %"),
     )
+    charts.append(scatter(title, points, f"{key}time", *axes))
     return [chart for chart in charts if chart]
 
 
-@dataclass(frozen=True)
-class Small:
-    """One of many small curves."""
-
-    name: str
-    svg: str
-    first: str
-    last: str
-    state: str
-
-
-def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
-    """Return the loss of every run, each on its own scale.
+def small_multiples(runs: Sequence[Run], key: str) -> list[dict[str, str]]:
+    """Return the loss of every run, each on its own scale, with its first and last value.
 
     Args:
         runs: The runs.
@@ -178,13 +134,11 @@ def small_multiples(runs: Sequence[Run], key: str) -> list[Small]:
         state = "" if run.finished else "not finished"
         if any(s.collapsed for s in run.stages):
             state = "collapsed"
-        colour = (
-            "burn"
-            if run.method == "burn"
-            else ("pale" if run.method.startswith("supervised") else "blue")
-        )
+        labelled = run.method.startswith("supervised")
+        colour = "burn" if run.method == "burn" else "pale" if labelled else "blue"
         svg = small(parts, colour, f"{key}{place}")
-        found.append(Small(run.name, svg, f"{points[0][1]:.3g}", f"{points[-1][1]:.3g}", state))
+        first, last = (f"{points[place][1]:.3g}" for place in (0, -1))
+        found.append({"name": run.name, "svg": svg, "first": first, "last": last, "state": state})
     return found
 
 
@@ -225,42 +179,30 @@ def ablation_parts(
         able = [(row, n) for row, network in rows if (n := network.find("linear", "top1"))]
         bars = [Dot(row.label, "burn", n.values) for row, n in able]
         note = "linear top-1, %" + ("; lines begin at random weights" if lowest else "")
-        charts.append(
-            dots(
-                group.title,
-                bars,
-                f"{key}{group.name}",
-                lowest.mean if lowest else None,
-                note,
-                above=True,
-            )
-        )
+        begin = lowest.mean if lowest else None
+        charts.append(dots(group.title, bars, f"{key}{group.name}", begin, note, above=True))
         tables.append(_ablation_table(group, rows))
     return [chart for chart in charts if chart], tables
 
 
 def _ablation_table(group: ablations.Group, rows: Sequence[tuple[ablations.Row, Network]]) -> Table:
-    told = any(row.paper for row, _ in rows)
+    with_paper = any(row.paper for row, _ in rows)
     cells = []
     for row, network in rows:
         collapsed = _collapsed(network)
         line = [Cell(row.label, small=collapsed, style="bad" if collapsed else "")]
         for protocol in ("knn", "linear"):
-            n = network.find(protocol, "top1")
-            spread = f"± {percent(n.spread)}" if n and n.spread is not None else ""
-            line.append(Cell(percent(n.mean), n.mean, small=spread) if n else Cell(DASH))
+            line.append(_mean_cell(network, protocol))
         seeds = max((len(n.results) for n in network.numbers), default=0)
         seconds = training_seconds(network)
         line += [Cell(str(seeds), seeds), Cell(duration(seconds), seconds)]
-        if told:
+        if with_paper:
             figure = paper.ablation_figure(*row.paper) if row.paper else None
-            small_print = f"Table {figure.number}" if figure else ""
-            line.append(
-                Cell(f"{figure.value:g}", figure.value, small=small_print) if figure else Cell(DASH)
-            )
+            table = f"Table {figure.number}" if figure else ""
+            line.append(cell(figure.value if figure else None, "{:g}", small=table))
         cells.append(line)
     columns = ["variant", "kNN top-1, %", "linear top-1, %", "seeds", "training"]
-    if told:
+    if with_paper:
         columns.append("paper: linear, ImageNet")
     return Table(group.title, columns, cells, frozenset(range(1, len(columns))))
 

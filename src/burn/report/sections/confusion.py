@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from burn.report.load.found import Confusion
 from burn.report.load.values import short_path
-from burn.report.render.cells import Cell, Table, percent
-from burn.report.render.charts import Chart, Dot, dots
+from burn.report.render.cells import Cell, Table, cell, joined, percent, told
+from burn.report.render.charts import Dot, dots
 from burn.report.render.tables import number_name
 
 _MOST_CLASSES_IN_TABLE = 20
 
 
-@dataclass(frozen=True)
-class ConfusionView:
-    """A confusion matrix as a table of shares or, for many classes, as a picture.
-
-    Attributes:
-        title: Heading.
-        accuracy: The accuracy in words.
-        classes: Names of the classes.
-        rows: True class, number of its images, and (count, share in percent) for each predicted
-            class; empty if there is a chart.
-        largest: Largest share, which gets the fullest colour.
-        chart: Accuracy of each class, for many classes.
-        worst: Table of the pairs of classes that are confused most often.
-    """
-
-    title: str
-    accuracy: str
-    classes: Sequence[str]
-    rows: Sequence[tuple[str, int, Sequence[tuple[int, float]]]]
-    largest: float
-    chart: Chart | None
-    worst: Table
-
-
-def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
+def confusion_part(confusion: Confusion, key: str) -> dict[str, Any]:
     """Return a confusion matrix with the pairs of classes that are confused most often.
 
     Args:
         confusion: The confusion matrix.
         key: Prefix that makes the chart's names unique in the page.
+
+    Returns:
+        Its title and accuracy in words, classes, the table of the pairs as `worst`, and a chart of
+        each class's accuracy. For few classes there are rows instead of the chart, (true class,
+        number of its images, (count, share in percent) of each class), and the largest share.
     """
     counts, classes = confusion.counts, confusion.classes
     total = sum(map(sum, counts))
@@ -61,18 +41,13 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
             for j in range(len(classes))
             if i != j and counts[i][j]
         ),
-        key=lambda pair: (-pair[0], pair[1], pair[2]),
+        key=lambda pair: (-pair[0], *pair[1:]),
     )
     worst = Table(
         "Most often confused",
         ("true class", "taken for", "images", "of its class, %"),
         [
-            [
-                Cell(classes[i]),
-                Cell(classes[j]),
-                Cell(f"{c:,}", c),
-                Cell(percent(100 * c / sum(counts[i])), 100 * c / sum(counts[i])),
-            ]
+            [Cell(classes[i]), Cell(classes[j]), cell(c, "{:,}"), cell(100 * c / sum(counts[i]))]
             for c, i, j in pairs[:8]
         ],
         frozenset({2, 3}),
@@ -81,18 +56,24 @@ def confusion_view(confusion: Confusion, key: str) -> ConfusionView:
     if len(classes) > _MOST_CLASSES_IN_TABLE:
         recall = [rows[i][2][i][1] for i in range(len(classes))]
         ordered = sorted(range(len(classes)), key=lambda i: -recall[i])
+        ordered = ordered[:12] + ordered[12:][-12:]
         chart = dots(
             "Accuracy of each class, %",
-            [Dot(classes[i], "burn", [recall[i]]) for i in ordered[:12] + ordered[-12:]]
-            if len(ordered) > 24
-            else [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
+            [Dot(classes[i], "burn", [recall[i]]) for i in ordered],
             key,
         )
     protocol = number_name(confusion.protocol, "").strip()
-    names = ", ".join(part for part in (confusion.model, protocol) if part)
-    where = f" on {short_path(confusion.test)}" if confusion.test else ""
+    names = joined(confusion.model, protocol)
+    where = told(" on {}", short_path(confusion.test))
     accuracy = "no image"
     if total:
         accuracy = f"{percent(100 * right / total)} % of {total:,} images right"
-    shown = rows if chart is None else []
-    return ConfusionView(f"{names}{where}", accuracy, classes, shown, largest, chart, worst)
+    return {
+        "title": f"{names}{where}",
+        "accuracy": accuracy,
+        "classes": classes,
+        "rows": rows if chart is None else [],
+        "largest": largest,
+        "chart": chart,
+        "worst": worst,
+    }

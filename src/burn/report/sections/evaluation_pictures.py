@@ -1,8 +1,9 @@
-"""The pictures that an evaluation leaves: nearest neighbours and detections."""
+"""The pictures that runs and evaluations leave: views, nearest neighbours and detections."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from burn.core.errors import UserError
@@ -77,19 +78,25 @@ def neighbours_part(found: Neighbours, detail: Detail) -> dict[str, Any]:
 
 
 def detected_part(found: Detected, detail: Detail) -> dict[str, Any]:
-    """Return a detector's picture as a data URL, with its size in pixels.
+    """Return a detector's picture for the page, see `picture_part`."""
+    picture = picture_part(found.picture, found.folder / "detections.png", detail)
+    return {"title": short_path(str(found.folder)), **picture}
+
+
+def picture_part(data: bytes, file: Path, detail: Detail) -> dict[str, Any]:
+    """Return a picture as a data URL, scaled down, with its size in pixels.
 
     Args:
-        found: The picture.
+        data: The encoded picture.
+        file: Its file, for messages.
         detail: The amount of pictures.
 
     Raises:
         UserError: The picture cannot be read.
     """
-    picture = open_picture(found.picture, found.folder / "detections.png")
+    picture = open_picture(data, file)
     width = min(picture.width, detail.width)
     return {
-        "title": short_path(str(found.folder)),
         "image": shrunk(picture, detail.width, detail.quality),
         "width": width,
         "height": max(1, round(picture.height * width / picture.width)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from burn.core.results import Result
 from burn.report.load.found import Gathered
 from burn.report.load.values import finite, number, short_path, words
-from burn.report.render.cells import DASH, Cell, Table, size
+from burn.report.render.cells import Cell, Table, cell, joined, size, told
 
 
 def packs(gathered: Gathered) -> list[tuple[str, Result, dict[str, float]]]:
@@ -28,13 +28,12 @@ def measured_on(result: Result) -> str:
     """Return pixels, threads, instruction set and processor, without which a time means nothing."""
     settings = result.settings
     side, threads = number(settings, "image_size"), number(settings, "threads")
-    parts = (
-        f"{side:g} × {side:g} pixels" if side is not None else "",
-        f"{threads:g} thread{'' if threads == 1 else 's'}" if threads is not None else "",
+    said = joined(
+        told("{0:g} × {0:g} pixels", side),
+        told("{:g} thread" if threads == 1 else "{:g} threads", threads),
         words(settings, "isa"),
         words(settings, "processor"),
     )
-    said = ", ".join(part for part in parts if part)
     return said or "pixels and processor were not recorded"
 
 
@@ -50,16 +49,12 @@ def pack_table(gathered: Gathered) -> Table | None:
         row = [Cell(model, small=short_path(r.checkpoint))]
         for metric in metrics:
             value = numbers.get(metric)
-            if value is None:
-                row.append(Cell(DASH))
-            elif metric.endswith("bytes"):
+            if value is not None and metric.endswith("bytes"):
                 row.append(Cell(size(value), value, small=f"{value:,.0f} bytes"))
-            elif metric == "milliseconds":
-                row.append(Cell(f"{value:.4g}", value, small=measured_on(r)))
             else:
-                row.append(Cell(f"{value:.4g}", value))
-        ratio = whole / count if count and whole else None
-        row.append(Cell(f"1/{ratio:.1f}" if ratio else DASH, ratio))
+                where = measured_on(r) if value is not None and metric == "milliseconds" else ""
+                row.append(cell(value, "{:.4g}", small=where))
+        row.append(cell(whole / count if count and whole else None, "1/{:.1f}"))
         rows.append(row)
     told = {
         "bytes": "packed file",

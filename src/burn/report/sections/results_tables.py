@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from burn.report.load.gather import settings_of
 from burn.report.load.values import short_path
 from burn.report.model import PROTOCOLS, Network, Number, kind_beside
-from burn.report.render.cells import DASH, Cell, Table, percent, setting
+from burn.report.render.cells import DASH, Cell, Table, cell, setting
 from burn.report.render.tables import number_name
 
 _MOST_ACROSS = 5  # columns; a single network with more numbers gets a row for each
@@ -46,7 +46,6 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
     for network, n in mine:
         means.setdefault(n.label, []).append(n.mean)
         named.setdefault(network.name, (network, {}))[1][n.label] = n
-    best = {label: max(values) for label, values in means.items()}
     rows = []
     for name, (network, cells) in named.items():
         row = [Cell(name, small=kind_beside(network))]
@@ -55,10 +54,9 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
             if n is None:
                 row.append(Cell(DASH))
                 continue
-            spread = f"± {percent(n.spread)}" if n.spread is not None else ""
             seeds = f" · {len(n.results)} seeds" if len(n.results) > 1 else ""
-            top = n.mean == best[label] and len(means[label]) > 2
-            row.append(Cell(percent(n.mean), n.mean, "best" if top else "", spread + seeds))
+            top = n.mean == max(means[label]) and len(means[label]) > 2
+            row.append(cell(n.mean, style="best" if top else "", small=n.plus_minus + seeds))
         rows.append(row)
     rows.sort(
         key=lambda row: -max((c.key for c in row[1:2] if isinstance(c.key, float)), default=0.0)
@@ -72,12 +70,7 @@ def _pivot(mine: Sequence[tuple[Network, Number]], train: str, test: str) -> Tab
         rows.append(
             [
                 Cell("always the largest class", small="needs no network"),
-                *(
-                    Cell(DASH)
-                    if (share := largest.get(label)) is None
-                    else Cell(percent(share), share)
-                    for _, label in labels
-                ),
+                *(cell(largest.get(label)) for _, label in labels),
             ]
         )
     if len(named) == 1 and len(columns) > _MOST_ACROSS:

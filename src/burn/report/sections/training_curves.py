@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from burn.core.thresholds import RANK_ALARM, TARGET_ALARM
 from burn.report.load.found import Run
@@ -62,43 +63,41 @@ def curve_charts(run: Run, key: str) -> list[Chart]:
     positive = all(value > 0 for line in losses for _, value in line.points)
     spread = [v for line in losses for _, v in line.points if v > 0]
     log = positive and bool(spread) and max(spread) > 8 * min(spread)
+
+    def drawn(title: str, name: str, *wanted: tuple[str, str, str], **look: Any) -> Chart | None:
+        return curves(title, lines(*wanted), key + name, stages=borders, end=end, **look)
+
+    log_note = "logarithmic scale" if log else ""
     charts = [
-        curves("Losses", losses, f"{key}loss", log=log, stages=borders, end=end,
-               note="logarithmic scale" if log else ""),
-        curves("Balance λ", lines(("lambda", "λ", "blue")), f"{key}lam", stages=borders, end=end,
-               note="share of the feature similarity in the loss"),
-        curves("Does the target tell images apart?",
-               lines(("target_entropy", "entropy of the mean", "burn"),
-                     ("target_mean_entropy", "mean entropy", "grey")),
-               f"{key}target", alarm=TARGET_ALARM, bottom=0, top=1.03, stages=borders, end=end,
-               note="share of log C; below the line the target has collapsed"),
-        curves("Effective rank of the features",
-               lines(("effective_rank", "effective rank", "blue")), f"{key}rank",
-               stages=borders, end=end, bottom=0, note="how many dimensions they use"),
-        curves("Directions in which images differ",
-               lines(("feature_rank", "rank", "burn")), f"{key}frank", alarm=RANK_ALARM,
-               stages=borders, end=end, bottom=0,
-               note="rank of the features minus their mean; below the line they have collapsed"),
-        curves("Spread of the features", lines(("feature_std", "standard deviation", "blue")),
-               f"{key}std", stages=borders, end=end, bottom=0,
-               note="standard deviation, mean over dimensions"),
-        curves("Spread of their directions", lines(("feature_spread", "spread", "blue")),
-               f"{key}fspread", stages=borders, end=end, bottom=0,
-               note="of features of length 1, from their mean"),
-        curves("kNN while training", lines(("knn", "kNN", "burn")), f"{key}knn", percent=True,
-               stages=borders, end=end, note="on a few of the training images"),
-        curves("Accuracy while training", lines(("accuracy", "accuracy", "pale")), f"{key}acc",
-               percent=True, stages=borders, end=end, note="on augmented training images"),
-        curves("Learning rate", lines(("learning_rate", "learning rate", "grey")), f"{key}lr",
-               stages=borders, end=end),
+        curves("Losses", losses, f"{key}loss", log=log, stages=borders, end=end, note=log_note),
+        drawn("Balance λ", "lam", ("lambda", "λ", "blue"),
+              note="share of the feature similarity in the loss"),
+        drawn("Does the target tell images apart?", "target",
+              ("target_entropy", "entropy of the mean", "burn"),
+              ("target_mean_entropy", "mean entropy", "grey"),
+              alarm=TARGET_ALARM, bottom=0, top=1.03,
+              note="share of log C; below the line the target has collapsed"),
+        drawn("Effective rank of the features", "rank",
+              ("effective_rank", "effective rank", "blue"),
+              bottom=0, note="how many dimensions they use"),
+        drawn("Directions in which images differ", "frank", ("feature_rank", "rank", "burn"),
+              alarm=RANK_ALARM, bottom=0,
+              note="rank of the features minus their mean; below the line they have collapsed"),
+        drawn("Spread of the features", "std", ("feature_std", "standard deviation", "blue"),
+              bottom=0, note="standard deviation, mean over dimensions"),
+        drawn("Spread of their directions", "fspread", ("feature_spread", "spread", "blue"),
+              bottom=0, note="of features of length 1, from their mean"),
+        drawn("kNN while training", "knn", ("knn", "kNN", "burn"), percent=True,
+              note="on a few of the training images"),
+        drawn("Accuracy while training", "acc", ("accuracy", "accuracy", "pale"), percent=True,
+              note="on augmented training images"),
+        drawn("Learning rate", "lr", ("learning_rate", "learning rate", "grey")),
         _gradients(run, key, borders, end),
-        curves("Weights that change sign", lines(("weight_flips", "flips", "burn")), f"{key}flips",
-               percent=_is_share(by_stage(run, "weight_flips")), stages=borders, end=end),
+        drawn("Weights that change sign", "flips", ("weight_flips", "flips", "burn"),
+              percent=_is_share(by_stage(run, "weight_flips"))),
         *_layers(run, key),
-        curves("Images a second", lines(("images_per_second", "images/s", "green")),
-               f"{key}speed", stages=borders, end=end, bottom=0),
-        curves("Memory", lines(("memory", "memory", "violet")), f"{key}memory", stages=borders,
-               end=end, bottom=0, note="MB"),
+        drawn("Images a second", "speed", ("images_per_second", "images/s", "green"), bottom=0),
+        drawn("Memory", "memory", ("memory", "memory", "violet"), bottom=0, note="MB"),
     ]  # fmt: skip
     return [chart for chart in charts if chart]
 
@@ -120,15 +119,8 @@ def _gradients(run: Run, key: str, borders: Sequence[float], end: float) -> Char
         Line(name, roles[i % len(roles)], stages, dashed=i >= len(roles))
         for i, (name, stages) in enumerate(list(parts.items())[:14])
     ]
-    return curves(
-        "Size of the gradients, by part",
-        lines,
-        f"{key}grad",
-        log=True,
-        stages=borders,
-        end=end,
-        note="norm, logarithmic scale",
-    )
+    title, note = "Size of the gradients, by part", "norm, logarithmic scale"
+    return curves(title, lines, f"{key}grad", log=True, stages=borders, end=end, note=note)
 
 
 # Column, title, colour and, for scales that diverge from a half, the colour below it.
