@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from burn_engine.classifier_file import write_classifier
 from burn_engine.errors import ModelError
+from burn_engine.learning import Learned, learn
 from burn_engine.model import Model, isas, load
 
 try:
@@ -15,4 +17,13 @@ try:
 except PackageNotFoundError:  # run from a source tree
     __version__ = "0+unknown"
 
-__all__ = ["Model", "ModelError", "__version__", "isas", "load"]
+__all__ = [
+    "Learned",
+    "Model",
+    "ModelError",
+    "__version__",
+    "isas",
+    "learn",
+    "load",
+    "write_classifier",
+]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
+from burn_engine import learn_command
 from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
@@ -281,6 +282,7 @@ def _parser() -> argparse.ArgumentParser:
         "Markdown, to compare machines (four times --seconds)",
     )
     bench.set_defaults(run=_bench)
+    learn_command.add_to(commands)
     return parser
 
 
@@ -376,6 +378,7 @@ def _result(
             raise image
         if model.classes:
             result["classes"] = _top_classes(model, image, top, path)
+            result |= learn_command.refusal(model, result["classes"])
         if file is not None or not model.classes:
             vector = model.features(image)
             norm = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)
@@ -438,7 +441,7 @@ def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
         hint = "" if options.features else "; --features FILE.npy writes them"
         print(f"{name}: {result['features']} features, norm {result['norm']:.4g}{hint}")
         return
-    print(f"{name}:")
+    print(f"{name}:", *learn_command.lines_of(result), sep="\n")
     for found in result["classes"]:
         print(f"  {found['probability']:7.2%}  {printable(found['class'])}")
 

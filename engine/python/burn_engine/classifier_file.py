@@ -1,0 +1,190 @@
+"""Writes a packed file with a learned classifier: the base file's layers and one more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import burn_engine
+from burn_engine.errors import ModelError, in_file, path_of
+from burn_engine.format import Program, parse_program
+from burn_engine.learning import Learned
+from burn_engine.pretrained import find, read_model
+
+_ITEM_BYTES = {"F32": 4, "I16": 2, "U8": 1}
+_ORIGIN = "learned"  # the key in `origin`, which readers of the format ignore
+
+
+def write_classifier(
+    base: str | os.PathLike[str],
+    learned: Learned,
+    out: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write a packed file with a learned classifier; there is a whole file or none.
+
+    Args:
+        base: The packed file whose features it was learned from, or a pretrained network's name. A
+            classifier that it has already is replaced.
+        learned: The classifier.
+        out: The new file.
+        overwrite: Whether `out` may exist; it may not be `base`.
+
+    Raises:
+        ModelError: The base breaks a rule of its format, or has another number of features.
+        OSError: The base cannot be read.
+        ValueError: `out` cannot be written, exists, or is the base.
+    """
+    path = path_of(out)
+    check_output(path, base, overwrite=overwrite)
+    with in_file(base):
+        data = with_classifier(read_model(base), learned)
+    write_whole(path, data, overwrite=overwrite)
+
+
+def with_classifier(base: bytes, learned: Learned) -> bytes:
+    """Return the bytes of a packed file with a learned classifier.
+
+    Layers, format, image and origin are the base's; the origin also says how it was learned.
+
+    Args:
+        base: The bytes of the base's packed file.
+        learned: The classifier.
+
+    Raises:
+        ModelError: The base breaks a rule of its format, or the classifier does not fit it.
+    """
+    program = parse_program(base)
+    features = program.layers[program.features]
+    if learned.weight.shape[1] != features.channels:
+        raise ModelError(
+            f"it has {features.channels} features, but the classifier was learned from "
+            f"{learned.weight.shape[1]}"
+        )
+    length = int.from_bytes(base[:8], "little")
+    header = json.loads(base[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+    described = json.loads(metadata["bnn"])
+    stored = {
+        name: (entry["dtype"], entry["shape"], _bytes_of(base, 8 + length, entry))
+        for name, entry in header.items()
+    }
+    if program.classes:
+        old = described["layers"].pop()["name"]
+        for part in ("weight", "bias"):
+            del stored[f"{old}.{part}"]
+    name = _new_name(program)
+    for part, array in (("weight", learned.weight), ("bias", learned.bias)):
+        floats = np.ascontiguousarray(array, "<f4")
+        stored[f"{name}.{part}"] = "F32", list(floats.shape), floats.tobytes()
+    layer = {"kind": "linear", "name": name, "input": features.name, "relu": False}
+    described["layers"].append(layer)
+    described["classes"] = list(learned.classes)
+    described["origin"] = {**described.get("origin", {}), _ORIGIN: _how(learned)}
+    metadata["bnn"] = json.dumps(described)
+    data = _safetensors(stored, metadata)
+    parse_program(data)  # no file that a reader would refuse is ever written
+    return data
+
+
+def none_below(origin: dict[str, Any] | None) -> float | None:
+    """Return the probability below which the best class is none of these, if a file says so."""
+    how = (origin or {}).get(_ORIGIN)
+    value = how.get("none_below") if isinstance(how, dict) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value <= 1 else None
+
+
+def _how(learned: Learned) -> dict[str, Any]:
+    """Return what the origin says of how a classifier was learned."""
+    way = learned.way
+    return {
+        "burn_engine": burn_engine.__version__,
+        "images": [int(count) for count in learned.counts],
+        "kind": way.kind,
+        "share": round(way.share, 6),
+        "equal_length": way.equal_length,
+        "accuracy": None if learned.accuracy is None else round(learned.accuracy, 6),
+        "none_below": None if learned.threshold is None else round(learned.threshold, 6),
+    }
+
+
+def _new_name(program: Program) -> str:
+    kept = program.layers[: program.features + 1]
+    taken = {layer.name for layer in kept} | {"image"}
+    names = ("head", *(f"head{number}" for number in range(len(taken) + 1)))
+    return next(name for name in names if not _clashes(name, taken))
+
+
+def _clashes(name: str, taken: set[str]) -> bool:
+    # A layer head.weight would have tensors beside those of a layer head.
+    return any(other == name or other.startswith(f"{name}.") for other in taken)
+
+
+def _bytes_of(data: bytes, start: int, entry: dict[str, Any]) -> bytes:
+    begin, end = entry["data_offsets"]
+    return data[start + begin : start + end]
+
+
+def _safetensors(stored: dict[str, tuple[str, list[int], bytes]], metadata: Any) -> bytes:
+    """Return a safetensors file; tensors of larger numbers come first, so that all are aligned."""
+    header: dict[str, Any] = {"__metadata__": metadata}
+    parts: list[bytes] = []
+    position = 0
+    for name, (dtype, shape, data) in sorted(
+        stored.items(), key=lambda item: -_ITEM_BYTES[item[1][0]]
+    ):
+        end = position + len(data)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, end]}
+        parts.append(data)
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Raise ValueError if a file cannot be written, exists, or is the base itself."""
+    if not path.name:
+        raise ValueError(f"{str(path)!r} is not a file name")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no such folder")
+    own = find(base)
+    source = path_of(base) if own is None else own.path
+    if path.exists() and source.exists() and path.samefile(source):
+        raise ValueError(f"{path} is the network that is learned from: give another name")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists already: give another name, or --overwrite")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path} cannot be written: its folder is read-only")
+
+
+def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
+    """Write a file under a hidden name in the same folder, which is then renamed.
+
+    Raises:
+        ValueError: It cannot be written, or has come to exist.
+    """
+    beside = path.parent / f".writing.{secrets.token_hex(8)}"
+    try:
+        try:
+            with open(beside, "xb") as file:
+                file.write(data)
+            if not overwrite and path.exists():
+                raise ValueError(f"{path} exists already: give another name, or --overwrite")
+            beside.replace(path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                beside.unlink()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
