@@ -16,7 +16,8 @@ mAP, which is what `burn evaluate svm` reports. `above` is the mean of the draws
 accuracy and its standard error; `left out` is the accuracy that `learn` itself expects.
 
 "None of these" is measured with 20 images a class, each class left out once for each of 5 draws:
-the share of test images of known classes that are refused, and of the unknown class.
+the share of test images of known classes that are refused, of the unknown class, and of the test
+images of the other files.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 
 import burn_engine
 from burn.evaluation.svm.solver import COSTS, SvmData, average_precision, fit_svm, svm_full
-from burn_engine.learning import softmax
+from burn_engine.learning import cosine_to, softmax
 
 Array = NDArray[Any]
 
@@ -100,20 +101,24 @@ def measure(data: Any, shots: int, draws: int) -> dict[str, Any]:
     return result | {"seconds": float(np.median(seconds))}
 
 
-def none_of_these(data: Any, shots: int = 20, draws: int = 5) -> dict[str, float]:
-    """Return the shares in percent of known and of unknown test images that are refused."""
+def none_of_these(
+    data: Any, others: list[Array], shots: int = 20, draws: int = 5
+) -> dict[str, Any]:
+    """Return the shares in percent of images that are refused: known, unknown, and of others."""
     a, la, b, lb = (data[key] for key in ("a", "la", "b", "lb"))
-    known, unknown = [], []
+    shares = []
     for out in range(la.max() + 1):
         kept = la != out
         labels = la[kept] - (la[kept] > out)
         for seed in range(draws):
             chosen = draw(labels, shots, seed)
-            scores, learned = learn_scores(a[kept][chosen], labels[chosen], b)
-            refused = np.exp(scores.max(axis=1)) < learned.threshold
-            known.append(100 * refused[lb != out].mean())
-            unknown.append(100 * refused[lb == out].mean())
-    return {"known": float(np.mean(known)), "unknown": float(np.mean(unknown))}
+            _, learned = learn_scores(a[kept][chosen], labels[chosen], b)
+            assert learned.threshold is not None
+            sets = (b[lb != out], b[lb == out], *others)
+            cosines = (cosine_to(learned.towards, each) for each in sets)
+            shares.append([100 * (each < learned.threshold).mean() for each in cosines])
+    known, unknown, *far = np.mean(shares, axis=0).tolist()
+    return {"known": known, "unknown": unknown, "other files": far}
 
 
 def main() -> None:
@@ -124,8 +129,8 @@ def main() -> None:
     parser.add_argument("--shots", type=int, nargs="+", default=[1, 5, 20])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    for file in options.files:
-        data = dict(np.load(file))
+    loaded = {file: dict(np.load(file)) for file in options.files}
+    for file, data in loaded.items():
         for shots in options.shots:
             found = measure(data, shots, options.draws)
             if options.json:
@@ -138,13 +143,14 @@ def main() -> None:
             print(
                 f"{file.stem} {shots:2}: {' · '.join(pairs)}{left} · {found['seconds']:.2f} s CPU"
             )
-        refused = none_of_these(data)
+        refused = none_of_these(data, [other["b"] for f, other in loaded.items() if f != file])
         if options.json:
             print(json.dumps({"file": file.stem, "none of these": refused}), flush=True)
         else:
             print(
                 f"{file.stem} none of these: {refused['known']:.1f} % of known images refused, "
-                f"{refused['unknown']:.1f} % of unknown ones",
+                f"{refused['unknown']:.1f} % of an unknown class, of other files "
+                + (", ".join(f"{share:.1f} %" for share in refused["other files"]) or "none given"),
                 flush=True,
             )
 

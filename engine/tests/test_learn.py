@@ -16,12 +16,12 @@ import pytest
 
 import burn_engine
 import packed
-from burn_engine import classifier_file, cli, learn, load, write_classifier
-from burn_engine.classifier_file import none_below, with_classifier
+from burn_engine import classifier_file, cli, learn, load, none_of_these, write_classifier
+from burn_engine.classifier_file import with_classifier
 from burn_engine.errors import ModelError
 from burn_engine.format import parse_program
 from burn_engine.images import prepare
-from burn_engine.learning import SHARES, Lda, Means, Ridge, calibrate, rows_of, softmax
+from burn_engine.learning import SHARES, Lda, Means, Ridge, calibrate, cosine_to, rows_of, softmax
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +115,21 @@ def test_the_way_with_the_least_cross_entropy_is_chosen_and_its_numbers_are_told
     for true, said in zip(labels, answers, strict=True):
         confusion[true, said] += 1
     np.testing.assert_array_equal(learned.confusion, confusion)
-    assert learned.threshold is not None
-    assert (softmax(best[2]).max(axis=1) < learned.threshold).sum() == 1  # of 27: at most 5 %
+
+
+def test_the_threshold_refuses_one_image_of_20_when_each_is_left_out():
+    values, labels, names = drawn((12, 9, 6))
+    learned = learn(values, labels, names)
+    rows = values / np.linalg.norm(values, axis=1, keepdims=True)
+    cosines = []
+    for i in range(27):
+        mean = rows[np.arange(27) != i].mean(axis=0)
+        cosines.append(rows[i] @ mean / np.linalg.norm(mean))
+    assert learned.threshold == pytest.approx(np.sort(cosines)[1])  # of 27: at most 5 %
+    mean = rows.mean(axis=0)
+    assert cosine_to(learned.towards, mean[None])[0] > 0.9999
+    nine, answers, _ = drawn((5, 4))
+    assert learn(nine, answers, names[:2]).threshold is None
 
 
 def test_the_factor_is_where_the_cross_entropy_is_least():
@@ -294,8 +307,10 @@ def test_the_file_has_the_bases_layers_and_the_classifier(
     assert len(after.layers) == len(old) + 1
     assert after.origin is not None
     assert (before.origin or {}).items() <= after.origin.items()
-    assert none_below(after.origin) == pytest.approx(learned.threshold, abs=1e-6)
     model = load(out, isa=isa)
+    assert learned.threshold is not None
+    sides = np.array([1.0, -1.0])[:, None] * learned.towards
+    np.testing.assert_array_equal(none_of_these(model, sides), [False, learned.threshold > -1])
     images = packed.random_images(shape=(2, 16, 16, 3))
     expected = model.features(images) @ learned.weight.T + learned.bias
     np.testing.assert_allclose(model(images), expected, rtol=1e-3, atol=1e-3)
@@ -352,17 +367,24 @@ def test_a_classifier_of_another_network(write):
 
 
 @pytest.mark.parametrize(
-    "origin",
+    "learned",
     [
-        None,
+        3,
         {},
-        {"learned": 3},
-        {"learned": {}},
-        *({"learned": {"none_below": v}} for v in (None, True, "1", 2, -1)),
+        {"none": None},
+        {"none": {}},
+        {"none": {"below": "1", "towards": "AAAA"}},
+        {"none": {"below": 1, "towards": "?"}},
+        {"none": {"below": 1, "towards": "é"}},
+        {"none": {"below": 1, "towards": "AAAA"}},
     ],
 )
-def test_origins_without_a_threshold(origin):
-    assert none_below(origin) is None
+def test_files_that_do_not_say_what_is_none_of_these(write, learned):
+    model = load(write())
+    features = np.ones((2, model.num_features))
+    for origin in (None, {}, {"learned": learned}):
+        model.origin = origin
+        assert none_of_these(model, features) is None
 
 
 def test_outputs_that_cannot_be_written(write, tmp_path, monkeypatch):
@@ -440,7 +462,7 @@ def test_none_of_these_is_printed_before_the_nearest_classes(labelled, write, tm
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     program = json.loads(header["__metadata__"]["bnn"])
-    program["origin"]["learned"]["none_below"] = 1
+    program["origin"]["learned"]["none"]["below"] = 1.5
     header["__metadata__"]["bnn"] = json.dumps(program)
     out.write_bytes(packed.raw(header, data[8 + length :]))
     capsys.readouterr()

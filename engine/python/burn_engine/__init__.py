@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from burn_engine.classifier_file import write_classifier
+from burn_engine.classifier_file import none_of_these, write_classifier
 from burn_engine.errors import ModelError
 from burn_engine.learning import Learned, learn
 from burn_engine.model import Model, isas, load
@@ -25,5 +25,6 @@ __all__ = [
     "isas",
     "learn",
     "load",
+    "none_of_these",
     "write_classifier",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 import burn_engine
 from burn_engine.errors import ModelError, in_file, path_of
 from burn_engine.format import Program, parse_program
-from burn_engine.learning import Learned
+from burn_engine.learning import Learned, cosine_to
+from burn_engine.model import Model
 from burn_engine.pretrained import find, read_model
 
 _ITEM_BYTES = {"F32": 4, "I16": 2, "U8": 1}
@@ -94,13 +97,31 @@ def with_classifier(base: bytes, learned: Learned) -> bytes:
     return data
 
 
-def none_below(origin: dict[str, Any] | None) -> float | None:
-    """Return the probability below which the best class is none of these, if a file says so."""
-    how = (origin or {}).get(_ORIGIN)
-    value = how.get("none_below") if isinstance(how, dict) else None
-    if not isinstance(value, int | float) or isinstance(value, bool):
+def none_of_these(model: Model, features: ArrayLike) -> NDArray[np.bool_] | None:
+    """Tell which images are unlike all that a classifier was learned from.
+
+    Args:
+        model: A network with a classifier that `write_classifier` wrote.
+        features: The images' features, (images, features), which `model.features` returns.
+
+    Returns:
+        Whether each image is, bool (images,); None if the file does not say, as those of other
+        commands do not, or because it was learned from fewer than 10 images.
+    """
+    how = (model.origin or {}).get(_ORIGIN)
+    none = how.get("none") if isinstance(how, dict) else None
+    if not isinstance(none, dict):
         return None
-    return float(value) if 0 <= value <= 1 else None
+    below, text = none.get("below"), none.get("towards")
+    if not isinstance(below, int | float) or not isinstance(text, str):
+        return None
+    try:
+        towards = np.frombuffer(base64.b64decode(text, validate=True), np.int8)
+    except ValueError:  # anyone may have written it
+        return None
+    if len(towards) != model.num_features:
+        return None
+    return cosine_to(towards, features) < below
 
 
 def _how(learned: Learned) -> dict[str, Any]:
@@ -113,8 +134,13 @@ def _how(learned: Learned) -> dict[str, Any]:
         "share": round(way.share, 6),
         "equal_length": way.equal_length,
         "accuracy": None if learned.accuracy is None else round(learned.accuracy, 6),
-        "none_below": None if learned.threshold is None else round(learned.threshold, 6),
+        "none": None if learned.threshold is None else _none(learned.towards, learned.threshold),
     }
+
+
+def _none(towards: NDArray[np.int8], threshold: float) -> dict[str, Any]:
+    text = base64.b64encode(towards.tobytes()).decode("ascii")
+    return {"below": round(threshold, 6), "towards": text}
 
 
 def _new_name(program: Program) -> str:

@@ -378,7 +378,7 @@ def _result(
             raise image
         if model.classes:
             result["classes"] = _top_classes(model, image, top, path)
-            result |= learn_command.refusal(model, result["classes"])
+            result |= learn_command.refusal(model, image)
         if file is not None or not model.classes:
             vector = model.features(image)
             norm = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)

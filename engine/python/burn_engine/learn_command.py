@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from burn_engine.classifier_file import check_output, none_below, with_classifier, write_whole
+from burn_engine.classifier_file import check_output, none_of_these, with_classifier, write_whole
 from burn_engine.errors import in_file, path_of, shown
 from burn_engine.folders import Skipped, is_hidden, is_image, suffix_of, walk
 from burn_engine.format import Floats
@@ -59,15 +60,12 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=_learn)
 
 
-def refusal(model: Model, classes: list[dict[str, Any]]) -> dict[str, bool]:
-    """Return whether an image is none of a model's classes, for a model that says when.
-
-    Args:
-        model: The model.
-        classes: The image's best classes, the best one first.
-    """
-    least = none_below(model.origin)
-    return {} if least is None else {"none_of_these": classes[0]["probability"] < least}
+def refusal(model: Model, image: NDArray[Any]) -> dict[str, bool]:
+    """Return whether an image is none of a model's classes, for a model that says when."""
+    if "learned" not in (model.origin or {}):  # spares other models the time
+        return {}
+    refused = none_of_these(model, model.features(image)[None])
+    return {} if refused is None else {"none_of_these": bool(refused[0])}
 
 
 def lines_of(result: dict[str, Any]) -> list[str]:
@@ -259,9 +257,10 @@ def _lines(facts: dict[str, Any]) -> list[str]:
                 f"  {pair['times']:,} of {pair['of']:,} images of {pair['class']} were taken for "
                 f"{pair['taken_for']}"
             )
+    if facts["none_below"] is not None:
         lines.append(
-            f'"{_NONE}": below {facts["none_below"]:.1%}, which refuses {KNOWN_REFUSED:.0%} of '
-            "these images"
+            f'"{_NONE}": images whose features have a cosine below {facts["none_below"]:.3f} with '
+            f"the mean of these; {KNOWN_REFUSED:.0%} of these have"
         )
     if not alone:
         lines.append(_way(Way(facts["kind"], facts["equal_length"], facts["share"])))

@@ -28,6 +28,7 @@ Whole = NDArray[np.intp]
 # mean variance of a feature over all images.
 SHARES: tuple[float, ...] = tuple(float(10 ** (half / 2)) for half in range(-3, 5))
 KNOWN_REFUSED = 0.05  # share of the known images for which the threshold is set
+_LEAST_FOR_THRESHOLD = 10  # images
 
 # Where a class has a single image. Chosen by what 1 image of each of 10 kinds of clothes and of 5
 # kinds of flowers teaches: the cross-entropy of both is within 0.01 of the least.
@@ -71,8 +72,11 @@ class Learned:
         largest: what `accuracy` would be for always answering the largest class.
         confusion: numbers of images, int64 (classes, classes): rows are the true classes, columns
             the answers, each learned from all other images.
-        threshold: probability below which the best class is taken to be none of these: it refuses
-            at most 5 % of the images when each is left out. None where `accuracy` is.
+        towards: the direction of the images' features, int8 (features,), of any length: the mean of
+            the features, each scaled to norm 1, rounded.
+        threshold: cosine with `towards` below which an image is taken to be none of these: it
+            refuses at most 5 % of the images, when each is compared with the direction of all
+            others. None if there are fewer than 10 images.
         way: how it was learned.
         temperature: what its scores were divided by to calibrate the probabilities.
     """
@@ -85,6 +89,7 @@ class Learned:
     error: float | None
     largest: float | None
     confusion: Whole
+    towards: NDArray[np.int8]
     threshold: float | None
     way: Way
     temperature: float
@@ -125,7 +130,8 @@ def learn(features: ArrayLike, labels: ArrayLike, classes: Sequence[str]) -> Lea
             "the classifier overflows float32: the features are too small or too large"
         )
     found = _found(judged, answers, counts)
-    return Learned(names, weight, bias, counts, *found, chosen, temperature)
+    towards, threshold = _direction(values)
+    return Learned(names, weight, bias, counts, *found, towards, threshold, chosen, temperature)
 
 
 def check_classes(classes: Sequence[str]) -> tuple[str, ...]:
@@ -487,22 +493,38 @@ def softmax(scores: Doubles) -> Doubles:
     return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
-_Found = tuple[float | None, float | None, float | None, Whole, float | None]
+_Found = tuple[float | None, float | None, float | None, Whole]
 
 
 def _found(judged: _Judged, labels: Whole, counts: Whole) -> _Found:
-    """Return accuracy, its error, the largest class's share, confusions and the threshold."""
+    """Return accuracy, its error, the largest class's share and the confusions."""
     confusion = np.zeros((len(counts), len(counts)), np.intp)
     known = counts[labels] > 1
     number = int(known.sum())
     if not number:
-        return None, None, None, confusion, None
+        return None, None, None, confusion
     answers = judged.scores.argmax(axis=1)
     np.add.at(confusion, (labels[known], answers[known]), 1)
     right = int(np.trace(confusion))
     share = (right + 1) / (number + 2)  # so that the error of 0 or 100 % is not 0
     error = float(np.sqrt(share * (1 - share) / number))
-    best = np.sort(softmax(judged.scores[known]).max(axis=1))
-    threshold = float(best[int(KNOWN_REFUSED * number)])
     largest = float(confusion.sum(axis=1).max() / number)
-    return right / number, error, largest, confusion, threshold
+    return right / number, error, largest, confusion
+
+
+def _direction(features: Doubles) -> tuple[NDArray[np.int8], float | None]:
+    """Return the images' direction, and the threshold of the cosine with it."""
+    rows = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-300)
+    total = rows.sum(axis=0)
+    towards = np.rint(127 * total / max(float(np.abs(total).max()), 1e-300)).astype(np.int8)
+    if len(rows) < _LEAST_FOR_THRESHOLD:
+        return towards, None
+    cosines = np.sort([cosine_to(total - row, row[None])[0] for row in rows])
+    return towards, float(cosines[int(KNOWN_REFUSED * len(rows))])
+
+
+def cosine_to(towards: ArrayLike, features: ArrayLike) -> Doubles:
+    """Return the cosine of each image's features, (images, features), with a direction."""
+    direction, rows = np.asarray(towards, np.float64), np.asarray(features, np.float64)
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(direction)
+    return (rows @ direction) / np.maximum(lengths, 1e-300)
