@@ -44,15 +44,14 @@ from torch import Tensor
 
 import burn_engine
 from burn.backbones.registry import is_binary
+from burn.data.loader import plain_batches
 from burn.data.open import open_source
-from burn.data.splits import Subset
 from burn.deploy.pack import pack
 from burn.deploy.running import PackedForward
 from burn.deploy.shared import cosines
-from burn.evaluation.checks import check_sources
+from burn.evaluation.checks import open_labelled
 from burn.evaluation.configs import KnnConfig, LinearConfig
 from burn.evaluation.context import EvaluationContext, Model, open_model
-from burn.evaluation.features import plain_batches
 from burn.evaluation.knn import run_knn
 from burn.evaluation.linear import run_linear
 from burn.runtime.hardware import processor, source_commit
@@ -196,7 +195,7 @@ def rivals_of(
 
 def accuracies(rival: Rival, train: str, test: str, console: Console) -> dict[str, float]:
     """Return the top-1 accuracies in percent by kNN and linear, of features of plain views."""
-    sources = check_sources(open_source(train, "train"), open_source(test, "test"))
+    sources = open_labelled(train, test)
     context = EvaluationContext(
         rival.network,
         rival.spec,
@@ -239,10 +238,11 @@ def calibration_views(data: str, side: int, model: Model) -> Tensor:
         side: Side of the views in pixels.
         model: The network whose views they are.
     """
-    source = open_source(data, "calibrate")
-    indices = np.linspace(0, len(source) - 1, min(_CALIBRATION_VIEWS, len(source)), dtype=int)
+    source = open_source(data, "train")
+    count = min(_CALIBRATION_VIEWS, len(source))
+    indices = np.linspace(0, len(source) - 1, count).astype(int).tolist()
     views = replace(model.views, size=side, resize=None)
-    batches = plain_batches(Subset(source, indices), views, 64, 0)
+    batches = plain_batches(source, views, 64, 0, indices)
     return torch.cat([batch.views[0] for batch in batches])
 
 

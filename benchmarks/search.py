@@ -21,7 +21,8 @@ from typing import Any
 
 import faiss
 import numpy as np
-from usearch.index import MetricKind, search
+from usearch.compiled import MetricKind
+from usearch.index import search
 
 from burn.runtime.hardware import processor
 from burn_engine.search import nearest

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from burn_engine.classifier_file import none_of_these, write_classifier
 from burn_engine.errors import ModelError
 from burn_engine.index import Index, Match
+from burn_engine.learning import Learned, learn
 from burn_engine.model import Model, isas, load
 
 try:
@@ -16,4 +18,16 @@ try:
 except PackageNotFoundError:  # run from a source tree
     __version__ = "0+unknown"
 
-__all__ = ["Index", "Match", "Model", "ModelError", "__version__", "isas", "load"]
+__all__ = [
+    "Index",
+    "Learned",
+    "Match",
+    "Model",
+    "ModelError",
+    "__version__",
+    "isas",
+    "learn",
+    "load",
+    "none_of_these",
+    "write_classifier",
+]

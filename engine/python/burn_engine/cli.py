@@ -7,10 +7,8 @@ import contextlib
 import io
 import json
 import os
-import re
 import signal
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
-from burn_engine import find_commands
+from burn_engine import find_commands, learn_command
 from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
@@ -29,6 +27,17 @@ from burn_engine.images import PillowMissing, read_input
 from burn_engine.many import Progress, paths_in, read_ahead
 from burn_engine.model import Model, isas, load, load_bytes
 from burn_engine.pretrained import PRETRAINED, read_model
+from burn_engine.terminal import (
+    OUTPUT,
+    about,
+    at_least_1,
+    complain,
+    discard_output,
+    output,
+    printable,
+    readers,
+    warnings_as_lines,
+)
 
 _MODEL = "packed file, *.bnn, or a pretrained network's name, such as photos"
 
@@ -57,27 +66,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.run(options)
         except SystemExit as leaving:  # argparse, after --help or --version
             status = int(leaving.code or 0)
-        with _output():
+        with output():
             sys.stdout.flush()
         return status
     except BrokenPipeError:  # the reader of the output has closed it
-        _discard_output()
+        discard_output()
         return 0
     except OSError as error:
-        if error.filename == _OUTPUT:
-            _discard_output()
-        message = _about(error, error.filename)
+        if error.filename == OUTPUT:
+            discard_output()
+        message = about(error, error.filename)
     except MemoryError:
         message = "not enough memory"
     except _Ended as ended:
-        _complain(f"ended by {signal.Signals(ended.number).name}")
+        complain(f"ended by {signal.Signals(ended.number).name}")
         return 128 + ended.number
     except KeyboardInterrupt:
-        _complain("interrupted")
+        complain("interrupted")
         return 130
     except ValueError as error:
         message = str(error)
-    _complain(message)
+    complain(message)
     return 2
 
 
@@ -115,58 +124,13 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-_OUTPUT = "standard output"
-
-
-@contextlib.contextmanager
-def _output() -> Iterator[None]:
-    """Name standard output in an error of writing to it."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = _OUTPUT
-        raise
-
-
-def _discard_output() -> None:
-    """Discard what is still to be written, which Python would try again at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(message: str) -> None:
-    """Print an error or a warning; one that nobody can read stops nothing."""
-    with contextlib.suppress(OSError):
-        print("burn-engine: " + printable(message), file=sys.stderr, flush=True)
-
-
-def _about(error: OSError, path: str | None) -> str:
-    """Return the message of an error, with its path in quotes where it would not be seen."""
-    reason = error.strerror or str(error)
-    if path is None:
-        return reason
-    return f"{path if path and path == path.strip() else repr(path)}: {reason}"
-
-
-def printable(text: str) -> str:
-    """Return text as one line, with escapes for characters that a terminal obeys.
-
-    Names in a packed file may come from anyone.
-    """
-    line = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
-    line = line if len(line) <= 2000 else line[:2000] + " …"
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
-    )
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message} (see {self.prog} --help)")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         # For --help and --version. argparse's own ignores an error of writing.
-        with _output():
+        with output():
             print(message, end="", file=file or sys.stderr)
 
 
@@ -175,7 +139,7 @@ class _Pretrained(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         width = max(len(each.name) for each in PRETRAINED)
-        with _output():
+        with output():
             for each in PRETRAINED:
                 size = each.path.stat().st_size / 1e6
                 print(f"{each.name:{width}}  {size:.1f} MB  {each.summary}")
@@ -220,13 +184,13 @@ def _parser() -> argparse.ArgumentParser:
         "one path a line",
     )
     run.add_argument(
-        "--top", metavar="N", type=_at_least_1, default=5, help="classes to print (default: 5)"
+        "--top", metavar="N", type=at_least_1, default=5, help="classes to print (default: 5)"
     )
     run.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     run.add_argument(
         "--readers",
         metavar="N",
-        type=_readers,
+        type=readers,
         default=1,
         help="1 to 256 threads that read images while the network runs (default: 1)",
     )
@@ -255,11 +219,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--size",
         metavar="N",
-        type=_at_least_1,
+        type=at_least_1,
         help="side of the images in pixels (default: the size the model expects, or 224)",
     )
     bench.add_argument(
-        "--batch", metavar="N", type=_at_least_1, default=1, help="images in one call (default: 1)"
+        "--batch", metavar="N", type=at_least_1, default=1, help="images in one call (default: 1)"
     )
     bench.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     bench.add_argument(
@@ -282,23 +246,9 @@ def _parser() -> argparse.ArgumentParser:
         "Markdown, to compare machines (four times --seconds)",
     )
     bench.set_defaults(run=_bench)
-    find_commands.add_commands(commands, _complain, _at_least_1, _readers)
+    find_commands.add_to(commands)
+    learn_command.add_to(commands)
     return parser
-
-
-def _at_least_1(text: str) -> int:
-    return _whole(text, 10**9)
-
-
-def _readers(text: str) -> int:
-    return _whole(text, 256)
-
-
-def _whole(text: str, most: int) -> int:
-    digits = text.isascii() and text.isdecimal() and len(text) <= 10
-    if not digits or not 1 <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
-    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -308,26 +258,16 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 86400")
 
 
-@contextlib.contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    """Print the warnings from inside in the form in which this command prints errors."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        _complain(str(warning.message))
-
-
 def _run(options: argparse.Namespace) -> None:
     named = options.images
     if options.features is not None:
         _check_output(options.features, [options.model, *named])
-    paths: Iterable[str] = paths_in(named, _complain)
+    paths: Iterable[str] = paths_in(named, complain)
     total = None
     if "-" not in named:
         paths = list(paths)
         total = len(paths)
-    with _warnings_as_lines():
+    with warnings_as_lines():
         model = load(options.model, options.threads)
     progress = Progress(sys.stderr, total)
     failed: list[str] = []
@@ -359,7 +299,7 @@ def _run(options: argparse.Namespace) -> None:
             if error is not None:
                 failed.append(error)
                 if total != 1 and not repeated:
-                    _complain(error)
+                    complain(error)
             done += 1
             progress.show(done)
     if failed and done == 1:
@@ -380,12 +320,13 @@ def _result(
             raise image
         if model.classes:
             result["classes"] = _top_classes(model, image, top, path)
+            result |= learn_command.refusal(model, image)
         if file is not None or not model.classes:
             vector = model.features(image)
             norm = _finite(float(np.linalg.norm(vector.astype(np.float64))), path)
             result |= {"features": len(vector), "norm": norm}
     except OSError as error:
-        message = _about(error, path)
+        message = about(error, path)
         return {"image": path, "error": message}, message
     except MemoryError:
         message = f"{path}: not enough memory"
@@ -432,7 +373,7 @@ def _finite(value: float, path: str) -> float:
     return value
 
 
-@_output()
+@output()
 def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(result), flush=True)
@@ -442,7 +383,7 @@ def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
         hint = "" if options.features else "; --features FILE.npy writes them"
         print(f"{name}: {result['features']} features, norm {result['norm']:.4g}{hint}")
         return
-    print(f"{name}:")
+    print(f"{name}:", *learn_command.lines_of(result), sep="\n")
     for found in result["classes"]:
         print(f"  {found['probability']:7.2%}  {printable(found['class'])}")
 
@@ -451,7 +392,7 @@ def _info(options: argparse.Namespace) -> None:
     with in_file(options.model):
         data = read_model(options.model)
         program = parse_program(data)
-        with _warnings_as_lines():
+        with warnings_as_lines():
             model = load_bytes(data)
     facts: dict[str, Any] = {
         **facts_of(program, len(data)),
@@ -465,12 +406,12 @@ def _info(options: argparse.Namespace) -> None:
         _print_info(facts)
 
 
-@_output()
+@output()
 def _print_json(found: dict[str, Any]) -> None:
     print(json.dumps(found, indent=2))
 
 
-@_output()
+@output()
 def _print_info(facts: dict[str, Any]) -> None:
     layers = facts["layers"]
     name_width = max(5, *(len(layer["name"]) for layer in layers))
@@ -505,7 +446,7 @@ def _print_info(facts: dict[str, Any]) -> None:
 def _bench(options: argparse.Namespace) -> None:
     with in_file(options.model):
         data = read_model(options.model)
-        with _warnings_as_lines():
+        with warnings_as_lines():
             model = load_bytes(data, options.threads, options.isa)
     if options.report:
         _bench_report(options, data)
@@ -517,7 +458,7 @@ def _bench(options: argparse.Namespace) -> None:
         _print_times(found)
 
 
-@_output()
+@output()
 def _print_times(found: Times) -> None:
     print(
         f"{found.median_ms:.3f} ms per image (median of {found.runs} runs; p10 {found.p10_ms:.3f}, "
@@ -533,6 +474,6 @@ def _bench_report(options: argparse.Namespace, data: bytes) -> None:
     if options.json or options.batch != 1 or options.threads != 1:
         raise ValueError("--report does not go with --batch, --threads and --json")
     name = Path(options.model).name
-    with _warnings_as_lines(), _output():
+    with warnings_as_lines(), output():
         for line in report(name, data, options.isa, options.size, options.seconds):
             print(printable(line), flush=True)

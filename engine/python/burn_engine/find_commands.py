@@ -6,8 +6,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from burn_engine.collection import photos_in, roots_of
 from burn_engine.errors import path_of
@@ -23,24 +23,21 @@ from burn_engine.index import Index
 from burn_engine.many import Progress
 from burn_engine.model import load
 from burn_engine.sheet import Shown, write_sheet
+from burn_engine.terminal import (
+    about,
+    at_least_1,
+    complain,
+    output,
+    printable,
+    readers,
+    warnings_as_lines,
+)
 
 _MODEL = "packed file, *.bnn, or a pretrained network's name (default: photos)"
 
 
-def add_commands(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    say: Callable[[str], None],
-    whole: Callable[[str], int],
-    readers: Callable[[str], int],
-) -> None:
-    """Add the commands to `burn-engine`.
-
-    Args:
-        commands: Where they are added.
-        say: Prints a line about what went wrong.
-        whole: Reads a number from 1 on.
-        readers: Reads a number of threads.
-    """
+def add_to(commands: Any) -> None:
+    """Add the commands to those of `burn-engine`."""
     index = commands.add_parser(
         "index",
         help="make or update an index of photographs, to search in it",
@@ -72,7 +69,7 @@ def add_commands(
         help="1 to 256 threads that read images while the network runs (default: one for each "
         "processor)",
     )
-    index.set_defaults(run=lambda options: _index(options, say))
+    index.set_defaults(run=_index)
     search = commands.add_parser(
         "search",
         help="find the photographs of an index that are most like an image",
@@ -83,23 +80,24 @@ def add_commands(
     search.add_argument("queries", metavar="IMAGE", nargs="+", help="image file")
     search.add_argument("--model", metavar="MODEL", default="photos", help=_MODEL)
     search.add_argument(
-        "--k", metavar="N", type=whole, default=10, help="images to find (default: 10)"
+        "--k", metavar="N", type=at_least_1, default=10, help="images to find (default: 10)"
     )
     search.add_argument("--html", metavar="PATH", help="write the images to this page, too")
     search.add_argument("--json", action="store_true", help="print a line of JSON for each query")
     search.set_defaults(run=_search)
 
 
-def _index(options: argparse.Namespace, say: Callable[[str], None]) -> None:
+def _index(options: argparse.Namespace) -> None:
     path = path_of(options.index)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of the index after the images")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}")
-    model = load(options.model)
+    with warnings_as_lines():
+        model = load(options.model)
     with sole_writer(path):
         index = open_index(path, model, options.vectors)
-        photos = list(photos_in(options.images, path.parent, say))
+        photos = list(photos_in(options.images, path.parent, complain))
         progress = Progress(sys.stderr, len(photos))
         no_pillow = False
 
@@ -107,7 +105,7 @@ def _index(options: argparse.Namespace, say: Callable[[str], None]) -> None:
             nonlocal no_pillow
             progress.clear()
             if not (no_pillow and isinstance(error, PillowMissing)):
-                say(_reason(error))
+                complain(_reason(error))
             no_pillow |= isinstance(error, PillowMissing)
 
         try:
@@ -124,57 +122,62 @@ def _index(options: argparse.Namespace, say: Callable[[str], None]) -> None:
         except KeyboardInterrupt:
             progress.clear()
             index.save(path)
-            say(f"stopped: {len(index):,} images are in {path}; the same command goes on")
+            complain(f"stopped: {len(index):,} images are in {path}; the same command goes on")
             raise
         progress.clear()
         index.save(path)
-    print(f"{path}: {len(index):,} images ({changes.text()}), {path.stat().st_size:,} bytes")
+    with output():
+        print(
+            printable(f"{path}: {len(index):,} images ({changes.text()}), ")
+            + f"{path.stat().st_size:,} bytes"
+        )
     if changes.failed:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror or error}"
+        return about(error, error.filename)
     return "not enough memory" if isinstance(error, MemoryError) else str(error)
 
 
 def _search(options: argparse.Namespace) -> None:
     path = path_of(options.index)
     index = Index.load(path)
-    model = load(options.model)
+    with warnings_as_lines():
+        model = load(options.model)
     require_network(index, path, model)
     if not len(index):
         raise ValueError(f"{path}: it has no images")
     sections = []
     for query in options.queries:
         found = results(index.search(model.embed(query), options.k), path.parent)
-        if options.json:
-            print(json.dumps({"query": query, "results": found}), flush=True)
-        else:
-            if len(options.queries) > 1:
-                print(f"{_line(query)}:")
-            for each in found:
-                print(f"{_about(each)}  {_line(str(each['image']))}")
-        about = Shown(query, query, "what was searched for")
+        with output():
+            _print(query, found, options)
+        asked = Shown(query, query, "what was searched for")
         images = [_shown(each) for each in found]
-        sections.append((query if len(options.queries) > 1 else "", [about, *images]))
+        sections.append((query if len(options.queries) > 1 else "", [asked, *images]))
     if options.html:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
         text = f"The first image of each row was searched for in {path}, of {len(index):,} images."
         write_sheet(path_of(options.html), title, text, sections)
 
 
-def _about(result: dict[str, object]) -> str:
+def _print(query: str, found: list[dict[str, object]], options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps({"query": query, "results": found}), flush=True)
+        return
+    if len(options.queries) > 1:
+        print(f"{printable(query)}:")
+    for each in found:
+        print(f"{_closeness(each)}  {printable(str(each['image']))}")
+
+
+def _closeness(result: dict[str, object]) -> str:
     bits = f"{result['distance']:4} bits"
     return f"{result['similarity']:.3f} {bits}" if "similarity" in result else bits
 
 
 def _shown(result: dict[str, object]) -> Shown:
     image = str(result["image"])
-    return Shown(image if Path(image).is_file() else None, image, _about(result).strip())
-
-
-def _line(text: str) -> str:
-    """Return a name as one line without what a terminal obeys."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return Shown(image if Path(image).is_file() else None, image, _closeness(result).strip())

@@ -84,7 +84,7 @@ class Index:
         return f"<Index: {len(self):,} images, {self.num_features} features, {self.vectors}>"
 
     @property
-    def names(self) -> Sequence[str]:
+    def names(self) -> tuple[str, ...]:
         """Names of the images, by their position."""
         return tuple(self._positions)
 
@@ -255,11 +255,11 @@ class Index:
         for row, candidates in enumerate(positions):
             similarities[row] = self.vectors_of(candidates) @ vectors[row]
         order = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
-        first, second, third = (
-            np.take_along_axis(values, order, axis=1)
-            for values in (positions, distances, similarities)
+        return (
+            np.take_along_axis(positions, order, axis=1),
+            np.take_along_axis(distances, order, axis=1),
+            np.take_along_axis(similarities, order, axis=1),
         )
-        return first, second, third
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into one safetensors file, complete or not at all.

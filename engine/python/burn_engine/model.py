@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,9 +168,11 @@ class Model:
         Raises:
             ValueError: The features of an image are not finite, or all 0.
         """
-        many = isinstance(images, list | tuple) and len(images) > _AT_ONCE
-        parts = [images[i : i + _AT_ONCE] for i in range(0, len(images), _AT_ONCE)] if many else ()
-        found = np.concatenate([self.features(p) for p in parts]) if many else self.features(images)
+        if isinstance(images, list | tuple) and len(images) > _AT_ONCE:
+            parts = [images[i : i + _AT_ONCE] for i in range(0, len(images), _AT_ONCE)]
+            found = np.concatenate([self.features(cast("ImagesLike", part)) for part in parts])
+        else:
+            found = self.features(images)
         vectors = normalized(np.atleast_2d(found))
         return vectors if found.ndim == 2 else vectors[0]
 

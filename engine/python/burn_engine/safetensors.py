@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
-import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from burn_engine.errors import ModelError
 from burn_engine.strict_json import parse_json, short
+from burn_engine.whole_file import whole_file
 
 _DTYPES = {"U8": "u1", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -126,26 +124,8 @@ def write_tensors(
         position += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    try:
-        with _beside(path) as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for _, array in in_order:
-                file.write(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
-def _beside(path: Path) -> Iterator[BinaryIO]:
-    """Open a hidden file in the same folder, which takes the path's name if nothing is raised."""
-    beside = path.parent / f".writing.{secrets.token_hex(8)}"
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    try:
-        with beside.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, array in in_order:
+            if array.size:
+                np.ascontiguousarray(array).tofile(file)

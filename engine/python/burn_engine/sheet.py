@@ -6,11 +6,12 @@ import base64
 import html
 import io
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+from burn_engine.whole_file import whole_file
 
 MOST_THUMBNAILS = 2_000  # of about 4 kB each; images after these are shown by their names alone
 _SIDE = 160
@@ -85,15 +86,8 @@ def write_sheet(
     page = _PAGE.format(
         title=html.escape(_text(title)), about=html.escape(_text(about)), sections="\n".join(parts)
     )
-    beside = to.parent / f".writing.{secrets.token_hex(8)}"
-    try:
-        try:
-            beside.write_text(page, encoding="utf-8")
-            beside.replace(to)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise ValueError(f"{to} cannot be written: {error.strerror}") from error
+    with whole_file(to) as file:
+        file.write(page.encode())
 
 
 def _figure(image: Shown, folder: Path, *, thumbnail: bool) -> str:

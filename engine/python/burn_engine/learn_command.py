@@ -1,0 +1,277 @@
+"""`burn-engine learn`: a classifier from a folder of images for each class."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from burn_engine.classifier_file import check_output, none_of_these, with_classifier
+from burn_engine.errors import in_file, path_of, shown
+from burn_engine.folders import Skipped, is_hidden, is_image, suffix_of, walk
+from burn_engine.format import Floats
+from burn_engine.images import PillowMissing, read_input
+from burn_engine.learning import KNOWN_REFUSED, Learned, Way, check_classes, learn
+from burn_engine.many import Progress, read_ahead
+from burn_engine.model import Model, load_bytes
+from burn_engine.pretrained import read_model
+from burn_engine.terminal import complain, output, printable, readers, warnings_as_lines
+from burn_engine.whole_file import whole_file
+
+_MOST_NAMED = 5
+_NONE = "none of these"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's commands."""
+    parser = commands.add_parser(
+        "learn",
+        help="learn a classifier from a few images of each class",
+        description="Learn a classifier on a network's features, and write the network with it as "
+        "a new packed file. Images that cannot be read are named and left out.",
+    )
+    parser.add_argument(
+        "labelled", metavar="FOLDER", help="folder that holds a folder of images for each class"
+    )
+    parser.add_argument("out", metavar="OUT", help="the packed file to write, such as mine.bnn")
+    parser.add_argument(
+        "--from",
+        dest="base",
+        metavar="MODEL",
+        default="photos",
+        help="packed file, or a pretrained network's name, whose features are used (default: "
+        "photos)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    parser.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
+    parser.add_argument(
+        "--readers",
+        metavar="N",
+        type=readers,
+        default=1,
+        help="1 to 256 threads that read images while the network runs (default: 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_learn)
+
+
+def refusal(model: Model, image: NDArray[Any]) -> dict[str, bool]:
+    """Return whether an image is none of a model's classes, for a model that says when."""
+    if "learned" not in (model.origin or {}):  # spares other models the time
+        return {}
+    refused = none_of_these(model, model.features(image)[None])
+    return {} if refused is None else {"none_of_these": bool(refused[0])}
+
+
+def lines_of(result: dict[str, Any]) -> list[str]:
+    """Return what `burn-engine run` prints before an image's classes."""
+    return [f"           {_NONE}; the nearest:"] if result.get("none_of_these") else []
+
+
+def _learn(options: argparse.Namespace) -> None:
+    out = path_of(options.out)
+    check_output(out, options.base, overwrite=options.overwrite)
+    with in_file(options.base):
+        base = read_model(options.base)
+        with warnings_as_lines():
+            model = load_bytes(base, options.threads)
+    classes, paths, labels = _images_in(options.labelled, complain)
+    features, labels, left_out = _features_of(model, paths, labels, options.readers, complain)
+    _check_all_there(classes, labels, left_out)
+    began = time.perf_counter()
+    learned = learn(features, labels, classes)
+    milliseconds = 1000 * (time.perf_counter() - began)
+    with in_file(options.base):
+        data = with_classifier(base, learned)
+    with whole_file(out) as file:
+        file.write(data)
+    facts = _facts(learned, left_out, milliseconds, str(out), len(data))
+    with output():
+        if options.json:
+            print(json.dumps(facts, indent=2))
+        else:
+            for line in _lines(facts):
+                indent = " " * (len(line) - len(line.lstrip()))  # which printable removes
+                print(indent + printable(line))
+
+
+def _images_in(folder: str, say: Any) -> tuple[tuple[str, ...], list[str], list[int]]:
+    """Return the classes of a folder, and the paths of their images with their labels."""
+    root = path_of(folder)
+    if not root.exists():
+        raise ValueError(f"{folder}: there is no such folder")
+    if not root.is_dir():
+        raise ValueError(f"{folder} is a file; expected a folder with a folder for each class")
+    classes: list[str] = []
+    found: list[tuple[str, int]] = []
+    skipped, outside = Skipped(), 0
+    for listing in walk(root):
+        names = skipped.add(listing, _is_read)
+        if Path(listing.path) == root:
+            classes = listing.folders
+            outside = len(names)
+            continue
+        label = classes.index(Path(listing.path).relative_to(root).parts[0])
+        found += [(str(Path(listing.path, name)), label) for name in names]
+    if len(classes) < 2:
+        there = f"only the folder {shown(classes[0])}" if classes else "no folder"
+        raise ValueError(
+            f"{folder} holds {there}; expected a folder of images for each of two or more classes"
+        )
+    try:
+        names = check_classes(classes)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}: rename the folder") from None
+    counts = np.bincount([label for _, label in found], minlength=len(names))
+    if empty := [name for name, count in zip(names, counts, strict=True) if not count]:
+        raise ValueError(f"{folder}: no images in the folder of class {_listed(empty)}")
+    if text := skipped.text(others=False):
+        say(f"{folder}: skipped: {text}")
+    if outside:
+        say(f"{folder}: left out {outside:,} images that are in no class's folder")
+    return names, [path for path, _ in found], [label for _, label in found]
+
+
+def _is_read(name: str) -> bool:
+    return is_image(name) or (suffix_of(name) == ".npy" and not is_hidden(name))
+
+
+def _features_of(
+    model: Model, paths: list[str], labels: list[int], readers: int, say: Any
+) -> tuple[Floats, list[int], int]:
+    """Return the features and labels of the images that can be read, and how many cannot."""
+    rows: list[Floats] = []
+    kept: list[int] = []
+    no_pillow = False
+    progress = Progress(sys.stderr, len(paths))
+    with contextlib.ExitStack() as stack:
+        stack.callback(progress.clear)
+        images = stack.enter_context(
+            contextlib.closing(
+                read_ahead(paths, lambda path: read_input(path, model.image), readers)
+            )
+        )
+        for done, (label, (path, image)) in enumerate(zip(labels, images, strict=True), 1):
+            error: Exception | None = None
+            try:
+                if isinstance(image, Exception):
+                    raise image
+                row = model.features(image)
+                if not np.isfinite(row).all():
+                    raise ValueError(f"{path}: the model's output is not finite")
+                rows.append(row)
+                kept.append(label)
+            except PillowMissing as missing:
+                error = None if no_pillow else missing
+                no_pillow = True
+            except OSError as unread:
+                error = ValueError(f"{path}: {unread.strerror or unread}")
+            except MemoryError:
+                error = ValueError(f"{path}: not enough memory")
+            except ValueError as refused:
+                error = refused
+            if error is not None:
+                progress.clear()
+                say(f"{error}; left out")
+            progress.show(done)
+    features = np.stack(rows) if rows else np.empty((0, model.num_features), np.float32)
+    return features, kept, len(paths) - len(kept)
+
+
+def _check_all_there(classes: tuple[str, ...], labels: list[int], left_out: int) -> None:
+    counts = np.bincount(np.array(labels, np.intp), minlength=len(classes))
+    if lost := [name for name, count in zip(classes, counts, strict=True) if not count]:
+        raise ValueError(
+            f"none of the images of class {_listed(lost)} can be read ({left_out:,} images were "
+            "left out; see above)"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(map(shown, names[:_MOST_NAMED])) + more
+
+
+def _facts(
+    learned: Learned, left_out: int, milliseconds: float, out: str, size: int
+) -> dict[str, Any]:
+    way, names = learned.way, learned.classes
+    off = learned.confusion - np.diag(np.diag(learned.confusion))
+    order = np.argsort(-off, axis=None, kind="stable")[:_MOST_NAMED]
+    pairs = [(int(at) // len(names), int(at) % len(names)) for at in order]
+    return {
+        "file": out,
+        "file_bytes": size,
+        "images": dict(zip(names, map(int, learned.counts), strict=True)),
+        "left_out": left_out,
+        "checked": int(learned.confusion.sum()),
+        "accuracy": learned.accuracy,
+        "error": learned.error,
+        "largest_class": learned.largest,
+        "confusions": [
+            {
+                "class": names[true],
+                "taken_for": names[said],
+                "times": int(off[true, said]),
+                "of": int(learned.confusion[true].sum()),
+            }
+            for true, said in pairs
+            if off[true, said]
+        ],
+        "none_below": learned.threshold,
+        **way._asdict(),
+        "temperature": learned.temperature,
+        "milliseconds": round(milliseconds, 3),
+    }
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    images: dict[str, int] = facts["images"]
+    total = sum(images.values())
+    lines = [f"{total:,} images of {len(images):,} classes:"]
+    width = max(len(f"{count:,}") for count in images.values())
+    lines += [f"  {count:{width},}  {name}" for name, count in images.items()]
+    lines.append("")
+    alone = [name for name, count in images.items() if count == 1]
+    if alone:
+        fixed = f"{len(alone):,} class{'es have' if len(alone) > 1 else ' has'} a single image"
+        lines.append(
+            f"{fixed}, of which nothing can be measured: learned from the classes' means "
+            "alone, and how certain the probabilities are is a guess"
+        )
+    if facts["accuracy"] is None:
+        lines.append("accuracy: unknown; two images of each class are the least to measure it")
+    else:
+        lines.append(
+            f"accuracy: {facts['accuracy']:.1%} ± {facts['error']:.1%} of {facts['checked']:,} "
+            f"images, each classified by what the others teach; always the largest class: "
+            f"{facts['largest_class']:.1%}"
+        )
+        for pair in facts["confusions"]:
+            lines.append(
+                f"  {pair['times']:,} of {pair['of']:,} images of {pair['class']} were taken for "
+                f"{pair['taken_for']}"
+            )
+    if facts["none_below"] is not None:
+        lines.append(
+            f'"{_NONE}": images whose features have a cosine below {facts["none_below"]:.3f} with '
+            f"the mean of these; {KNOWN_REFUSED:.0%} of these have"
+        )
+    if not alone:
+        lines.append(_way(Way(facts["kind"], facts["equal_length"], facts["share"])))
+    lines.append(f"learned in {facts['milliseconds']:,.0f} ms")
+    lines.append(f"{facts['file']}: {facts['file_bytes']:,} bytes")
+    return lines
+
+
+def _way(way: Way) -> str:
+    kind = "class means and a shared covariance" if way.kind == "lda" else "ridge regression"
+    length = ", features of one length" if way.equal_length else ""
+    return f"method: {kind}, shrinkage {way.share:.2g}{length}"

@@ -1,0 +1,80 @@
+"""What the commands print, and the numbers that their options take."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+OUTPUT = "standard output"
+
+
+@contextlib.contextmanager
+def output() -> Iterator[None]:
+    """Name standard output in an error of writing to it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = OUTPUT
+        raise
+
+
+def discard_output() -> None:
+    """Discard what is still to be written, which Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def complain(message: str) -> None:
+    """Print an error or a warning; one that nobody can read stops nothing."""
+    with contextlib.suppress(OSError):
+        print("burn-engine: " + printable(message), file=sys.stderr, flush=True)
+
+
+def about(error: OSError, path: str | None) -> str:
+    """Return the message of an error, with its path in quotes where it would not be seen."""
+    reason = error.strerror or str(error)
+    if path is None:
+        return reason
+    return f"{path if path and path == path.strip() else repr(path)}: {reason}"
+
+
+def printable(text: str) -> str:
+    """Return text as one line, with escapes for characters that a terminal obeys.
+
+    Names in a packed file may come from anyone.
+    """
+    line = re.sub(r"\s*[\r\n]\s*", " ", text.strip())
+    line = line if len(line) <= 2000 else line[:2000] + " …"
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
+    )
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print the warnings from inside in the form in which this command prints errors."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for warning in caught:
+        complain(str(warning.message))
+
+
+def at_least_1(text: str) -> int:
+    return _whole(text, 10**9)
+
+
+def readers(text: str) -> int:
+    return _whole(text, 256)
+
+
+def _whole(text: str, most: int) -> int:
+    digits = text.isascii() and text.isdecimal() and len(text) <= 10
+    if not digits or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
+    return int(text)
