@@ -22,7 +22,7 @@ inline uint32_t differing_bits(const uint8_t *a, const uint8_t *b, size_t bytes)
     return static_cast<uint32_t>(sum);
 }
 
-// Tier::hamming. The lengths that networks have are constants, so that their loops are unrolled.
+// Tier::hamming. The most frequent length is a constant, so that its loop is unrolled.
 inline void hamming_plain(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,
                           uint32_t *distances) {
     const auto all = [&](auto length) {
@@ -32,8 +32,6 @@ inline void hamming_plain(const uint8_t *query, const uint8_t *codes, size_t cou
     };
     if (bytes == 64) {
         all([] { return size_t{64}; });
-    } else if (bytes == 40) {
-        all([] { return size_t{40}; });
     } else {
         all([=] { return bytes; });
     }

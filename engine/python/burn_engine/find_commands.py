@@ -127,10 +127,9 @@ def _index(options: argparse.Namespace) -> None:
         progress.clear()
         index.save(path)
     with output():
-        print(
-            printable(f"{path}: {len(index):,} images ({changes.text()}), ")
-            + f"{path.stat().st_size:,} bytes"
-        )
+        size = path.stat().st_size
+        text = f"{path}: {len(index):,} images ({changes.text()}), {size:,} bytes"
+        print(printable(text))
     if changes.failed:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
 
