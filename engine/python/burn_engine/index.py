@@ -39,8 +39,8 @@ class Match(NamedTuple):
 class Index:
     """Images by the signs of their features, and optionally their vectors, searched exactly.
 
-    A search compares the query's code with every code (`burn_engine.search.nearest`), in about
-    4 ms for a million of 512 bits on one core of an AMD EPYC (Zen 4). If vectors are kept, the
+    A search compares the query's code with every code (`burn_engine.search.nearest`), in 2
+    to 3 ms for a million of 512 bits on one core of an AMD EPYC (Zen 4). If vectors are kept, the
     nearest codes are then ordered by the cosine of their vectors.
 
     Args:

@@ -179,8 +179,6 @@ class Model:
     def codes(self, images: ImagesLike) -> NDArray[np.uint8]:
         """Compute the signs of features, one bit each, which `burn_engine.Index` searches.
 
-        `burn pack --codes-from` moves the features' mean to 0, so that each bit halves the images.
-
         Args:
             images: As in `embed`, with the same errors.
 
