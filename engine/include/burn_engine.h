@@ -165,8 +165,8 @@ BURN_API int burn_run(burn_plan *plan, const void *images, burn_pixels type, siz
  * Returns 0, or 1 if the instruction set is not available, if a number is out of range, if memory
  * is short, or if a pointer is NULL that may not be. */
 BURN_API int burn_nearest(const char *isa, const uint8_t *codes, size_t count, size_t bytes,
-                          const uint8_t *queries, size_t num_queries, size_t k,
-                          int64_t *positions, uint32_t *distances);
+                          const uint8_t *queries, size_t num_queries, size_t k, int64_t *positions,
+                          uint32_t *distances);
 
 #ifdef __cplusplus
 }

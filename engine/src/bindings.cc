@@ -71,9 +71,9 @@ nb::tuple nearest(Codes codes, Codes queries, size_t k, std::optional<std::strin
     int status = 0;
     {
         nb::gil_scoped_release release;
-        status = burn_nearest(isa ? isa->c_str() : nullptr, codes.data(), codes.shape(0),
-                              codes.shape(1), queries.data(), count, k, positions.get(),
-                              distances.get());
+        status =
+            burn_nearest(isa ? isa->c_str() : nullptr, codes.data(), codes.shape(0), codes.shape(1),
+                         queries.data(), count, k, positions.get(), distances.get());
     }
     check(status);
     return nb::make_tuple(array_of(std::move(positions), count, k),

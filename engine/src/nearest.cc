@@ -36,8 +36,7 @@ void nearest(const Tier &tier, const uint8_t *codes, size_t count, size_t bytes,
         const size_t size = std::min(block, count - begin);
         const size_t filling = std::min(size, k - held);
         for (size_t q = 0; q < num_queries; ++q) {
-            tier.hamming(queries + q * bytes, codes + begin * bytes, size, bytes,
-                         differing.data());
+            tier.hamming(queries + q * bytes, codes + begin * bytes, size, bytes, differing.data());
             const auto heap = heaps.begin() + static_cast<ptrdiff_t>(q * k);
             auto end = heap + static_cast<ptrdiff_t>(held);
             const auto found = [&](size_t i) {

@@ -516,8 +516,8 @@ void rounded_linear(const int16_t *weight, const float *scale, const float *bias
     }
 }
 
-// How an instruction set stores weights and operands, and compares codes: the functions of Tier with
-// these names.
+// How an instruction set stores weights and operands, and compares codes: the functions of Tier
+// with these names.
 struct Layout {
     decltype(Tier::weight_bytes) weight_bytes;
     decltype(Tier::lay_out) lay_out;

@@ -162,8 +162,8 @@ void expand(const uint32_t *signs, int width, int kernel, int /*stride*/, int wo
 // The differences of a code with the query, in eight sums. The last bytes are read under a mask.
 BURN_INLINE __m512i differing(__m512i sums, const uint8_t *query, const uint8_t *code,
                               __mmask64 mask) {
-    const __m512i x = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, query),
-                                       _mm512_maskz_loadu_epi8(mask, code));
+    const __m512i x =
+        _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, query), _mm512_maskz_loadu_epi8(mask, code));
     return _mm512_add_epi64(sums, _mm512_popcnt_epi64(x));
 }
 
@@ -191,8 +191,8 @@ size_t hamming_of_eights(__m512i query, const uint8_t *codes, size_t count, uint
         const __m512i pairs[4] = {
             added_in_pairs(bits[0], bits[1]), added_in_pairs(bits[2], bits[3]),
             added_in_pairs(bits[4], bits[5]), added_in_pairs(bits[6], bits[7])};
-        const __m512i sums = added_quarters(added_quarters(pairs[0], pairs[1]),
-                                            added_quarters(pairs[2], pairs[3]));
+        const __m512i sums =
+            added_quarters(added_quarters(pairs[0], pairs[1]), added_quarters(pairs[2], pairs[3]));
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(distances + i),
                             _mm512_cvtepi64_epi32(sums));
     }
@@ -223,7 +223,8 @@ void hamming(const uint8_t *query, const uint8_t *codes, size_t count, size_t by
 }  // namespace
 
 extern const Tier tier_avx512_vpopcnt;
-constexpr Tier tier_avx512_vpopcnt = tier_of<Vpopcnt>(
-    "avx512-vpopcnt", supported, {weight_bytes, lay_out, operand_pixel, operand_row, expand, hamming});
+constexpr Tier tier_avx512_vpopcnt =
+    tier_of<Vpopcnt>("avx512-vpopcnt", supported,
+                     {weight_bytes, lay_out, operand_pixel, operand_row, expand, hamming});
 
 }  // namespace burn

@@ -279,3 +279,23 @@ def test_a_fingerprint_is_that_of_the_features(write):
     assert whole.fingerprint == load(write(num_classes=3)).fingerprint
     assert whole.fingerprint != load(write(num_classes=6, seed=1)).fingerprint
     assert len(whole.fingerprint) == 64
+
+
+def test_a_member_of_a_tar_file_is_never_taken_for_another_file(photos, command):
+    """Its name may be a path that leads out of the archive, where another image lies."""
+    with tarfile.open("odd.tar", "w") as tar:
+        tar.add("photos/0.ppm", "../photos/1.ppm", filter=None)
+        tar.add("photos/2.ppm", str(photos / "3.ppm").lstrip("/"))
+    assert "2 images (2 new)" in command("index", "odd.tar", "a.index")[1]
+    out = command("search", "a.index", "photos/0.ppm", "--html", "a.html")[1]
+    assert out.splitlines()[0] == "1.000    0 bits  odd.tar:../photos/1.ppm"
+    assert Path("a.html").read_text().count("data:image/jpeg;base64,") == 1  # the query alone
+
+
+@pytest.mark.parametrize("isa", ["reference", "portable"])
+def test_the_environment_chooses_the_instruction_set(photos, command, monkeypatch, isa):
+    monkeypatch.setenv("BURN_ENGINE_ISA", isa)
+    command("index", "photos", "a.index")
+    status, out, err = command("search", "a.index", "photos/3.ppm", "--k", "1")
+    assert (status, err) == (0, "")
+    assert out == "1.000    0 bits  photos/3.ppm\n"

@@ -101,9 +101,11 @@ def name_of(path: str, base: Path) -> str:
     return relative.replace(os.sep, "/")
 
 
-def path_of_name(name: str, base: Path) -> str:
-    """Return the path of an image by its name; of a tar file's member that of the tar file."""
-    return os.path.normpath(base / name)
+def located(name: str, base: Path) -> tuple[str, str | None]:
+    """Return the path of the file of an image, and in a tar file the member's name, else None."""
+    file, colon, member = name.partition(_TAR_SUFFIX + _IN_TAR)
+    path = os.path.normpath(base / (file + _TAR_SUFFIX if colon else name))
+    return path, member if colon else None
 
 
 def _is_tar(argument: str) -> bool:

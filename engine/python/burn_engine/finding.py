@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from burn_engine.collection import Photo, path_of_name
+from burn_engine.collection import Photo, located
 from burn_engine.errors import ModelError
 from burn_engine.format import Floats
 from burn_engine.index import Index, Match
@@ -199,7 +199,7 @@ def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
     """Return what a search found as JSON has it, with paths as they are opened from here."""
     return [
         {
-            "image": shown_path(path_of_name(match.name, base)),
+            "image": _shown(match.name, base),
             "distance": match.distance,
             **({} if match.similarity is None else {"similarity": round(match.similarity, 4)}),
         }
@@ -207,8 +207,10 @@ def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
     ]
 
 
-def shown_path(path: str) -> str:
-    """Return a path relative to the current folder if it lies in it, else as it is."""
-    absolute = os.path.abspath(path)  # noqa: PTH100
+def _shown(name: str, base: Path) -> str:
+    """Return the path of an image, relative to the current folder if it lies in it."""
+    file, member = located(name, base)
+    path = os.path.abspath(file)  # noqa: PTH100
     here = os.getcwd() + os.sep  # noqa: PTH109
-    return absolute[len(here) :] if absolute.startswith(here) else absolute
+    path = path[len(here) :] if path.startswith(here) else path
+    return path if member is None else f"{path}:{member}"

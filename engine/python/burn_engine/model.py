@@ -67,7 +67,7 @@ def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
     whole = isinstance(threads, int | np.integer) and not isinstance(threads, bool)
     if not (whole and 1 <= threads <= MAX_THREADS):
         raise ValueError(f"threads {shown(threads)} is not an integer from 1 to {MAX_THREADS}")
-    core, name = _choose(isa)
+    core, name = chosen_core(isa)
     program = parse_program(data)
     if core is None:
         return Model(program, _Reference(program))
@@ -289,11 +289,6 @@ class _Native:
                 self._free.pop()
 
 
-def compiled_core() -> ModuleType | None:
-    """Return the compiled core, or None if it is missing."""
-    return _find_core()[0]
-
-
 def _find_core() -> tuple[ModuleType | None, str]:
     """Return the compiled core, or None and the reason why it is missing."""
     try:
@@ -302,8 +297,12 @@ def _find_core() -> tuple[ModuleType | None, str]:
         return None, str(error)
 
 
-def _choose(isa: str | None) -> tuple[Any, str]:
-    """Return the compiled core and its instruction set, or (None, "reference")."""
+def chosen_core(isa: str | None) -> tuple[Any, str]:
+    """Return the compiled core and its instruction set, or (None, "reference").
+
+    Args:
+        isa: As in `load`, with the same warning and the same error.
+    """
     source = "isa"
     if isa is None:
         isa = os.environ.get("BURN_ENGINE_ISA") or None

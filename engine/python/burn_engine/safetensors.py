@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,4 +128,5 @@ def write_tensors(
         file.write(len(text).to_bytes(8, "little") + text)
         for _, array in in_order:
             if array.size:
-                np.ascontiguousarray(array).tofile(file)
+                # Not by `tofile`, whose error for a full disk does not say so.
+                file.write(cast("Any", np.ascontiguousarray(array).view(np.uint8).reshape(-1)))

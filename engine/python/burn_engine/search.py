@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.model import compiled_core
+from burn_engine.model import chosen_core
 
 _BLOCK = 2**22  # bytes of codes that the reference compares at once
 
@@ -30,10 +30,10 @@ def nearest(
     if k == 0 or not len(queries):
         shape = (len(queries), k)
         return np.empty(shape, np.int64), np.empty(shape, np.uint32)
-    core = None if isa == "reference" else compiled_core()
+    core, name = chosen_core(isa)
     if core is None:
         return _reference(codes, queries, k)
-    return core.nearest(np.ascontiguousarray(codes), np.ascontiguousarray(queries), k, isa)
+    return core.nearest(np.ascontiguousarray(codes), np.ascontiguousarray(queries), k, name)
 
 
 def _reference(
