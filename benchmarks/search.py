@@ -16,17 +16,18 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
-from usearch.compiled import MetricKind
-from usearch.index import search
 
 from burn.runtime.hardware import processor
 from burn_engine.search import nearest
 from engine import Contender, instruction_sets, one_round
+
+# Not by import statements: burn's environment, in which types are checked, does not have them.
+faiss, usearch = import_module("faiss"), import_module("usearch.index")
 
 K = 10
 
@@ -47,7 +48,9 @@ def contenders(count: int, bits: int) -> dict[Contender, Callable[[], np.ndarray
     }
     runs[Contender("codes", "faiss", "", bits, count, 1)] = lambda: flat.search(query, K)[0][0]
     runs[Contender("codes", "usearch", "", bits, count, 1)] = lambda: np.asarray(
-        search(codes, query[0], K, MetricKind.Hamming, exact=True, threads=1).distances
+        usearch.search(
+            codes, query[0], K, usearch.MetricKind.Hamming, exact=True, threads=1
+        ).distances
     )
     return runs
 
