@@ -299,3 +299,35 @@ def test_the_environment_chooses_the_instruction_set(photos, command, monkeypatc
     status, out, err = command("search", "a.index", "photos/3.ppm", "--k", "1")
     assert (status, err) == (0, "")
     assert out == "1.000    0 bits  photos/3.ppm\n"
+
+
+def test_a_folder_does_not_stand_for_what_lies_outside_of_it(photos, command, monkeypatch):
+    (photos / "here").mkdir()
+    (photos / "here" / "a.ppm").write_bytes(ppm(30))
+    with tarfile.open(photos / "here" / "t.tar", "w") as tar:
+        tar.add("photos/0.ppm")
+    monkeypatch.chdir(photos / "here")
+    assert "3 images (3 new)" in command("index", "../more", ".", "x.index")[1]
+    assert "4 images (1 new" in command("index", "t.tar", "x.index")[1]
+    assert "4 images (0 new, 1 unchanged)" in command("index", ".", "x.index")[1]
+
+
+def test_a_page_replaces_no_input(photos, command):
+    command("index", "photos", "a.index")
+    before = Path("a.index").read_bytes()
+    for page in ("a.index", "photos/3.ppm"):
+        status, _, err = command("search", "a.index", "photos/3.ppm", "--html", page)
+        assert status == 2
+        assert "is an input as well" in err
+    assert Path("a.index").read_bytes() == before
+    assert (photos / "3.ppm").read_bytes() == ppm(3)
+
+
+def test_a_half_changed_index_is_not_saved(tmp_path):
+    index = Index(4)
+    index.add(["a", "b"], np.eye(4, dtype=np.float32)[:2])
+    index.save(tmp_path / "a.index")
+    index._codes.keep(np.array([True, False]))  # where a signal came
+    with pytest.raises(ValueError, match="interrupted"):
+        index.save(tmp_path / "a.index")
+    assert len(Index.load(tmp_path / "a.index")) == 2

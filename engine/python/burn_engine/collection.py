@@ -95,6 +95,15 @@ def roots_of(arguments: Sequence[str], base: Path) -> tuple[str, ...]:
     return tuple(roots)
 
 
+def covers(root: str, name: str) -> bool:
+    """Return whether a name lies under one of the beginnings that `roots_of` returns."""
+    if not name.startswith(root):
+        return False
+    inside = name[len(root) :]
+    elsewhere = inside.startswith("../") or _TAR_SUFFIX + _IN_TAR in inside
+    return root.endswith(_IN_TAR) or not elsewhere
+
+
 def name_of(path: str, base: Path) -> str:
     """Return the name of a file in a collection with a base."""
     relative = os.path.relpath(os.path.abspath(path), os.path.abspath(base))  # noqa: PTH100
@@ -108,6 +117,10 @@ def located(name: str, base: Path) -> tuple[str, str | None]:
     return path, member if colon else None
 
 
+def _in_64_bits(nanoseconds: int) -> int:
+    return max(-(2**63), min(nanoseconds, 2**63 - 1))
+
+
 def _is_tar(argument: str) -> bool:
     return argument.lower().endswith(_TAR_SUFFIX) and Path(argument).is_file()
 
@@ -118,7 +131,7 @@ def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> 
             status = Path(path).stat()
         except (OSError, ValueError):  # the reader says why
             status = None
-        stamp = (status.st_mtime_ns, status.st_size) if status else (0, 0)
+        stamp = (_in_64_bits(status.st_mtime_ns), status.st_size) if status else (0, 0)
         if status and not stat.S_ISREG(status.st_mode):
             stamp = (0, 0)
         yield Photo(name_of(path, base), path, stamp)
@@ -127,7 +140,7 @@ def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> 
 def _members(path: str, base: Path) -> Iterator[Photo]:
     """Yield the images of a tar file, which is not unpacked: only bytes at offsets are read."""
     name = name_of(path, base)
-    changed = Path(path).stat().st_mtime_ns
+    changed = _in_64_bits(Path(path).stat().st_mtime_ns)
     count = 0
     try:
         with tarfile.open(path, "r:") as tar:

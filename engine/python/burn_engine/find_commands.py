@@ -142,6 +142,10 @@ def _reason(error: Exception) -> str:
 
 def _search(options: argparse.Namespace) -> None:
     path = path_of(options.index)
+    page = path_of(options.html) if options.html else None
+    for read in (path, *map(Path, options.queries)):
+        if page is not None and page.exists() and read.exists() and page.samefile(read):
+            raise ValueError(f"--html {page} is an input as well: give another name")
     index = Index.load(path)
     with warnings_as_lines():
         model = load(options.model)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from burn_engine.collection import Photo, located
+from burn_engine.collection import Photo, covers, located
 from burn_engine.errors import ModelError
 from burn_engine.format import Floats
 from burn_engine.index import Index, Match
@@ -111,7 +111,9 @@ def update(
     changes = Changes()
     before = index.stamps()
     there = {photo.name for photo in photos}
-    vanished = [name for name in before if name not in there and name.startswith(tuple(roots))]
+    vanished = [
+        name for name in before if name not in there and any(covers(root, name) for root in roots)
+    ]
     index.remove(vanished)
     changes.removed = len(vanished)
     work = [photo for photo in photos if before.get(photo.name) != photo.stamp]

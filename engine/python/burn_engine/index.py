@@ -180,7 +180,14 @@ class Index:
                 raise KeyError(f"the index has no image {shown(name)}")
         self._remove(list(wanted))
 
+    def _require_whole(self) -> None:
+        """Raise ValueError if an interruption has left a change half done."""
+        rows = (self._codes, self._stamps, self._vectors)
+        if any(each is not None and len(each.view()) != len(self) for each in rows):
+            raise ValueError("a change of the index was interrupted: load it again")
+
     def _remove(self, names: Sequence[str]) -> None:
+        self._require_whole()
         if not names:
             return
         keep = np.ones(len(self), bool)
@@ -267,6 +274,7 @@ class Index:
         Raises:
             ValueError: The file cannot be written.
         """
+        self._require_whole()
         names = [os.fsencode(name) for name in self._positions]
         ends = np.cumsum([len(name) for name in names], dtype=np.int64)
         tensors = {

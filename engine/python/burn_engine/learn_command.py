@@ -83,6 +83,8 @@ def _learn(options: argparse.Namespace) -> None:
         with warnings_as_lines():
             model = load_bytes(base, options.threads)
     classes, paths, labels = _images_in(options.labelled, complain)
+    if out.exists() and any(out.samefile(path) for path in paths if Path(path).exists()):
+        raise ValueError(f"{out} is an image that is learned from: give another name")
     features, labels, left_out = _features_of(model, paths, labels, options.readers, complain)
     _check_all_there(classes, labels, left_out)
     began = time.perf_counter()
