@@ -27,15 +27,14 @@ import json
 import logging
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import timm
-from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-from onnxruntime.quantization.shape_inference import quant_pre_process
+from eight_bits import quantize
 
 import burn_engine
 from burn.backbones.config import BackboneConfig
@@ -65,41 +64,10 @@ FLOAT, INT8 = "ONNX Runtime fp32", "ONNX Runtime int8"
 _CALIBRATION_IMAGES = 8
 
 
-class RandomImages(CalibrationDataReader):
-    """Images of random numbers in [0, 1] for calibration, float32 (1, 3, side, side) each.
-
-    Args:
-        side: Their side in pixels.
-    """
-
-    def __init__(self, side: int) -> None:
-        random = np.random.default_rng(0)
-        shape = (_CALIBRATION_IMAGES, 1, 3, side, side)
-        self._images: Iterator[np.ndarray] = iter(random.random(shape, dtype=np.float32))
-
-    def get_next(self) -> dict[str, np.ndarray] | None:  # type: ignore[override]
-        image = next(self._images, None)
-        return None if image is None else {"images": image}
-
-
-def quantize(file: Path, out: Path, side: int) -> None:
-    """Write an ONNX network in 8 bits, after ONNX Runtime has folded what it can.
-
-    Args:
-        file: The float32 network.
-        out: The file to write.
-        side: Side of its images in pixels.
-    """
-    prepared = out.with_suffix(".prepared.onnx")
-    quant_pre_process(file, prepared, skip_symbolic_shape=True)
-    quantize_static(
-        prepared,
-        out,
-        RandomImages(side),
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-    )
+def random_images(side: int) -> np.ndarray:
+    """Return images of random numbers in [0, 1] for calibration, float32 (8, 3, side, side)."""
+    random = np.random.default_rng(0)
+    return random.random((_CALIBRATION_IMAGES, 3, side, side), dtype=np.float32)
 
 
 def make_files(folder: Path) -> tuple[dict[str, Path], dict[tuple[str, str, int], Path], list[str]]:
@@ -119,7 +87,7 @@ def make_files(folder: Path) -> tuple[dict[str, Path], dict[tuple[str, str, int]
             export_peer(peer, file, side)
             peers[network, FLOAT, side] = file
             try:
-                quantize(file, small, side)
+                quantize(file, small, random_images(side))
                 onnx_run(small, np.zeros((1, 3, side, side), np.float32), 1)()
             except Exception as error:  # the quantizer raises many kinds of errors
                 reason = str(error).strip().partition("\n")[0][:200]

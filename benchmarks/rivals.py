@@ -32,13 +32,7 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime
 import torch
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    QuantType,
-    quantize_static,
-)
-from onnxruntime.quantization.shape_inference import quant_pre_process
+from eight_bits import quantize
 from rich.console import Console
 from torch import Tensor
 
@@ -68,10 +62,7 @@ from engine import (
 
 ENGINE, FLOAT, INT8 = "burn-engine", "ONNX Runtime fp32", "ONNX Runtime int8"
 _CALIBRATION_VIEWS = 256
-_RANGES = {
-    "extremes": (CalibrationMethod.MinMax, {}),
-    "99.99 %": (CalibrationMethod.Percentile, {"CalibPercentile": 99.99}),
-}
+_RANGES = {"extremes": None, "99.99 %": 99.99}
 
 
 class OnnxForward:
@@ -94,21 +85,6 @@ class OnnxForward:
         return torch.from_numpy(np.asarray(self._session.run(None, {"images": images})[0]))
 
 
-class Views(CalibrationDataReader):
-    """Views for calibration, 32 at a time.
-
-    Args:
-        views: uint8 (n, 3, side, side).
-    """
-
-    def __init__(self, views: Tensor) -> None:
-        self._batches: Iterator[Tensor] = iter(views.split(32))
-
-    def get_next(self) -> dict[str, np.ndarray] | None:  # type: ignore[override]
-        batch = next(self._batches, None)
-        return None if batch is None else {"images": (batch.float() / 255).numpy()}
-
-
 def quantized(file: Path, views: Tensor, threads: int) -> tuple[Path, str]:
     """Write an ONNX network in 8 bits beside it.
 
@@ -120,25 +96,15 @@ def quantized(file: Path, views: Tensor, threads: int) -> tuple[Path, str]:
     Returns:
         The file, and how the ranges of its activations were chosen.
     """
-    prepared = file.with_suffix(".prepared.onnx")
-    quant_pre_process(file, prepared, skip_symbolic_shape=True)
     exact = OnnxForward(file, threads).features(views).numpy()
-    nearness: dict[str, float] = {}
-    for name, (method, extra) in _RANGES.items():
-        quantize_static(
-            prepared,
-            file.with_suffix(f".{name[:2]}.onnx"),
-            Views(views),
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=method,
-            extra_options=extra,
-        )
-        rounded = OnnxForward(file.with_suffix(f".{name[:2]}.onnx"), threads).features(views)
-        nearness[name] = float(cosines(rounded.numpy(), exact).mean())
-    best = max(nearness, key=lambda name: nearness[name])
-    return file.with_suffix(f".{best[:2]}.onnx"), f"{best}, cosine {nearness[best]:.4f}"
+    nearness: dict[str, tuple[float, Path]] = {}
+    for name, percentile in _RANGES.items():
+        small = file.with_suffix(f".{name[:2]}.onnx")
+        quantize(file, small, (views.float() / 255).numpy(), percentile)
+        rounded = OnnxForward(small, threads).features(views).numpy()
+        nearness[name] = float(cosines(rounded, exact).mean()), small
+    best = max(nearness, key=lambda name: nearness[name][0])
+    return nearness[best][1], f"{best}, cosine {nearness[best][0]:.4f}"
 
 
 @dataclass(frozen=True)

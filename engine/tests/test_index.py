@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
 
 from burn_engine import Index, ModelError
 from burn_engine.safetensors import read_tensors, write_tensors
+from burn_engine.vectors import signs
 
 
 @pytest.fixture
@@ -192,6 +194,8 @@ def stored(tmp_path, features):
         ({"tensors": {"codes": np.zeros((8, 3), np.uint8)}}, "tensor codes has another"),
         ({"tensors": {"codes": np.full((9, 3), 255, np.uint8)}}, "bits after the last feature"),
         ({"tensors": {"vectors": np.full((9, 20), np.inf, np.float16)}}, "not finite"),
+        ({"tensors": {"vectors": np.zeros((9, 20), np.float16)}}, "length 0"),
+        ({"about": {"format": True}}, "newer burn-engine"),
         ({"tensors": {"stamps": np.zeros((9, 1), np.int64)}}, "tensor stamps has another"),
         ({"tensors": {"ends": np.zeros(9, np.int64)}}, "ends of its names"),
         ({"tensors": {"ends": np.arange(9, dtype=np.int64)}}, "ends of its names"),
@@ -253,3 +257,71 @@ def test_a_folder_is_no_index(tmp_path):
     with pytest.raises(ValueError, match="cannot be written"):
         Index(3).save(tmp_path / "nothere" / "a.index")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("change", ["add", "replace", "remove"])
+def test_an_interruption_at_any_line_leaves_a_whole_index(tmp_path, features, change):
+    """As Ctrl-C does, an exception is raised between two lines, at each of them in turn."""
+    before = {f"{i}.jpg" for i in range(9)}
+    after = {"add": before | {"new"}, "replace": before | {"new"}, "remove": before - {"3.jpg"}}
+    for last in range(10_000):
+        index, lines = filled(features[:9]), 0
+
+        def stop(frame, event, argument, last=last):
+            nonlocal lines
+            if not frame.f_code.co_filename.endswith("index.py"):
+                return None
+            if event == "line":
+                lines += 1
+                if lines > last:
+                    raise KeyboardInterrupt
+            return stop
+
+        sys.settrace(stop)
+        try:
+            if change == "remove":
+                index.remove(["3.jpg"])
+            else:
+                names = ["3.jpg", "new"] if change == "replace" else ["new"]
+                index.add(names, features[20 : 20 + len(names)])
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        finally:
+            sys.settrace(None)
+        index.save(tmp_path / "a.index")
+        again = Index.load(tmp_path / "a.index")
+        assert set(again.names) in (before, before - {"3.jpg"}, after[change])
+        for at, name in enumerate(again.names):
+            if name != "new" and not (change == "replace" and name == "3.jpg"):
+                number = int(name.removesuffix(".jpg"))
+                assert (again.codes[at] == signs(features[number : number + 1])[0]).all()
+        index.add(["more"], features[30:31])  # it can still be changed
+        assert index.search(features[30], k=1)[0].name == "more"
+        if not interrupted:
+            break
+    assert last > 5
+    assert set(again.names) == after[change]
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\udcc3\udca9"])  # no bytes, and the bytes of "é"
+def test_a_name_that_no_file_has(features, name):
+    with pytest.raises(ValueError, match="cannot be the name of a file"):
+        Index(20).add([name], features[:1])
+
+
+@pytest.mark.parametrize("network", ["x" * 65, "\ud800", None, 3])
+def test_a_network_that_is_no_fingerprint(network):
+    with pytest.raises(ValueError, match="is not a fingerprint"):
+        Index(20, network=network)
+
+
+def test_shapes_that_no_array_has(tmp_path):
+    for shape in ([0, 2**48 - 1, 2**48 - 1], [2**48 - 1, 2**48 - 1, 0]):
+        codes = {"dtype": "U8", "shape": shape, "data_offsets": [0, 0]}
+        header = {"__metadata__": {"burn_index": "{}"}, "codes": codes}
+        text = json.dumps(header).encode()
+        (tmp_path / "a.index").write_bytes(len(text).to_bytes(8, "little") + text)
+        with pytest.raises(ModelError, match=r"a\.index: "):
+            Index.load(tmp_path / "a.index")

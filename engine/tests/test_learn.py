@@ -475,9 +475,11 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(labelled, write,
     np.save(labelled / "dark" / "bad.npy", np.zeros((2, 2)))
     image(labelled / "stray.ppm", 0)
     out = tmp_path / "mine.bnn"
-    assert run("learn", labelled, out, "--from", write(), "--json") == 0
+    assert run("learn", labelled, out, "--from", write(), "--json") == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)["left_out"] == 2
+    assert captured.err.endswith(" images were left out; see above\n")
+    assert out.is_file()
     assert captured.err.count("broken.ppm") == captured.err.count("bad.npy") == 1
     assert "left out 1 images that are in no class's folder" in captured.err
     for path in (labelled / "dark").glob("*.ppm"):

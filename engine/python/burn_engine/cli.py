@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,12 +31,12 @@ from burn_engine.pretrained import PRETRAINED, read_model
 from burn_engine.terminal import (
     OUTPUT,
     about,
+    add_readers,
     at_least_1,
     complain,
     discard_output,
     output,
     printable,
-    readers,
     warnings_as_lines,
 )
 
@@ -187,13 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         "--top", metavar="N", type=at_least_1, default=5, help="classes to print (default: 5)"
     )
     run.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
-    run.add_argument(
-        "--readers",
-        metavar="N",
-        type=readers,
-        default=1,
-        help="1 to 256 threads that read images while the network runs (default: 1)",
-    )
+    add_readers(run)
     run.add_argument(
         "--features", metavar="PATH", help="write the features, images × features, to this .npy"
     )
@@ -281,7 +276,7 @@ def _run(options: argparse.Namespace) -> None:
             file = stack.enter_context(FeaturesFile(Path(options.features)))
         images = stack.enter_context(
             contextlib.closing(
-                read_ahead(paths, lambda path: read_input(path, model.image), options.readers)
+                read_ahead(paths, partial(read_input, size=model.image), options.readers)
             )
         )
         for path, image in images:

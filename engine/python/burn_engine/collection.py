@@ -8,9 +8,11 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from numpy.typing import NDArray
 
+from burn_engine.errors import shown
 from burn_engine.folders import is_image
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_input
@@ -31,7 +33,8 @@ class Photo:
         path: The file to open.
         stamp: Time of its last change in nanoseconds and its size in bytes; by these it is known
             whether it has changed.
-        offset: Where its bytes begin in the file.
+        offset: Where its bytes begin in the file, if it is a member of a tar file.
+        in_tar: Whether it is.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Photo:
     offset: int = 0
     in_tar: bool = False
 
-    def read(self, size: ImageSize | None) -> NDArray:
+    def read(self, size: ImageSize | None) -> NDArray[Any]:
         """Return its pixels, resized and cropped, uint8 (height, width, 3).
 
         Raises:
@@ -141,20 +144,22 @@ def _members(path: str, base: Path) -> Iterator[Photo]:
     """Yield the images of a tar file, which is not unpacked: only bytes at offsets are read."""
     name = name_of(path, base)
     changed = _in_64_bits(Path(path).stat().st_mtime_ns)
-    count = 0
+    members: dict[str, Photo] = {}  # of those with the same name the last, as tar unpacks them
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
                 if member.isreg() and is_image(Path(member.name).name):
-                    count += 1
-                    yield Photo(
+                    if not 0 <= member.size < 2**63:
+                        raise ValueError(f"{shown(member.name)} has {member.size} bytes")
+                    members[member.name] = Photo(
                         f"{name}{_IN_TAR}{member.name}",
                         path,
                         (changed, member.size),
                         member.offset_data,
                         in_tar=True,
                     )
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError) as error:  # of damaged headers
         raise ValueError(f"{path}: not a tar file, or a compressed one: {error}") from error
-    if not count:
+    if not members:
         raise ValueError(f"{path}: no images in this tar file")
+    yield from members.values()

@@ -25,11 +25,11 @@ from burn_engine.model import load
 from burn_engine.sheet import Shown, write_sheet
 from burn_engine.terminal import (
     about,
+    add_readers,
     at_least_1,
     complain,
     output,
     printable,
-    readers,
     warnings_as_lines,
 )
 
@@ -61,14 +61,7 @@ def add_to(commands: Any) -> None:
         help="what is kept beside a bit for each feature; none makes the file 17 times smaller and "
         "its results less exact (default: float16, or what the index has)",
     )
-    index.add_argument(
-        "--readers",
-        metavar="N",
-        type=readers,
-        default=min(os.cpu_count() or 1, 256),
-        help="1 to 256 threads that read images while the network runs (default: one for each "
-        "processor)",
-    )
+    add_readers(index, min(os.cpu_count() or 1, 256))
     index.set_defaults(run=_index)
     search = commands.add_parser(
         "search",
@@ -88,7 +81,7 @@ def add_to(commands: Any) -> None:
 
 
 def _index(options: argparse.Namespace) -> None:
-    path = path_of(options.index)
+    path = _file(options.index)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of the index after the images")
     if not path.parent.is_dir():
@@ -119,13 +112,16 @@ def _index(options: argparse.Namespace) -> None:
                 save=lambda: index.save(path),
                 progress=progress,
             )
+            progress.clear()
+            if len(index) or path.exists():
+                index.save(path)
         except KeyboardInterrupt:
             progress.clear()
             index.save(path)
             complain(f"stopped: {len(index):,} images are in {path}; the same command goes on")
             raise
-        progress.clear()
-        index.save(path)
+    if not path.exists():
+        raise ValueError(f"{path}: not made, since none of the images can be read; see above")
     with output():
         size = path.stat().st_size
         text = f"{path}: {len(index):,} images ({changes.text()}), {size:,} bytes"
@@ -140,30 +136,54 @@ def _reason(error: Exception) -> str:
     return "not enough memory" if isinstance(error, MemoryError) else str(error)
 
 
+def _file(index: str) -> Path:
+    """Return the file of an index, not a link to it: names are relative to its folder."""
+    path = path_of(index)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def _search(options: argparse.Namespace) -> None:
-    path = path_of(options.index)
-    page = path_of(options.html) if options.html else None
-    for read in (path, *map(Path, options.queries)):
-        if page is not None and page.exists() and read.exists() and page.samefile(read):
-            raise ValueError(f"--html {page} is an input as well: give another name")
+    path = _file(options.index)
+    if options.html:
+        _check_page(path_of(options.html), path, options.queries)
     index = Index.load(path)
     with warnings_as_lines():
         model = load(options.model)
     require_network(index, path, model)
     if not len(index):
         raise ValueError(f"{path}: it has no images")
-    sections = []
+    sections: list[tuple[str, list[Shown]]] = []
+    failed = 0
     for query in options.queries:
-        found = results(index.search(model.embed(query), options.k), path.parent)
+        try:
+            vector = model.embed(query)
+        except (OSError, ValueError) as error:
+            if len(options.queries) == 1:
+                raise
+            complain(_reason(error))
+            failed += 1
+            continue
+        found = results(index.search(vector, options.k), path.parent)
+        asked = Shown(query, query, "what was searched for")
+        images = [asked, *(_shown(each) for each in found)]
+        sections.append((query if len(options.queries) > 1 else "", images))
         with output():
             _print(query, found, options)
-        asked = Shown(query, query, "what was searched for")
-        images = [_shown(each) for each in found]
-        sections.append((query if len(options.queries) > 1 else "", [asked, *images]))
     if options.html:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
         text = f"The first image of each row was searched for in {path}, of {len(index):,} images."
         write_sheet(path_of(options.html), title, text, sections)
+    if failed:
+        raise ValueError(f"{failed:,} of {len(options.queries):,} images were left out; see above")
+
+
+def _check_page(page: Path, index: Path, queries: list[str]) -> None:
+    """Raise ValueError if a page cannot be written, or would replace what is read."""
+    if not page.parent.is_dir():
+        raise ValueError(f"--html {page}: there is no folder {page.parent}")
+    for read in (index, *map(Path, queries)):
+        if page.exists() and read.exists() and page.samefile(read):
+            raise ValueError(f"--html {page} is an input as well: give another name")
 
 
 def _print(query: str, found: list[dict[str, object]], options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from burn_engine.collection import Photo, covers, located
 from burn_engine.errors import ModelError
 from burn_engine.format import Floats
+from burn_engine.images import PillowMissing
 from burn_engine.index import Index, Match
 from burn_engine.many import Progress, read_ahead
 from burn_engine.model import Model
@@ -124,7 +125,7 @@ def update(
         for done, (photo, vector) in enumerate(_embeddings(model, work, readers), 1):
             if isinstance(vector, Exception):
                 changes.failed += 1
-                if photo.name in index:  # as it was, it is there no more
+                if photo.name in index and _is_no_image(vector):
                     index.remove([photo.name])
                 say(photo, vector)
             else:
@@ -142,11 +143,19 @@ def update(
     return changes
 
 
+def _is_no_image(error: Exception) -> bool:
+    """Return whether an image is gone for good, and not only unreadable at this moment."""
+    if isinstance(error, FileNotFoundError):
+        return True
+    return isinstance(error, ValueError) and not isinstance(error, PillowMissing)
+
+
 def _embeddings(
     model: Model, photos: Sequence[Photo], readers: int
 ) -> Iterator[tuple[Photo, Floats | Exception]]:
     """Yield each image with its vector of length 1, or with the error that it caused."""
-    reading = read_ahead(photos, lambda photo: photo.read(model.image), readers)
+    size = model.image
+    reading = read_ahead(photos, lambda photo: photo.read(size), readers)
     with contextlib.closing(reading) as images:
         for photo, image in images:
             if isinstance(image, Exception):
@@ -180,21 +189,27 @@ def sole_writer(path: Path) -> Iterator[None]:
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
-    try:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from error
-    try:
+    while True:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(f"{path}: another process is writing it; try again later") from None
+            held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
         try:
-            yield
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(
+                    f"{path}: another process is writing it; try again later"
+                ) from None
+            if not lock.exists() or not os.path.samestat(os.fstat(held), lock.stat()):
+                continue  # who held it has removed it meanwhile
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)  # while it is held
+            return
         finally:
-            lock.unlink(missing_ok=True)  # while it is held
-    finally:
-        os.close(held)
+            os.close(held)
 
 
 def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:

@@ -19,6 +19,7 @@ FORMAT = 1
 MAX_FEATURES = 2**20
 # Codes that are compared again by their vectors, for each result that is wanted, and at least.
 _CANDIDATES, _LEAST_CANDIDATES = 50, 500
+_ABOUT = {"format", "num_features", "vectors", "network"}
 _KEPT = {"float16": np.dtype("<f2"), "float32": np.dtype("<f4"), "none": None}
 
 
@@ -65,20 +66,28 @@ class Index:
             raise ValueError(f"num_features {shown(num_features)} is not 1 to {MAX_FEATURES}")
         if vectors not in _KEPT:
             raise ValueError(f"vectors {shown(vectors)} is not one of {', '.join(_KEPT)}")
+        if not (isinstance(network, str) and len(network) <= 64 and network.isascii()):
+            raise ValueError(f"network {shown(network)} is not a fingerprint")
         self.num_features = int(num_features)
         self.network = network
         self.vectors = vectors
-        self._positions: dict[str, int] = {}
-        self._codes = _Rows(np.empty((0, (self.num_features + 7) // 8), np.uint8))
         kept = _KEPT[vectors]
-        self._vectors = None if kept is None else _Rows(np.empty((0, self.num_features), kept))
-        self._stamps = _Rows(np.empty((0, 2), np.int64))
+        self._rows = _Rows(
+            {},
+            np.empty((0, self._code_bytes), np.uint8),
+            np.empty((0, 2), np.int64),
+            None if kept is None else np.empty((0, self.num_features), kept),
+        )
+
+    @property
+    def _code_bytes(self) -> int:
+        return (self.num_features + 7) // 8
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._rows.positions)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._positions
+        return name in self._rows.positions
 
     def __repr__(self) -> str:
         return f"<Index: {len(self):,} images, {self.num_features} features, {self.vectors}>"
@@ -86,12 +95,14 @@ class Index:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the images, by their position."""
-        return tuple(self._positions)
+        return tuple(self._rows.positions)
 
     @property
     def codes(self) -> NDArray[np.uint8]:
         """Codes by position, uint8 (n, ⌈d / 8⌉), as `Model.codes` gives them; read-only."""
-        return self._codes.view()
+        view = self._rows.codes[: len(self)]
+        view.flags.writeable = False
+        return view
 
     def vectors_of(self, positions: ArrayLike) -> NDArray[np.float32]:
         """Return vectors of length 1, float32 (m, d).
@@ -102,9 +113,9 @@ class Index:
         Raises:
             ValueError: The index keeps no vectors.
         """
-        if self._vectors is None:
+        if self._rows.vectors is None:
             raise ValueError('this index keeps no vectors: make it with vectors="float16"')
-        return normalized(self._vectors.view()[np.asarray(positions, np.int64)])
+        return normalized(self._rows.vectors[: len(self)][np.asarray(positions, np.int64)])
 
     def add(
         self, names: Sequence[str], features: ArrayLike, stamps: ArrayLike | None = None
@@ -127,36 +138,40 @@ class Index:
         if len(set(names)) != count:
             raise ValueError("a name is given twice")
         for name in names:
-            if not isinstance(name, str) or not name:
-                raise ValueError(f"{shown(name)} is not a name")
+            _check_name(name)
         given = np.asarray(features)
         marks = np.zeros((count, 2), np.int64) if stamps is None else np.asarray(stamps, np.int64)
         if marks.shape != (count, 2):
             raise ValueError(f"stamps have shape {marks.shape}; expected ({count}, 2)")
         codes, vectors = self._read(given, count)
-        self._remove([name for name in names if name in self._positions])
+        self._remove([name for name in names if name in self])
+        # A signal may end this at any line. Until the last one, which is a single step of
+        # Python's, the new rows lie behind those that the index has.
         begin = len(self)
-        self._codes.extend(codes)
-        self._stamps.extend(marks)
-        if self._vectors is not None:
-            self._vectors.extend(vectors)
-        self._positions.update({name: begin + i for i, name in enumerate(names)})
+        rows = self._rows
+        self._rows = _Rows(
+            rows.positions,
+            _extended(rows.codes, begin, codes),
+            _extended(rows.stamps, begin, marks),
+            None if rows.vectors is None else _extended(rows.vectors, begin, vectors),
+        )
+        rows.positions.update({name: begin + at for at, name in enumerate(names)})
 
     def _read(
         self, given: NDArray[Any], count: int
     ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Return codes and vectors of what `add` and `search` take; no vectors for codes."""
         if given.dtype == np.uint8:
-            if self._vectors is not None:
+            if self._rows.vectors is not None:
                 raise ValueError(
                     "this index keeps vectors: give features, or make it with vectors='none'"
                 )
             codes = np.ascontiguousarray(given)
-            if codes.shape != (count, self._codes.width):
+            if codes.shape != (count, self._code_bytes):
                 raise ValueError(
-                    f"codes have shape {codes.shape}; expected ({count}, {self._codes.width})"
+                    f"codes have shape {codes.shape}; expected ({count}, {self._code_bytes})"
                 )
-            spare = 8 * self._codes.width - self.num_features
+            spare = 8 * self._code_bytes - self.num_features
             if spare and (codes[:, -1] >> (8 - spare)).any():
                 raise ValueError("codes have bits after the last feature")
             return codes, np.empty((0, self.num_features), np.float32)
@@ -176,32 +191,28 @@ class Index:
         """
         wanted = dict.fromkeys([names] if isinstance(names, str) else names)
         for name in wanted:
-            if name not in self._positions:
+            if name not in self:
                 raise KeyError(f"the index has no image {shown(name)}")
         self._remove(list(wanted))
 
-    def _require_whole(self) -> None:
-        """Raise ValueError if an interruption has left a change half done."""
-        rows = (self._codes, self._stamps, self._vectors)
-        if any(each is not None and len(each.view()) != len(self) for each in rows):
-            raise ValueError("a change of the index was interrupted: load it again")
-
     def _remove(self, names: Sequence[str]) -> None:
-        self._require_whole()
         if not names:
             return
-        keep = np.ones(len(self), bool)
-        keep[[self._positions[name] for name in names]] = False
-        for rows in (self._codes, self._stamps, self._vectors):
-            if rows is not None:
-                rows.keep(keep)
-        left = (name for name, kept in zip(self._positions, keep, strict=True) if kept)
-        self._positions = {name: position for position, name in enumerate(left)}
+        rows, count = self._rows, len(self)
+        keep = np.ones(count, bool)
+        keep[[rows.positions[name] for name in names]] = False
+        left = (name for name, kept in zip(rows.positions, keep, strict=True) if kept)
+        self._rows = _Rows(
+            {name: position for position, name in enumerate(left)},
+            rows.codes[:count][keep],
+            rows.stamps[:count][keep],
+            None if rows.vectors is None else rows.vectors[:count][keep],
+        )
 
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Return the stamps of `add` by name."""
-        pairs = self._stamps.view().tolist()
-        return {name: (a, b) for name, (a, b) in zip(self._positions, pairs, strict=True)}
+        pairs = self._rows.stamps[: len(self)].tolist()
+        return {name: (a, b) for name, (a, b) in zip(self._rows.positions, pairs, strict=True)}
 
     def search(self, query: ArrayLike, k: int = 10) -> list[Match]:
         """Find the images that are most like one image.
@@ -253,11 +264,11 @@ class Index:
         reader = Index(self.num_features, vectors="none") if is_code else self
         codes, vectors = reader._read(given, len(given))
         count = min(int(k), len(self))
-        if self._vectors is None or is_code:
-            positions, distances = nearest(self._codes.view(), codes, count)
+        if self._rows.vectors is None or is_code:
+            positions, distances = nearest(self.codes, codes, count)
             return positions, distances, None
         wanted = min(len(self), max(_CANDIDATES * count, _LEAST_CANDIDATES))
-        positions, distances = nearest(self._codes.view(), codes, wanted)
+        positions, distances = nearest(self.codes, codes, wanted)
         similarities = np.empty(positions.shape, np.float32)
         for row, candidates in enumerate(positions):
             similarities[row] = self.vectors_of(candidates) @ vectors[row]
@@ -274,17 +285,17 @@ class Index:
         Raises:
             ValueError: The file cannot be written.
         """
-        self._require_whole()
-        names = [os.fsencode(name) for name in self._positions]
+        rows, count = self._rows, len(self)
+        names = [os.fsencode(name) for name in rows.positions]
         ends = np.cumsum([len(name) for name in names], dtype=np.int64)
         tensors = {
-            "codes": self._codes.view(),
+            "codes": rows.codes[:count],
             "names": np.frombuffer(b"".join(names), np.uint8),
             "ends": np.asarray(ends, "<i8"),
-            "stamps": np.asarray(self._stamps.view(), "<i8"),
+            "stamps": np.asarray(rows.stamps[:count], "<i8"),
         }
-        if self._vectors is not None:
-            tensors["vectors"] = self._vectors.view()
+        if rows.vectors is not None:
+            tensors["vectors"] = rows.vectors[:count]
         about = {
             "format": FORMAT,
             "num_features": self.num_features,
@@ -308,79 +319,86 @@ class Index:
 
     @classmethod
     def _of(cls, about: Any, tensors: dict[str, NDArray[Any]]) -> Index:
-        if not isinstance(about, dict) or about.get("format") != FORMAT:
+        if not isinstance(about, dict) or set(about) != _ABOUT:
+            raise ModelError("its description is damaged")
+        if type(about["format"]) is not int or about["format"] != FORMAT:
             raise ModelError(
                 f"not an index of format {FORMAT}: a newer burn-engine may have made it"
             )
-        network = about.get("network")
-        if set(about) != {"format", "num_features", "vectors", "network"} or not (
-            isinstance(network, str) and len(network) <= 64
-        ):
-            raise ModelError("its description is damaged")
-        num_features = about["num_features"]
-        if not isinstance(num_features, int) or isinstance(num_features, bool):
+        if type(about["num_features"]) is not int:
             raise ModelError("its description is damaged")
         try:
-            index = cls(num_features, vectors=about["vectors"], network=network)
+            index = cls(about["num_features"], vectors=about["vectors"], network=about["network"])
         except (ValueError, TypeError) as error:
             raise ModelError(f"its description is damaged: {error}") from None
         names = _names(tensors.get("names"), tensors.get("ends"))
         expected = {
-            "codes": (np.dtype("u1"), (len(names), index._codes.width)),
+            "codes": (np.dtype("u1"), (len(names), index._code_bytes)),
             "names": (np.dtype("u1"), None),
             "ends": (np.dtype("<i8"), (len(names),)),
             "stamps": (np.dtype("<i8"), (len(names), 2)),
         }
-        if index._vectors is not None:
-            expected["vectors"] = (_KEPT[index.vectors], (len(names), index.num_features))
+        if index._rows.vectors is not None:
+            expected["vectors"] = (index._rows.vectors.dtype, (len(names), index.num_features))
         if set(tensors) != set(expected):
             raise ModelError(f"its tensors are not {', '.join(sorted(expected))}")
         for name, (dtype, shape) in expected.items():
             if tensors[name].dtype != dtype or shape not in (None, tensors[name].shape):
                 raise ModelError(f"tensor {name} has another dtype or shape than its index")
-        spare = 8 * index._codes.width - index.num_features
+        spare = 8 * index._code_bytes - index.num_features
         if spare and len(names) and (tensors["codes"][:, -1] >> (8 - spare)).any():
             raise ModelError("codes have bits after the last feature")
-        if index._vectors is not None:
-            for part in np.array_split(tensors["vectors"], max(1, len(names) // 65_536)):
-                if not np.isfinite(part).all():
-                    raise ModelError("a vector is not finite")
-            index._vectors = _Rows(tensors["vectors"])
-        index._codes = _Rows(tensors["codes"])
-        index._stamps = _Rows(tensors["stamps"].astype(np.int64))
-        index._positions = {name: position for position, name in enumerate(names)}
+        for part in np.array_split(
+            tensors.get("vectors", np.ones((1, 1))), 1 + len(names) // 65_536
+        ):
+            if not (np.isfinite(part).all() and part.any(axis=1).all()):
+                raise ModelError("a vector is not finite, or has length 0")
+        index._rows = _Rows(
+            {name: position for position, name in enumerate(names)},
+            tensors["codes"],
+            tensors["stamps"].astype(np.int64),
+            tensors.get("vectors"),
+        )
         return index
 
 
-class _Rows:
-    """An array that grows by rows, in memory of up to twice its size.
+class _Rows(NamedTuple):
+    """What an index holds; the arrays may have more rows, which are not of it.
 
-    Args:
-        rows: The first rows, (n, width).
+    Attributes:
+        positions: position of each name, in order.
+        codes: uint8 (n, bytes).
+        stamps: int64 (n, 2).
+        vectors: float16 or float32 (n, features), or None.
     """
 
-    def __init__(self, rows: NDArray[Any]) -> None:
-        self._memory = rows
-        self._count = len(rows)
-        self.width = rows.shape[1]
+    positions: dict[str, int]
+    codes: NDArray[np.uint8]
+    stamps: NDArray[np.int64]
+    vectors: NDArray[Any] | None
 
-    def view(self) -> NDArray[Any]:
-        view = self._memory[: self._count]
-        view.flags.writeable = False
-        return view
 
-    def extend(self, rows: NDArray[Any]) -> None:
-        end = self._count + len(rows)
-        if end > len(self._memory) or not self._memory.flags.writeable:
-            grown = np.empty((max(end, 2 * self._count), self.width), self._memory.dtype)
-            grown[: self._count] = self._memory[: self._count]
-            self._memory = grown
-        self._memory[self._count : end] = rows
-        self._count = end
+def _extended(array: NDArray[Any], count: int, rows: NDArray[Any]) -> NDArray[Any]:
+    """Return an array with rows behind its first `count`; it has room for as many again."""
+    end = count + len(rows)
+    if end > len(array):
+        grown = np.empty((max(end, 2 * count), array.shape[1]), array.dtype)
+        grown[:count] = array[:count]
+        array = grown
+    array[count:end] = rows
+    return array
 
-    def keep(self, keep: NDArray[np.bool_]) -> None:
-        self._memory = self._memory[: self._count][keep]
-        self._count = len(self._memory)
+
+def _check_name(name: object) -> None:
+    """Raise ValueError for what no file of an index could hold as a name."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{shown(name)} is not a name")
+    try:
+        same = os.fsdecode(os.fsencode(name)) == name
+    except UnicodeEncodeError:
+        same = False
+    if not same:
+        raise ValueError(f"{shown(name)} cannot be the name of a file")
 
 
 def _names(stored: NDArray[Any] | None, ends: NDArray[Any] | None) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 
 from burn_engine.classifier_file import check_output, none_of_these, with_classifier
 from burn_engine.errors import in_file, path_of, shown
-from burn_engine.folders import Skipped, is_hidden, is_image, suffix_of, walk
+from burn_engine.folders import Skipped, walk
 from burn_engine.format import Floats
 from burn_engine.images import PillowMissing, read_input
 from burn_engine.learning import KNOWN_REFUSED, Learned, Way, check_classes, learn
-from burn_engine.many import Progress, read_ahead
+from burn_engine.many import Progress, is_read, read_ahead
 from burn_engine.model import Model, load_bytes
 from burn_engine.pretrained import read_model
-from burn_engine.terminal import complain, output, printable, readers, warnings_as_lines
+from burn_engine.terminal import add_readers, complain, output, printable, warnings_as_lines
 from burn_engine.whole_file import whole_file
 
 _MOST_NAMED = 5
@@ -35,7 +36,8 @@ def add_to(commands: Any) -> None:
         "learn",
         help="learn a classifier from a few images of each class",
         description="Learn a classifier on a network's features, and write the network with it as "
-        "a new packed file. Images that cannot be read are named and left out.",
+        "a new packed file. Images that cannot be read are named and left out; the exit status is "
+        "then 2.",
     )
     parser.add_argument(
         "labelled", metavar="FOLDER", help="folder that holds a folder of images for each class"
@@ -51,13 +53,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
-    parser.add_argument(
-        "--readers",
-        metavar="N",
-        type=readers,
-        default=1,
-        help="1 to 256 threads that read images while the network runs (default: 1)",
-    )
+    add_readers(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_learn)
 
@@ -82,10 +78,10 @@ def _learn(options: argparse.Namespace) -> None:
         base = read_model(options.base)
         with warnings_as_lines():
             model = load_bytes(base, options.threads)
-    classes, paths, labels = _images_in(options.labelled, complain)
+    classes, paths, labels = _images_in(options.labelled)
     if out.exists() and any(out.samefile(path) for path in paths if Path(path).exists()):
         raise ValueError(f"{out} is an image that is learned from: give another name")
-    features, labels, left_out = _features_of(model, paths, labels, options.readers, complain)
+    features, labels, left_out = _features_of(model, paths, labels, options.readers)
     _check_all_there(classes, labels, left_out)
     began = time.perf_counter()
     learned = learn(features, labels, classes)
@@ -102,9 +98,11 @@ def _learn(options: argparse.Namespace) -> None:
             for line in _lines(facts):
                 indent = " " * (len(line) - len(line.lstrip()))  # which printable removes
                 print(indent + printable(line))
+    if left_out:
+        raise ValueError(f"{left_out:,} of {len(paths):,} images were left out; see above")
 
 
-def _images_in(folder: str, say: Any) -> tuple[tuple[str, ...], list[str], list[int]]:
+def _images_in(folder: str) -> tuple[tuple[str, ...], list[str], list[int]]:
     """Return the classes of a folder, and the paths of their images with their labels."""
     root = path_of(folder)
     if not root.exists():
@@ -115,7 +113,7 @@ def _images_in(folder: str, say: Any) -> tuple[tuple[str, ...], list[str], list[
     found: list[tuple[str, int]] = []
     skipped, outside = Skipped(), 0
     for listing in walk(root):
-        names = skipped.add(listing, _is_read)
+        names = skipped.add(listing, is_read)
         if Path(listing.path) == root:
             classes = listing.folders
             outside = len(names)
@@ -135,18 +133,14 @@ def _images_in(folder: str, say: Any) -> tuple[tuple[str, ...], list[str], list[
     if empty := [name for name, count in zip(names, counts, strict=True) if not count]:
         raise ValueError(f"{folder}: no images in the folder of class {_listed(empty)}")
     if text := skipped.text(others=False):
-        say(f"{folder}: skipped: {text}")
+        complain(f"{folder}: skipped: {text}")
     if outside:
-        say(f"{folder}: left out {outside:,} images that are in no class's folder")
+        complain(f"{folder}: left out {outside:,} images that are in no class's folder")
     return names, [path for path, _ in found], [label for _, label in found]
 
 
-def _is_read(name: str) -> bool:
-    return is_image(name) or (suffix_of(name) == ".npy" and not is_hidden(name))
-
-
 def _features_of(
-    model: Model, paths: list[str], labels: list[int], readers: int, say: Any
+    model: Model, paths: list[str], labels: list[int], readers: int
 ) -> tuple[Floats, list[int], int]:
     """Return the features and labels of the images that can be read, and how many cannot."""
     rows: list[Floats] = []
@@ -156,9 +150,7 @@ def _features_of(
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
         images = stack.enter_context(
-            contextlib.closing(
-                read_ahead(paths, lambda path: read_input(path, model.image), readers)
-            )
+            contextlib.closing(read_ahead(paths, partial(read_input, size=model.image), readers))
         )
         for done, (label, (path, image)) in enumerate(zip(labels, images, strict=True), 1):
             error: Exception | None = None
@@ -181,7 +173,7 @@ def _features_of(
                 error = refused
             if error is not None:
                 progress.clear()
-                say(f"{error}; left out")
+                complain(f"{error}; left out")
             progress.show(done)
     features = np.stack(rows) if rows else np.empty((0, model.num_features), np.float32)
     return features, kept, len(paths) - len(kept)

@@ -44,7 +44,7 @@ def paths_in(
         elif Path(argument).is_dir():
             found, skipped = False, Skipped()
             for listing in walk(argument):
-                for name in skipped.add(listing, _is_read):
+                for name in skipped.add(listing, is_read):
                     found = True
                     yield str(Path(listing.path, name))
             text = skipped.text(others=False)
@@ -59,7 +59,7 @@ def paths_in(
             yield argument
 
 
-def _is_read(name: str) -> bool:
+def is_read(name: str) -> bool:
     """Return whether a file in a folder is read; others can be named themselves."""
     return is_image(name) or (suffix_of(name) == ".npy" and not is_hidden(name))
 
@@ -90,7 +90,8 @@ def read_ahead(
 
     Args:
         items: What is read, such as paths; a thread iterates over them.
-        read: Returns the input of an item, uint8 or float32 (height, width, 3).
+        read: Returns the input of an item, uint8 or float32 (height, width, 3). It must not refer
+            to a model: a thread may hold it until the process ends.
         readers: Number of threads that read.
 
     Yields:

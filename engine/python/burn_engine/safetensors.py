@@ -68,7 +68,10 @@ def read_tensors(path: Path, key: str, what: str) -> tuple[dict[str, NDArray[Any
             data = np.fromfile(file, np.uint8, stop - begin)
             if len(data) != stop - begin:
                 raise ModelError("its length changed while it was read")
-            tensors[name] = data.view(dtype).reshape(shape)
+            try:
+                tensors[name] = data.view(dtype).reshape(shape)
+            except ValueError:  # a length of 0 beside others too large for an array
+                raise ModelError(f"tensor {short(name)}: its shape is damaged") from None
     return tensors, description
 
 

@@ -69,8 +69,16 @@ def at_least_1(text: str) -> int:
     return _whole(text, 10**9)
 
 
-def readers(text: str) -> int:
-    return _whole(text, 256)
+def add_readers(parser: argparse.ArgumentParser, default: int = 1) -> None:
+    """Add the option of how many threads read images."""
+    parser.add_argument(
+        "--readers",
+        metavar="N",
+        type=lambda text: _whole(text, 256),
+        default=default,
+        help="1 to 256 threads that read images while the network runs (default: "
+        + ("1)" if default == 1 else "one for each processor)"),
+    )
 
 
 def _whole(text: str, most: int) -> int:
