@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -51,14 +52,21 @@ def one_stage():
     return replace(tiny.student_recipe(), stages=1)
 
 
-@pytest.fixture
-def cut(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def died(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of ten steps that died in its sixth."""
-    cut_at(5, monkeypatch)
-    with pytest.raises(Killed):
-        tiny.train(one_stage(), tmp_path / "cut", teacher, max_steps=10, machine=EVERY_STEP)
-    monkeypatch.undo()
-    return tmp_path / "cut"
+    out = tmp_path_factory.mktemp("died") / "cut"
+    with pytest.MonkeyPatch.context() as patched:
+        cut_at(5, patched)
+        with pytest.raises(Killed):
+            tiny.train(one_stage(), out, teacher, max_steps=10, machine=EVERY_STEP)
+    return out
+
+
+@pytest.fixture
+def cut(died: Path, tmp_path: Path) -> Path:
+    """A copy of the run that died."""
+    return Path(shutil.copytree(died, tmp_path / "cut"))
 
 
 def truncate(file: Path) -> None:

@@ -21,6 +21,8 @@ RECORDED = (
     "supervised", "supervised_kl", "byol", "simclr", "swav", "swav with a queue", "s2bnn",
 )  # fmt: skip
 NOT_RECORDED = ("mocov2", "mocov2 in groups", "infomin", "s2bnn contrastive")
+# Of these `make test` has others that do the same and more.
+SELDOM = ("burn released", "burn heaviside", "swav")
 STEPS = 9
 # SwAV's first steps are not recorded, nor those until its queue is full.
 LATER = {"swav": 12, "swav with a queue": 14}
@@ -35,7 +37,10 @@ def loss_of(run: Run) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("case", "bfloat16"),
     [
-        *((case, True) for case in RECORDED),
+        *(
+            pytest.param(case, True, marks=pytest.mark.long if case in SELDOM else ())
+            for case in RECORDED
+        ),
         ("burn joint", False),
         pytest.param("byol", False, marks=pytest.mark.long),
     ],

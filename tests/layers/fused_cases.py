@@ -7,8 +7,9 @@ Triton reads TRITON_INTERPRET when it is imported.
 from __future__ import annotations
 
 import copy
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,23 @@ from method_checks import in_two_processes
 assert os.environ["TRITON_INTERPRET"] == "1"
 GRADIENTS = [("poly", "clip"), ("clip", "identity")]
 PRECISIONS = (Precision.BINARY, Precision.BINARY_ACTIVATIONS)
+WIDENS, REDUCES = SHAPES[1], SHAPES[3]
+# Every value of every setting, in few combinations; the others are long.
+QUICK = (
+    *((shape, Precision.BINARY, GRADIENTS[0]) for shape in SHAPES),
+    (REDUCES, Precision.BINARY_ACTIVATIONS, GRADIENTS[1]),
+)
+
+
+def long_but(quick: Sequence[Any], cases: Iterable[Any]) -> list[Any]:
+    """The cases, of which those that are not quick are marked as long."""
+    return [
+        pytest.param(
+            *(case if isinstance(case[0], tuple) else [case]),
+            marks=() if case in quick else pytest.mark.long,
+        )
+        for case in cases
+    ]
 
 
 @contextmanager
@@ -54,15 +72,16 @@ def fused(block: Block, x: Tensor) -> list[Tensor]:
     return numbers
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("gradients", GRADIENTS)
+@pytest.mark.parametrize(
+    ("shape", "precision", "gradients"),
+    long_but(QUICK, itertools.product(SHAPES, PRECISIONS, GRADIENTS)),
+)
 def test_float64(shape: tuple[int, int, int], precision: Precision, gradients: tuple[str, str]):
     """Maps of 7×6 pixels, whose last pooled row averages two numbers instead of four."""
     compare_in_float64(shape, precision, gradients, torch.channels_last)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", long_but([REDUCES], SHAPES))
 def test_a_map_in_pytorchs_default_order(shape: tuple[int, int, int]):
     compare_in_float64(shape, Precision.BINARY, GRADIENTS[0], torch.contiguous_format)
 
@@ -100,8 +119,13 @@ def test_sizes_that_fill_no_tile(channels: int, out: int, stride: int, height: i
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("shape", "precision"),
+    long_but(
+        [(WIDENS, Precision.BINARY), (REDUCES, Precision.BINARY_ACTIVATIONS)],
+        itertools.product(SHAPES, PRECISIONS),
+    ),
+)
 def test_float32(shape: tuple[int, int, int], precision: Precision):
     block = build(*shape, precision).float()
     layers = copy.deepcopy(block).double()
