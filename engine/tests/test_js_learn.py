@@ -183,7 +183,9 @@ def test_the_file_is_pythons_but_for_rounding(tmp_path):
         headers.append(header)
     javascript, python = headers
     # The threshold is rounded to six digits, on both sides of which two roundings may lie.
-    below = [one["__metadata__"]["bnn"]["origin"]["learned"]["none"].pop("below") for one in headers]
+    below = [
+        one["__metadata__"]["bnn"]["origin"]["learned"]["none"].pop("below") for one in headers
+    ]
     assert below[0] == pytest.approx(below[1], abs=2e-6)
     assert javascript == python
 
