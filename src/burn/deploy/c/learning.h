@@ -28,8 +28,8 @@ int network_forget(network_classes *classes, int number);
  *
  * classes, image, arena, scores: as for network_learn. Classes without images are no answer.
  * similarity: receives the cosine of the image's features with the class's mean, times
- *   NETWORK_SIMILARITY_ONE. Take a low one, such as less than your own images have, for none of
- *   these.
+ *   NETWORK_SIMILARITY_ONE. A low one means none of these; how low depends on the network and the
+ *   images, so look at what your own have.
  *
  * Returns the number of the class, the first one if several are equally near, or -1 if a pointer is
  * NULL, the arena's address is not a multiple of 4, or nothing has been learned. */
