@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from burn_engine.classifier_file import check_output
-from burn_engine.errors import in_file, path_of
+from burn_engine.errors import ModelError, in_file, path_of
 from burn_engine.format import parse_program
 from burn_engine.pretrained import find, read_model
 from burn_engine.terminal import output, printable
@@ -95,7 +95,8 @@ def _teach(options: argparse.Namespace) -> None:
     check_output(out, base, overwrite=options.overwrite)
     with in_file(base):
         network = read_model(base)
-        parse_program(network)
+        if parse_program(network).image is None:
+            raise ModelError("it does not say how photographs become its images, so no page can")
     page = teaching_page(network, _name(base))
     with whole_file(out) as file:
         file.write(page)

@@ -20,8 +20,7 @@ typedef struct {
 int network_learn(network_classes *classes, int number, const uint8_t *image, void *arena,
                   network_score *scores);
 
-/* Forgets all images of a class. Returns 0, or -1 if `classes` is NULL or there is no such class.
- */
+/* Forgets a class's images. Returns 0, or -1 if `classes` is NULL or there is no such class. */
 int network_forget(network_classes *classes, int number);
 
 /* Finds the class of an image.
