@@ -7,6 +7,8 @@ their classes, int64 (images,); `b` and `lb`, the same of the test images. For e
 and each draw, of a fixed seed, both learn from the same images of each class:
 
 - learn: `burn_engine.learn`;
+- means: the class whose mean of features of length 1 has the nearest direction, as microcontrollers
+  learn (`burn export --classes-on-device`), of which the accuracy is given;
 - svm: one linear SVM a class on features of norm 1, each with the cost that cross-validation on its
   own images chooses, which is the few-shot protocol of `burn evaluate svm`; the answer is the class
   with the highest value. With so few images a class's negatives are all images of the others.
@@ -77,10 +79,18 @@ def svm_scores(a: Array, la: Array, b: Array, lb: Array) -> Array:
     return np.stack(columns, axis=1)
 
 
+def means_accuracy(a: Array, la: Array, b: Array, lb: Array) -> float:
+    """Return the share of test images whose nearest class mean is that of their class."""
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    means = np.stack([a[la == c].mean(axis=0) for c in range(la.max() + 1)])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    return float(((b @ means.T).argmax(axis=1) == lb).mean())
+
+
 def measure(data: Any, shots: int, draws: int) -> dict[str, Any]:
     """Compare both with `shots` images of each class."""
     a, la, b, lb = (data[key] for key in ("a", "la", "b", "lb"))
-    rows, expected, seconds = [], [], []
+    rows, means, expected, seconds = [], [], [], []
     for seed in range(draws):
         chosen = draw(la, shots, seed)
         began = time.process_time()
@@ -89,6 +99,7 @@ def measure(data: Any, shots: int, draws: int) -> dict[str, Any]:
         theirs = svm_scores(a[chosen], la[chosen], b, lb)
         found = [((s.argmax(axis=1) == lb).mean(), mean_ap(s, lb)) for s in (ours, theirs)]
         rows.append(100 * np.array(found))
+        means.append(100 * means_accuracy(a[chosen], la[chosen], b, lb))
         expected.append(np.nan if learned.accuracy is None else 100 * learned.accuracy)
     each = np.array(rows)  # (draws, ways, metrics)
     gain = each[:, 0, 0] - each[:, 1, 0]
@@ -96,6 +107,7 @@ def measure(data: Any, shots: int, draws: int) -> dict[str, Any]:
     for i, way in enumerate(("learn", "svm")):
         for j, metric in enumerate(("accuracy", "mAP")):
             result[f"{way} {metric}"] = [each[:, i, j].mean(), each[:, i, j].std()]
+    result["means accuracy"] = [float(np.mean(means)), float(np.std(means))]
     result["above"] = [gain.mean(), gain.std() / np.sqrt(draws)]
     result["left out"] = None if shots == 1 else float(np.mean(expected))
     return result | {"seconds": float(np.median(seconds))}

@@ -20,6 +20,8 @@ export interface Model {
   readonly classNames: string[];
   /** What photographs are resized and cropped to, in pixels; null if the model does not say. */
   readonly imageSize: { resize: number; size: number } | null;
+  /** Description, for people, of what was packed; null if the file does not say. */
+  readonly origin: Record<string, unknown> | null;
   /** The instruction set that it runs on. */
   readonly isa: string;
   /**
@@ -29,6 +31,13 @@ export interface Model {
    * @throws Error if the image's sizes do not fit each other, or are out of range.
    */
   run(image: Pixels): Result;
+  /**
+   * Computes an image's features, which are what a classifier is learned from (`burn-engine/learn`).
+   * The image is prepared as by `run`.
+   *
+   * @throws Error if the image's sizes do not fit each other, or are out of range.
+   */
+  features(image: Pixels): Float32Array;
   /**
    * Finds the codes that differ from a query in the fewest bits, as `burn_engine.Index` does.
    *

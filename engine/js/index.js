@@ -2,6 +2,7 @@
 
 const MAX_PIXELS = 100_000_000; // of a photograph
 const UINT8 = 0; // burn_pixels in burn_engine.h
+const LAST = -1; // layer
 
 export async function load(bytes, options = {}) {
   if (bytes instanceof ArrayBuffer) bytes = new Uint8Array(bytes);
@@ -65,7 +66,7 @@ async function read(url) {
 class Model {
   #engine;
   #model = 0;
-  #plan = null; // of one image size, with the memory of its input and output
+  #plan = null; // of one image size and last layer, with the memory of its input and output
 
   constructor(engine, bytes) {
     this.#engine = engine;
@@ -80,6 +81,7 @@ class Model {
     const resize = engine.burn_image_resize(this.#model);
     const size = engine.burn_image_size(this.#model);
     this.imageSize = size > 0 ? { resize, size } : null;
+    this.origin = originOf(bytes);
     this.classNames = [];
     for (let i = 0; i < engine.burn_num_classes(this.#model); ++i) {
       this.classNames.push(this.#text(engine.burn_class_name(this.#model, i)));
@@ -87,15 +89,24 @@ class Model {
   }
 
   run(image) {
+    const { output, milliseconds } = this.#computed(image, LAST);
+    return { output, classes: ranked(this.classNames, output), milliseconds };
+  }
+
+  features(image) {
+    return this.#computed(image, this.#engine.burn_features_layer(this.#model)).output;
+  }
+
+  #computed(image, layer) {
     if (!this.#model) throw new Error("the model was freed");
     const { data, width, height } = prepare(image, this.imageSize);
-    const plan = this.#planOf(height, width);
+    const plan = this.#planOf(height, width, layer);
     new Uint8Array(this.#engine.memory.buffer).set(data, plan.input);
     const began = performance.now();
     this.#check(this.#engine.burn_run(plan.address, plan.input, UINT8, 1, plan.output));
     const milliseconds = performance.now() - began;
     const output = new Float32Array(this.#engine.memory.buffer, plan.output, plan.length).slice();
-    return { output, classes: ranked(this.classNames, output), milliseconds };
+    return { output, milliseconds };
   }
 
   nearest(codes, query, k) {
@@ -132,25 +143,25 @@ class Model {
     this.#model = 0;
   }
 
-  #planOf(height, width) {
-    if (this.#plan?.height === height && this.#plan.width === width) return this.#plan;
+  #planOf(height, width, layer) {
+    const plan = this.#plan;
+    if (plan?.height === height && plan.width === width && plan.layer === layer) return plan;
     this.#freePlan();
     const engine = this.#engine;
-    const last = -1;
     const shape = this.#allocate(12);
     let length = 1;
     try {
       this.#check(
-        engine.burn_output_shape(this.#model, height, width, last, shape, shape + 4, shape + 8),
+        engine.burn_output_shape(this.#model, height, width, layer, shape, shape + 4, shape + 8),
       );
       for (const side of new Int32Array(engine.memory.buffer, shape, 3)) length *= side;
     } finally {
       engine.free(shape);
     }
     const address = this.#made((result) =>
-      engine.burn_plan_create(this.#model, height, width, 1, last, result),
+      engine.burn_plan_create(this.#model, height, width, 1, layer, result),
     );
-    this.#plan = { height, width, address, length, input: 0, output: 0 };
+    this.#plan = { height, width, layer, address, length, input: 0, output: 0 };
     this.#plan.input = this.#allocate(height * width * 3);
     this.#plan.output = this.#allocate(4 * length);
     return this.#plan;
@@ -189,6 +200,14 @@ class Model {
     const bytes = new Uint8Array(this.#engine.memory.buffer, address);
     return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
   }
+}
+
+// The engine has found the file to be sound. Its own JSON allows no more than JavaScript's.
+function originOf(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  const end = 8 + Number(view.getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, end)));
+  return JSON.parse(header.__metadata__.bnn).origin ?? null;
 }
 
 function ranked(names, scores) {

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
-from burn_engine import find_commands, learn_command
+from burn_engine import find_commands, learn_command, teach_command
 from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
@@ -243,6 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=_bench)
     find_commands.add_to(commands)
     learn_command.add_to(commands)
+    teach_command.add_to(commands)
     return parser
 
 

@@ -13,7 +13,7 @@ from burn.cli.parser import Parser
 from burn.core.errors import UserError
 
 _FORMATS = "onnx, c or reactnet"
-_C_ONLY = ("name", "epilogue", "flash", "ram")
+_C_ONLY = ("name", "epilogue", "flash", "ram", "classes_on_device")
 
 
 def run(arguments: list[str], console: Console) -> str | None:
@@ -74,6 +74,13 @@ def run(arguments: list[str], console: Console) -> str | None:
         help="c: bytes of flash that the network may take, such as 320K; it is refused otherwise",
     )
     parser.add_argument("--ram", type=str | None, default=None, help="c: the same for RAM")
+    parser.add_argument(
+        "--classes_on_device",
+        type=int | None,
+        default=None,
+        help="c: also write functions that learn up to this many classes from images on the "
+        "device, and leave the packed file's classifier out; default: none",
+    )
     options = parser.read(arguments)
     onnx = options.out.endswith(".onnx")
     format = options.format or ("onnx" if onnx else None)
@@ -87,7 +94,7 @@ def run(arguments: list[str], console: Console) -> str | None:
         raise UserError("--image-size belongs to formats onnx and c")
     for name in _C_ONLY:
         if options[name] is not None and format != "c":
-            raise UserError(f"--{name} belongs to format c")
+            raise UserError(f"--{name.replace('_', '-')} belongs to format c")
     if format == "c":
         return _export_c(options)
     (_export_onnx if format == "onnx" else _export_reactnet)(options)
@@ -128,7 +135,7 @@ def _export_c(options: Any) -> str:
             "pack CHECKPOINT NAME.bnn"
         )
     try:
-        from burn.deploy.c.export import CODE_BYTES, STACK_BYTES, export_c
+        from burn.deploy.c.export import export_c
     except ModuleNotFoundError as error:
         if error.name != "burn_engine":
             raise
@@ -143,15 +150,21 @@ def _export_c(options: Any) -> str:
         image_size=options.image_size,
         flash=flash,
         ram=ram,
+        classes_on_device=options.classes_on_device,
     )
     print(f"images of {done.image_size} × {done.image_size} pixels")
+    if done.left_out:
+        print(
+            f"left out: the classifier of {done.left_out:,} classes; it learns others on the device"
+        )
     print(
         f"flash: {done.flash:,} bytes ({done.constants:,} of constants, code of at most "
-        f"{CODE_BYTES:,})"
+        f"{done.code:,})"
     )
+    learned = f"classes {done.classes:,}, " if done.classes else ""
     print(
         f"RAM: {done.ram:,} bytes (arena {done.arena:,}, image {done.image:,}, scores "
-        f"{done.scores:,}, stack of at most {STACK_BYTES:,})"
+        f"{done.scores:,}, {learned}stack of at most {done.stack:,})"
     )
     if (tested := done.tested) is not None:
         same = "" if tested.same_class is None else f", same class for {tested.same_class} of them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,9 @@ from burn_engine.format import (
 EPILOGUES = ("float", "int32", "int16")
 CODE_BYTES = 4096  # most that the code takes; tests/deploy/test_microcontroller.py measures it
 STACK_BYTES = 512  # likewise
+LEARNING_CODE_BYTES = 1536  # most that the code adds that learns classes; likewise
+LEARNING_STACK_BYTES = 256  # likewise, on the stack
+MOST_CLASSES_ON_DEVICE = 1000
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 _IMAGE_SIZES = range(8, 2049)
@@ -60,11 +63,16 @@ class ExportedC:
         source: The source.
         image_size: Side of its images in pixels.
         constants: Size of the constants.
-        flash: Size of constants and code, of which `CODE_BYTES` is the most.
+        code: Most that the code takes.
+        flash: Size of constants and code.
         arena: Size of the arena.
         image: Size of an image.
         scores: Size of the scores.
-        ram: Size of arena, image, scores and stack, of which `STACK_BYTES` is the most.
+        classes: Size of the classes that are learned on the device; 0 without.
+        stack: Most that the code takes of the stack.
+        ram: Size of arena, image, scores, classes and stack.
+        left_out: Number of classes of the packed file's classifier, which is not exported where
+            classes are learned on the device; 0 without.
         tested: Comparison with the packed file; None with floats, which are its own.
     """
 
@@ -72,11 +80,15 @@ class ExportedC:
     source: Path
     image_size: int
     constants: int
+    code: int
     flash: int
     arena: int
     image: int
     scores: int
+    classes: int
+    stack: int
     ram: int
+    left_out: int
     tested: Tested | None
 
 
@@ -89,6 +101,7 @@ def export_c(
     image_size: int | None = None,
     flash: int | None = None,
     ram: int | None = None,
+    classes_on_device: int | None = None,
 ) -> ExportedC:
     """Write a packed file as NAME.h and NAME.c.
 
@@ -99,7 +112,10 @@ def export_c(
         epilogue: One of `EPILOGUES`: numbers of the maps, and of the arithmetic on them.
         image_size: Side of the images in pixels. Default: the packed file's.
         flash: Bytes of flash that code and constants may take; None for any number.
-        ram: Bytes of RAM that arena, image, scores and stack may take; None for any number.
+        ram: Bytes of RAM that arena, image, scores, classes and stack may take; None for any
+            number.
+        classes_on_device: Number of classes that can be learned on the device, from images there;
+            None for none, and no code for it. The packed file's classifier is then left out.
 
     Raises:
         UserError: The file cannot be read or exported, does not fit, or a file is in the way.
@@ -113,6 +129,10 @@ def export_c(
             f"--name {name!r} cannot begin names in C: give a letter and then up to 40 letters, "
             "digits and _"
         )
+    if classes_on_device not in (None, *range(1, MOST_CLASSES_ON_DEVICE + 1)):
+        raise UserError(
+            f"--classes-on-device {classes_on_device} is not in 1 … {MOST_CLASSES_ON_DEVICE:,}"
+        )
     header, source = out / f"{name}.h", out / f"{name}.c"
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file: give the folder for {name}.h and {name}.c")
@@ -122,17 +142,26 @@ def export_c(
         require_free(header, source)
     program, digest = _read(packed)
     size = _image_size(program, image_size, packed)
-    made = CSource(program, size, name, epilogue, str(packed), digest)
+    left_out = len(program.classes) if classes_on_device else 0
+    if left_out:
+        program = replace(program, layers=program.layers[:-1], classes=())
+    made = CSource(program, size, name, epilogue, str(packed), digest, classes_on_device or 0)
+    code = CODE_BYTES + (LEARNING_CODE_BYTES if classes_on_device else 0)
+    stack = STACK_BYTES + (LEARNING_STACK_BYTES if classes_on_device else 0)
     summary = ExportedC(
         header=header,
         source=source,
         image_size=size,
         constants=made.constants,
-        flash=made.constants + CODE_BYTES,
+        code=code,
+        flash=made.constants + code,
         arena=made.arena,
         image=made.image,
         scores=made.scores,
-        ram=made.arena + made.image + made.scores + STACK_BYTES,
+        classes=made.classes,
+        stack=stack,
+        ram=made.arena + made.image + made.scores + made.classes + stack,
+        left_out=left_out,
         tested=_compared(made.integers, program, size) if made.integers else None,
     )
     _check_fit(summary, packed, epilogue, flash, ram)
@@ -192,16 +221,20 @@ def _check_fit(
     if flash is not None and made.flash > flash:
         raise UserError(
             f"{packed} needs {made.flash:,} bytes of flash ({made.constants:,} of constants, code "
-            f"of at most {CODE_BYTES:,}), more than --flash {flash:,}: train a narrower network"
+            f"of at most {made.code:,}), more than --flash {flash:,}: train a narrower network"
         )
     if ram is not None and made.ram > ram:
         smaller = "a smaller --image-size or a narrower network"
+        learned = ""
+        if made.classes:
+            learned = f"classes {made.classes:,}, "
+            smaller = f"fewer --classes-on-device, {smaller}"
         if epilogue != "int16":
             smaller = f"--epilogue int16, {smaller}"
         raise UserError(
             f"{packed} needs {made.ram:,} bytes of RAM (arena {made.arena:,}, image "
-            f"{made.image:,}, scores {made.scores:,}, stack at most {STACK_BYTES:,}), more than "
-            f"--ram {ram:,}: give {smaller}"
+            f"{made.image:,}, scores {made.scores:,}, {learned}stack at most {made.stack:,}), "
+            f"more than --ram {ram:,}: give {smaller}"
         )
 
 

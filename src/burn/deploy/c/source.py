@@ -53,6 +53,7 @@ class CSource:
         arena: Size in bytes of the arena.
         image: Size in bytes of an image.
         scores: Size in bytes of the scores.
+        classes: Size in bytes of the classes that are learned on the device, 0 without.
         integers: The constants in integers; None with floats.
 
     Args:
@@ -62,12 +63,22 @@ class CSource:
         epilogue: float, int32 or int16.
         origin: Name of the packed file for messages.
         digest: Its SHA-256.
+        classes_on_device: Number of classes that can be learned on the device; 0 for none, and no
+            code for it. Of more than 0 the program has no classifier.
     """
 
     def __init__(
-        self, program: Program, image_size: int, name: str, epilogue: str, origin: str, digest: str
+        self,
+        program: Program,
+        image_size: int,
+        name: str,
+        epilogue: str,
+        origin: str,
+        digest: str,
+        classes_on_device: int = 0,
     ) -> None:
         self._program, self._name, self._digest = program, name, digest
+        self._classes_on_device = classes_on_device
         self._size = image_size
         self._epilogue = epilogue
         self._value_bytes = 2 if epilogue == "int16" else 4
@@ -84,15 +95,22 @@ class CSource:
         self._constants = self._make_constants()
         self.arena = self._arena.bytes
         self.image, self.scores = 3 * image_size**2, 4 * program.layers[-1].channels
+        counts = -(-2 * classes_on_device // 4) * 4
+        self.classes = self.scores * classes_on_device + counts
 
     def texts(self) -> tuple[str, str]:
         """Return the header and the source."""
+        learns = f" --classes-on-device {self._classes_on_device}" * (self._classes_on_device > 0)
         banner = (
-            f"/* Written by `burn export --format c --epilogue {self._epilogue}`, burn "
+            f"/* Written by `burn export --format c --epilogue {self._epilogue}{learns}`, burn "
             f"{version('burn-ssl')}, from a packed file\n * with SHA-256 {self._digest}. */\n"
         )
         header = self._filled("network.h", {"sizes": self._sizes()})
         source = self._filled("network.c", {"types": self._types(), "constants": self._constants})
+        if self._classes_on_device:
+            before, ending, after = header.rpartition("#ifdef __cplusplus")
+            header = f"{before}{self._filled('learning.h', {})}\n{ending}{after}"
+            source += "\n" + self._filled("learning.c", {})
         return banner + header, banner + source
 
     def _filled(self, resource: str, parts: dict[str, str]) -> str:
@@ -118,6 +136,9 @@ class CSource:
             f"#define {prefix}_NUM_SCORES {last.channels}",
             f"#define {prefix}_NUM_CLASSES {classes}",
         ]
+        if self._classes_on_device:
+            lines.append(f"#define {prefix}_MAX_CLASSES {self._classes_on_device}")
+            lines.append(f"#define {prefix}_SIMILARITY_ONE 1048576")
         if self.integers:
             lines.append(f"#define {prefix}_SCORE_BITS {_signed(self.integers.score_bits)}")
         lines += ["", f"typedef {score} {self._name}_score;"]

@@ -1,0 +1,99 @@
+/** How a classifier was learned. */
+export interface Way {
+  /**
+   * "lda", linear discriminant analysis; "ridge", ridge regression; or "means", directions of the
+   * class means, where a class has a single image.
+   */
+  kind: "lda" | "ridge" | "means";
+  /** Whether the features of the images were scaled to one length before. */
+  equalLength: boolean;
+  /**
+   * The shrinkage: what was added to the covariance's diagonal, in units of the mean variance of a
+   * feature over all images; 0 for "means".
+   */
+  share: number;
+}
+
+/** A linear classifier, and what is known of how good it is. */
+export interface Learned {
+  classes: string[];
+  /**
+   * Classes × features, class by class: the scores are weight · features + bias, and their softmax
+   * the probabilities.
+   */
+  weight: Float32Array;
+  bias: Float32Array;
+  /** Number of images of each class. */
+  counts: number[];
+  /**
+   * Share of the images that are classified right when the classifier is learned from all others,
+   * from 0 to 1. Images that are the only one of their class do not count; null if there are no
+   * others.
+   */
+  accuracy: number | null;
+  /** Standard error of the accuracy. */
+  error: number | null;
+  /** What the accuracy would be for always answering the largest class. */
+  largest: number | null;
+  /** Numbers of images: rows are the true classes, columns the answers. */
+  confusion: number[][];
+  /** The direction of the images' features, of any length. */
+  towards: Int8Array;
+  /**
+   * Cosine with `towards` below which an image is taken to be none of these: it refuses at most 5 %
+   * of the images. null if there are fewer than 10.
+   */
+  threshold: number | null;
+  way: Way;
+  /** What the scores were divided by to calibrate the probabilities. */
+  temperature: number;
+}
+
+/**
+ * Learns to classify images by their features, from one to some hundreds of each class, as
+ * `burn_engine.learn` of Python does, with the same result up to rounding.
+ *
+ * @param features of each image, all of one length and finite, as `Model.features` returns them.
+ * @param labels each image's class, a number from 0 to classes - 1.
+ * @param classes names of the classes, at least two; each has at least one image.
+ * @throws Error with one sentence if this is not so, or all images have the same features.
+ */
+export function learn(
+  features: ArrayLike<number>[],
+  labels: ArrayLike<number>,
+  classes: string[],
+): Learned;
+
+/**
+ * Classifies an image by its features.
+ *
+ * @returns the classes, most likely first, with their probabilities in percent; and whether the
+ *   image is unlike all that the classifier was learned from, null if that is not known.
+ * @throws Error if there are not as many features as the classifier was learned from.
+ */
+export function classify(
+  learned: Learned,
+  features: ArrayLike<number>,
+): { classes: { name: string; percent: number }[]; noneOfThese: boolean | null };
+
+/**
+ * Returns the bytes of a packed file with a learned classifier, for Python, C and JavaScript. Layers,
+ * format, image and origin are the base's; the origin also says how it was learned.
+ *
+ * @param base the bytes of the packed file whose features it was learned from. A classifier that it
+ *   has already is replaced.
+ * @throws Error if the base is no packed file, or has another number of features.
+ */
+export function withClassifier(base: ArrayBuffer | Uint8Array, learned: Learned): Uint8Array;
+
+/**
+ * Tells whether an image is unlike all that a classifier was learned from.
+ *
+ * @param model of a file that `withClassifier` or `burn-engine learn` wrote.
+ * @param features of the image, which `model.features` returns.
+ * @returns null if the file does not say.
+ */
+export function noneOfThese(
+  model: { readonly origin: Record<string, unknown> | null },
+  features: ArrayLike<number>,
+): boolean | null;

@@ -1,0 +1,560 @@
+// Learns a linear classifier from a handful of images of each class, in closed form: the same as
+// burn_engine.learn of Python (engine/python/burn_engine/learning.py, which says why).
+import { eigen } from "./symmetric.js";
+
+export { noneOfThese, withClassifier } from "./classifier_file.js";
+
+// Amounts of shrinkage that are tried.
+const SHARES = Array.from({ length: 8 }, (_, i) => 10 ** ((i - 3) / 2));
+const KNOWN_REFUSED = 0.05; // share of the known images for which the threshold is set
+const LEAST_FOR_THRESHOLD = 10; // images
+const MOST_CLASSES = 1_000_000;
+
+// Where a class has a single image.
+const MOST = 3; // largest feature that counts, in standard deviations of all features
+const CERTAINTY = 2.5; // what cosines are multiplied by
+
+const TINY = 1e-300;
+
+export function learn(features, labels, classes) {
+  const names = checkedClasses(classes);
+  const values = checkedFeatures(features, labels, names);
+  const answers = Array.from(labels);
+  const counts = countsOf(answers, names.length);
+  const { way, model, factor, scores } = chosen(values, answers, counts);
+  const { weight, bias } = model.classifier(way.share);
+  const learned = {
+    classes: names,
+    weight: Float32Array.from(weight.data, (one) => factor * one),
+    bias: Float32Array.from(bias, (one, c) => factor * one + model.prior[c]),
+    counts,
+    ...judged(scores, answers, counts),
+    ...directionOf(values),
+    way,
+    temperature: 1 / factor,
+  };
+  if (!learned.weight.every(Number.isFinite) || !learned.bias.every(Number.isFinite)) {
+    throw new Error("the classifier overflows float32: the features are too small or too large");
+  }
+  return learned;
+}
+
+export function classify(learned, features) {
+  const { classes, weight, bias, towards, threshold } = learned;
+  const length = weight.length / classes.length;
+  if (features.length !== length) {
+    throw new Error(`${features.length} features; the classifier was learned from ${length}`);
+  }
+  const scores = Array.from(bias, (one, c) => {
+    const row = weight.subarray(c * length, (c + 1) * length);
+    return one + dot(row, features);
+  });
+  const found = softmax(scores).map((part, c) => ({ name: classes[c], percent: 100 * part }));
+  return {
+    classes: found.sort((a, b) => b.percent - a.percent),
+    noneOfThese: threshold === null ? null : cosine(towards, features) < threshold,
+  };
+}
+
+// --- What is refused. ---
+
+function checkedClasses(classes) {
+  if (!Array.isArray(classes)) throw new Error("classes is not an array: give a list of names");
+  for (const name of classes) {
+    if (typeof name !== "string" || !name) {
+      throw new Error(`${JSON.stringify(name)} is not the name of a class: give a text`);
+    }
+    if (/[\x00-\x1f\x7f]/.test(name)) {
+      throw new Error(`the name of class ${JSON.stringify(name)} has a control character`);
+    }
+    if (/\p{Surrogate}/u.test(name)) {
+      throw new Error(`the name of class ${JSON.stringify(name)} is not Unicode text`);
+    }
+  }
+  if (classes.length < 2) {
+    throw new Error(
+      `there ${classes.length ? "is one class" : "are no classes"}; it takes two to tell apart: ` +
+        "add one of other things",
+    );
+  }
+  if (classes.length > MOST_CLASSES) {
+    throw new Error(`${classes.length} classes; a packed file has at most ${MOST_CLASSES}`);
+  }
+  const twice = classes.find((name, at) => classes.indexOf(name) !== at);
+  if (twice !== undefined) throw new Error(`two classes are named ${JSON.stringify(twice)}`);
+  return [...classes];
+}
+
+function checkedFeatures(features, labels, names) {
+  if (!features.length) throw new Error("there are no images to learn from");
+  if (labels.length !== features.length) {
+    throw new Error(`${labels.length} labels for ${features.length} images`);
+  }
+  const columns = features[0].length;
+  const values = matrix(features.length, columns);
+  features.forEach((row, i) => {
+    if (!columns || row.length !== columns) {
+      throw new Error(`image ${i} has ${row.length} features, the first one ${columns}`);
+    }
+    for (let j = 0; j < columns; ++j) {
+      if (!Number.isFinite(row[j])) throw new Error(`the features of image ${i} are not finite`);
+    }
+    values.data.set(row, i * columns);
+  });
+  for (const label of labels) {
+    if (!Number.isInteger(label) || label < 0 || label >= names.length) {
+      throw new Error(`label ${label} is none of 0 to ${names.length - 1}, the classes' numbers`);
+    }
+  }
+  countsOf(labels, names.length).forEach((count, c) => {
+    if (!count) throw new Error(`class ${JSON.stringify(names[c])} has no image`);
+  });
+  if (values.data.every((one, at) => one === values.data[at % columns])) {
+    throw new Error("all images have the same features, so nothing tells them apart");
+  }
+  return values;
+}
+
+// --- Matrices: numbers row by row. ---
+
+function matrix(rows, columns) {
+  return { rows, columns, data: new Float64Array(rows * columns) };
+}
+
+function rowOf({ columns, data }, i) {
+  return data.subarray(i * columns, (i + 1) * columns);
+}
+
+function dot(a, b) {
+  let sum = 0;
+  for (let i = 0; i < a.length; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// a · bᵀ, four rows of b at once, because this takes most of the time.
+function timesRows(a, b) {
+  const product = matrix(a.rows, b.rows);
+  const { columns: n, data: left } = a;
+  const { data: right } = b;
+  for (let i = 0; i < a.rows; ++i) {
+    let j = 0;
+    for (; j + 4 <= b.rows; j += 4) {
+      let [s0, s1, s2, s3] = [0, 0, 0, 0];
+      for (let k = 0, at = i * n, to = j * n; k < n; ++k, ++at, ++to) {
+        const x = left[at];
+        s0 += x * right[to];
+        s1 += x * right[to + n];
+        s2 += x * right[to + 2 * n];
+        s3 += x * right[to + 3 * n];
+      }
+      product.data.set([s0, s1, s2, s3], i * b.rows + j);
+    }
+    const row = rowOf(a, i);
+    for (; j < b.rows; ++j) product.data[i * b.rows + j] = dot(row, rowOf(b, j));
+  }
+  return product;
+}
+
+function transposed({ rows, columns, data }) {
+  const turned = matrix(columns, rows);
+  for (let i = 0; i < rows; ++i) {
+    for (let j = 0; j < columns; ++j) turned.data[j * rows + i] = data[i * columns + j];
+  }
+  return turned;
+}
+
+function timesVector(a, vector) {
+  const product = new Float64Array(a.rows);
+  for (let i = 0; i < a.rows; ++i) product[i] = dot(rowOf(a, i), vector);
+  return product;
+}
+
+function normOf(row) {
+  return Math.sqrt(dot(row, row));
+}
+
+function meanOfRows(a, wanted = () => true) {
+  const mean = new Float64Array(a.columns);
+  let count = 0;
+  for (let i = 0; i < a.rows; ++i) {
+    if (!wanted(i)) continue;
+    ++count;
+    rowOf(a, i).forEach((one, j) => (mean[j] += one));
+  }
+  return mean.map((sum) => sum / count);
+}
+
+function lessRow(a, subtracted) {
+  const { rows, columns } = a;
+  return { rows, columns, data: a.data.map((one, at) => one - subtracted[at % columns]) };
+}
+
+function countsOf(labels, classes) {
+  const counts = new Array(classes).fill(0);
+  for (const label of labels) ++counts[label];
+  return counts;
+}
+
+function meansOfClasses(a, labels, classes) {
+  const means = matrix(classes, a.columns);
+  for (let c = 0; c < classes; ++c) {
+    means.data.set(meanOfRows(a, (i) => labels[i] === c), c * a.columns);
+  }
+  return means;
+}
+
+function cosine(a, b) {
+  return dot(a, b) / Math.max(normOf(a) * normOf(b), TINY);
+}
+
+// --- The kinds, and what they say of an image that is left out. ---
+
+// Images in as few coordinates as lose nothing, relative to their mean: of these, of the features
+// 0, and what maps coordinates to features.
+function rowsOf(features, labels, counts, equalLength) {
+  const { rows: number, columns } = features;
+  let lengths = new Float64Array(number).fill(1);
+  if (equalLength) {
+    const own = lengths.map((_, i) => normOf(rowOf(features, i)));
+    const mean = own.reduce((a, b) => a + b) / number;
+    lengths = own.map((one) => (one > 0 ? one : mean) / mean);
+  }
+  const scaled = matrix(number, columns);
+  scaled.data.set(features.data.map((one, at) => one / lengths[Math.floor(at / columns)]));
+  const mean = meanOfRows(scaled);
+  const rows = lessRow(scaled, mean);
+  const few = number <= columns;
+  const turned = transposed(rows);
+  const gram = few ? timesRows(rows, rows) : timesRows(turned, turned);
+  const { values, vectors } = eigen(gram.data, gram.rows);
+  const largest = values.reduce((a, b) => Math.max(a, b));
+  const kept = [...values.keys()].filter((k) => values[k] > 1e-10 * largest + TINY);
+  const chosen = matrix(kept.length, gram.rows);
+  kept.forEach((k, to) => {
+    const vector = vectors.subarray(k * gram.rows, (k + 1) * gram.rows);
+    const scale = few ? 1 / Math.sqrt(values[k]) : 1;
+    chosen.data.set(vector.map((one) => one * scale), to * gram.rows);
+  });
+  const back = few ? timesRows(chosen, turned) : chosen;
+  return {
+    points: timesRows(rows, back),
+    zero: timesVector(back, mean).map((one) => -one),
+    back,
+    mean,
+    lengths,
+    labels,
+    counts,
+    unit: dot(rows.data, rows.data) / columns,
+  };
+}
+
+// Linear discriminant analysis with a covariance that is shrunken towards a multiple of 1.
+class Lda {
+  constructor(rows) {
+    const { points, labels, counts } = rows;
+    this.rows = rows;
+    this.prior = counts.map((count) => Math.log(count / labels.length));
+    const means = meansOfClasses(points, labels, counts.length);
+    const within = matrix(points.rows, points.columns);
+    labels.forEach((label, i) => {
+      const mean = rowOf(means, label);
+      within.data.set(rowOf(points, i).map((one, j) => one - mean[j]), i * points.columns);
+    });
+    const turned = transposed(within);
+    const { values, vectors } = eigen(timesRows(turned, turned).data, points.columns);
+    this.values = values.map((one) => Math.max(one, 0));
+    this.vectors = { rows: points.columns, columns: points.columns, data: vectors };
+    this.means = timesRows(means, this.vectors);
+    this.points = timesRows(points, this.vectors);
+    this.zero = timesVector(this.vectors, rows.zero);
+  }
+
+  leftOut(share) {
+    const { labels, counts, lengths, unit } = this.rows;
+    const { means, points, zero } = this;
+    const number = points.rows;
+    const inverse = this.values.map((one) => 1 / (one + share * unit));
+    const scaledMeans = matrix(means.rows, means.columns);
+    scaledMeans.data.set(means.data.map((one, at) => one * inverse[at % means.columns]));
+    const sizes = counts.map((_, c) => dot(rowOf(means, c), rowOf(scaledMeans, c)));
+    const atZero = timesVector(scaledMeans, zero);
+    return labels.map((label, i) => {
+      const point = rowOf(points, i);
+      const mean = rowOf(means, label);
+      const others = Math.max(counts[label] - 1, 1);
+      const u = point.map((one, j) => one - mean[j]);
+      const scaled = u.map((one, j) => one * inverse[j]);
+      const leverage = dot(scaled, u);
+      const k = (others + 1) / others / (1 - ((others + 1) / others) * leverage);
+      // Of the means without the image: uᵀ A⁻¹ μ and μᵀ A⁻¹ μ, with the whole A.
+      const along = timesVector(means, scaled);
+      const constant = [...sizes];
+      constant[label] += (leverage / others - 2 * along[label]) / others;
+      along[label] -= leverage / others;
+      constant.forEach((_, c) => (constant[c] += k * along[c] ** 2));
+      const scores = (products, own) =>
+        counts.map((_, c) => {
+          const product = products[c] - (c === label ? own / others : 0);
+          return product + k * own * along[c] - constant[c] / 2;
+        });
+      const here = scores(timesVector(scaledMeans, point), dot(scaled, point));
+      const there = scores(atZero, dot(scaled, zero));
+      return stretched(here, there, lengths[i]).map((one) => (number - 1) * one);
+    });
+  }
+
+  classifier(share) {
+    const { labels, back, mean, unit } = this.rows;
+    const { means, values } = this;
+    const scaled = matrix(means.rows, means.columns);
+    scaled.data.set(
+      means.data.map((one, at) => {
+        return (labels.length * one) / (values[at % means.columns] + share * unit);
+      }),
+    );
+    const coordinates = timesRows(scaled, transposed(this.vectors));
+    const weight = timesRows(coordinates, transposed(back));
+    const bias = timesVector(weight, mean).map((one, c) => {
+      return -0.5 * dot(rowOf(scaled, c), rowOf(means, c)) - one;
+    });
+    return { weight, bias };
+  }
+}
+
+// Ridge regression on the labels, 1 for an image's class and 0 for the others.
+class Ridge {
+  constructor(rows) {
+    const { points, labels, counts } = rows;
+    this.rows = rows;
+    this.prior = counts.map(() => 0);
+    this.mean = counts.map((count) => count / labels.length);
+    this.values = timesVectorOfSquares(points);
+    // Of each class: the points' sum with the labels, less their mean, as weights.
+    this.cross = matrix(counts.length, points.columns);
+    labels.forEach((label, i) => {
+      const point = rowOf(points, i);
+      this.mean.forEach((mean, c) => {
+        const to = rowOf(this.cross, c);
+        const weight = (c === label ? 1 : 0) - mean;
+        for (let j = 0; j < point.length; ++j) to[j] += weight * point[j];
+      });
+    });
+  }
+
+  scaledCross(share) {
+    const { columns, rows, data } = this.cross;
+    const scaled = matrix(rows, columns);
+    scaled.data.set(
+      data.map((one, at) => one / (this.values[at % columns] + share * this.rows.unit)),
+    );
+    return scaled;
+  }
+
+  leftOut(share) {
+    const { points, labels, counts, lengths, zero, unit } = this.rows;
+    const number = points.rows;
+    const inverse = this.values.map((one) => 1 / (one + share * unit));
+    const cross = this.scaledCross(share);
+    const atZero = timesVector(cross, zero).map((one, c) => one + this.mean[c]);
+    return labels.map((label, i) => {
+      const point = rowOf(points, i);
+      const scaled = point.map((one, j) => one * inverse[j]);
+      const leverage = 1 / number + dot(scaled, point);
+      const influence = 1 / number + dot(scaled, zero);
+      const fitted = timesVector(cross, point);
+      const wanted = counts.map((_, c) => (c === label ? 1 : 0));
+      const residual = wanted.map((one, c) => (one - this.mean[c] - fitted[c]) / (1 - leverage));
+      const here = wanted.map((one, c) => one - residual[c]);
+      const there = wanted.map((_, c) => atZero[c] - influence * residual[c]);
+      return stretched(here, there, lengths[i]);
+    });
+  }
+
+  classifier(share) {
+    const weight = timesRows(this.scaledCross(share), transposed(this.rows.back));
+    const bias = timesVector(weight, this.rows.mean).map((one, c) => this.mean[c] - one);
+    return { weight, bias };
+  }
+}
+
+function timesVectorOfSquares(points) {
+  const sums = new Float64Array(points.columns);
+  points.data.forEach((one, at) => (sums[at % points.columns] += one * one));
+  return sums;
+}
+
+// Directions of the class means, for classes with a single image, where no spread is known.
+class Means {
+  constructor(features, labels, counts) {
+    this.prior = counts.map(() => 0);
+    this.features = features;
+    this.labels = labels;
+    this.counts = counts;
+    const { rows: number, columns, data } = features;
+    this.length = labels.reduce((sum, _, i) => sum + normOf(rowOf(features, i)), 0) / number;
+    const mean = data.reduce((a, b) => a + b) / data.length;
+    const variance = data.reduce((sum, one) => sum + (one - mean) ** 2, 0) / data.length;
+    const most = MOST * Math.sqrt(variance);
+    this.rows = matrix(number, columns);
+    for (let i = 0; i < number; ++i) {
+      const cut = rowOf(features, i).map((one) => Math.min(Math.max(one, -most), most));
+      const norm = Math.max(normOf(cut), TINY);
+      this.rows.data.set(cut.map((one) => one / norm), i * columns);
+    }
+    this.means = meansOfClasses(this.rows, labels, counts.length);
+  }
+
+  from(means) {
+    const middle = meanOfRows(means);
+    const away = lessRow(means, middle);
+    const weight = matrix(means.rows, means.columns);
+    const bias = new Float64Array(means.rows);
+    for (let c = 0; c < means.rows; ++c) {
+      const row = rowOf(away, c);
+      const norm = Math.max(normOf(row), TINY);
+      weight.data.set(row.map((one) => one / norm / this.length), c * means.columns);
+      bias[c] = -dot(row, middle) / norm;
+    }
+    return { weight, bias };
+  }
+
+  leftOut() {
+    return this.labels.map((label, i) => {
+      const count = this.counts[label];
+      if (count < 2) return this.counts.map(() => 0);
+      const means = { ...this.means, data: this.means.data.slice() };
+      const own = rowOf(means, label);
+      const row = rowOf(this.rows, i);
+      for (let j = 0; j < own.length; ++j) own[j] += (own[j] - row[j]) / (count - 1);
+      const { weight, bias } = this.from(means);
+      const scores = timesVector(weight, rowOf(this.features, i));
+      return Array.from(scores, (one, c) => one + bias[c]);
+    });
+  }
+
+  classifier() {
+    return this.from(this.means);
+  }
+}
+
+// The scores of an image, from those of its row and of the features 0.
+function stretched(scores, zero, length) {
+  return scores.map((one, c) => zero[c] + length * (one - zero[c]));
+}
+
+// --- The choice. ---
+
+function chosen(features, labels, counts) {
+  if (Math.min(...counts) === 1) {
+    const model = new Means(features, labels, counts);
+    const scores = model.leftOut().map((row) => row.map((one) => CERTAINTY * one));
+    const way = { kind: "means", equalLength: true, share: 0 };
+    return { way, model, factor: CERTAINTY, scores };
+  }
+  let best = null;
+  for (const equalLength of [false, true]) {
+    const rows = rowsOf(features, labels, counts, equalLength);
+    for (const [kind, model] of Object.entries({ lda: new Lda(rows), ridge: new Ridge(rows) })) {
+      for (const share of SHARES) {
+        const scores = model.leftOut(share);
+        const { factor, loss } = calibrate(scores, labels, model.prior);
+        if (best && loss >= best.loss) continue;
+        best = { loss, way: { kind, equalLength, share }, model, factor, scores };
+      }
+    }
+  }
+  const { factor, model } = best;
+  return { ...best, scores: best.scores.map((row) => calibrated(row, factor, model.prior)) };
+}
+
+function calibrated(row, factor, prior) {
+  return row.map((one, c) => factor * one + prior[c]);
+}
+
+// The factor for which softmax(factor · scores + prior) has the least cross-entropy, and that,
+// where a label counts as 1 - 1 / (n + 2) of an answer and the other classes share the rest.
+function calibrate(all, labels, prior) {
+  const number = all.length;
+  const classes = prior.length;
+  const scores = all.map((row) => {
+    const highest = Math.max(...row);
+    return row.map((one) => one - highest);
+  });
+  const answers = labels.map((label) => {
+    const answer = new Array(classes).fill(1 / (number + 2) / (classes - 1));
+    answer[label] = 1 - 1 / (number + 2);
+    return answer;
+  });
+  const sumWith = (weights) => scores.reduce((sum, row, i) => sum + dot(row, weights[i]), 0);
+  const target = sumWith(answers);
+  const probabilities = (factor) => scores.map((row) => softmax(calibrated(row, factor, prior)));
+  const slope = (logarithm) => sumWith(probabilities(Math.exp(logarithm))) - target;
+  const flat = scores.flat();
+  const mean = flat.reduce((a, b) => a + b) / flat.length;
+  const variance = flat.reduce((sum, one) => sum + (one - mean) ** 2, 0) / flat.length;
+  const spread = Math.max(Math.sqrt(variance), TINY);
+  let low = Math.log(1e-3 / spread);
+  let high = Math.log(1e4 / spread);
+  if (slope(low) >= 0) high = low;
+  while (high - low > 1e-4) {
+    const middle = (low + high) / 2;
+    if (slope(middle) < 0) low = middle;
+    else high = middle;
+  }
+  const factor = Math.exp(high);
+  let loss = 0;
+  probabilities(factor).forEach((row, i) => {
+    row.forEach((one, c) => (loss -= answers[i][c] * Math.log(Math.max(one, TINY))));
+  });
+  return { factor, loss: loss / number };
+}
+
+function softmax(scores) {
+  const highest = Math.max(...scores);
+  const powers = scores.map((one) => Math.exp(one - highest));
+  const sum = powers.reduce((a, b) => a + b);
+  return powers.map((one) => one / sum);
+}
+
+// Accuracy, its error, the largest class's share, and the confusions.
+function judged(scores, labels, counts) {
+  const confusion = counts.map(() => new Array(counts.length).fill(0));
+  labels.forEach((label, i) => {
+    if (counts[label] > 1) ++confusion[label][scores[i].indexOf(Math.max(...scores[i]))];
+  });
+  const numbers = confusion.map((row) => row.reduce((a, b) => a + b));
+  const number = numbers.reduce((a, b) => a + b);
+  if (!number) return { accuracy: null, error: null, largest: null, confusion };
+  const right = confusion.reduce((sum, row, c) => sum + row[c], 0);
+  const share = (right + 1) / (number + 2); // so that the error of 0 or 100 % is not 0
+  return {
+    accuracy: right / number,
+    error: Math.sqrt((share * (1 - share)) / number),
+    largest: Math.max(...numbers) / number,
+    confusion,
+  };
+}
+
+// The images' direction, and the threshold of the cosine with it.
+function directionOf(features) {
+  const total = new Float64Array(features.columns);
+  const rows = [];
+  for (let i = 0; i < features.rows; ++i) {
+    const row = rowOf(features, i);
+    const norm = Math.max(normOf(row), TINY);
+    rows.push(row.map((one) => one / norm));
+    rows[i].forEach((one, j) => (total[j] += one));
+  }
+  const most = Math.max(total.reduce((a, b) => Math.max(a, Math.abs(b)), 0), TINY);
+  const towards = Int8Array.from(total, (one) => roundHalfEven((127 * one) / most));
+  if (rows.length < LEAST_FOR_THRESHOLD) return { towards, threshold: null };
+  const cosines = rows.map((row) => cosine(total.map((one, j) => one - row[j]), row));
+  cosines.sort((a, b) => a - b);
+  return { towards, threshold: cosines[Math.floor(KNOWN_REFUSED * rows.length)] };
+}
+
+function roundHalfEven(x) {
+  const floor = Math.floor(x);
+  if (x - floor !== 0.5) return Math.round(x);
+  return floor % 2 === 0 ? floor : floor + 1;
+}

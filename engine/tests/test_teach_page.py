@@ -1,0 +1,335 @@
+"""The page of `burn-engine teach`: the command, and the page in a browser where there is one."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import burn_engine
+from burn_engine.cli import main
+from burn_engine.format import ImageSize
+from burn_engine.images import prepare, read_photo
+from packed import random_network
+
+Image = pytest.importorskip("PIL.Image")
+PACKAGE = Path(__file__).parents[1] / "js"
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-extensions"]
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+SIZE = ImageSize(resize=40, size=32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a network and the page that learns with it."""
+    made = tmp_path_factory.mktemp("teach")
+    network = random_network(0, num_classes=7, image=(SIZE.resize, SIZE.size))
+    (made / "base.bnn").write_bytes(network.to_bytes())
+    assert main(["teach", str(made / "teach.html"), "--from", str(made / "base.bnn")]) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *CAMERA])
+        yield started
+        started.close()
+
+
+def opened(browser, address, **settings):
+    """Return a page that is ready, what it said, and what it asked for."""
+    context = browser.new_context(permissions=["camera"], **settings)
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto(address)
+    page.wait_for_selector("body[data-ready=yes]")
+    return page, said, asked
+
+
+@pytest.fixture
+def page(browser, folder):
+    """The page, from a file; it must not ask for anything beyond itself, nor complain."""
+    address = (folder / "teach.html").as_uri()
+    page, said, asked = opened(browser, address)
+    yield page
+    page.context.close()
+    beyond = [url for url in asked if url != address and not url.startswith(("data:", "blob:"))]
+    assert beyond == []
+    # Hints that reading pixels is slow, which the page does once for a photograph.
+    assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
+
+
+def photographs(folder, kind, count):
+    """Write photographs of a kind: a hue of its own with noise."""
+    random = np.random.default_rng(kind)
+    paths = []
+    for i in range(count):
+        pixels = random.integers(0, 120, (50, 60, 3), dtype=np.uint8)
+        pixels[..., kind] += 120
+        paths.append(folder / f"{kind} {i}.png")
+        Image.fromarray(pixels).save(paths[-1])
+    return paths
+
+
+def teach(page, number, name, paths):
+    """Name the class with a number from 1, and give it photographs."""
+    card = page.locator(f".class:nth-child({number})")
+    card.locator("header input").fill(name)
+    card.locator("input[type=file]").set_input_files([str(path) for path in paths])
+    card.locator(f".photos li:nth-child({len(paths)})").wait_for()
+
+
+def facts(page):
+    """Return what the page says of what it learned, once it has."""
+    page.wait_for_selector("#save:not([disabled])")
+    return page.inner_text("#facts")
+
+
+def answer(page):
+    """Return the names and percents that the page shows."""
+    rows = [row.split("\n") for row in page.locator("#found ol li").all_inner_texts()]
+    return [(name, float(percent.rstrip(" %"))) for name, percent in rows]
+
+
+def test_it_learns_what_python_learns(page, folder, tmp_path):
+    kinds = [photographs(tmp_path, kind, 6) for kind in range(2)]
+    for number, (name, paths) in enumerate(zip(("red <b>", "grün"), kinds, strict=True), 1):
+        teach(page, number, name, paths)
+    said = facts(page)
+    network = burn_engine.load(folder / "base.bnn")
+    features = network.features(
+        [prepare(read_photo(path), SIZE) for paths in kinds for path in paths]
+    )
+    learned = burn_engine.learn(features, [0] * 6 + [1] * 6, ["red <b>", "grün"])
+    assert learned.accuracy is not None
+    assert learned.error is not None
+    assert said.startswith(
+        f"Accuracy: {learned.accuracy:.1%} ± {learned.error:.1%} of 12 photographs".replace(
+            "%", " %"
+        )
+    )
+    assert "Always the largest class: 50.0 %." in said
+    (asked,) = photographs(tmp_path, 1, 1)
+    page.set_input_files("#tried", str(asked))
+    page.wait_for_selector("#found ol")
+    found = answer(page)
+    with page.expect_download() as download:
+        page.click("#save")
+    assert download.value.suggested_filename == "mine.bnn"
+    download.value.save_as(tmp_path / "mine.bnn")
+    mine = burn_engine.load(tmp_path / "mine.bnn")
+    assert mine.classes == ("red <b>", "grün")
+    photo = prepare(read_photo(asked), SIZE)
+    scores = mine(photo).astype(np.float64)
+    shares = 100 * np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    best = np.argsort(-shares)
+    # One digit after the point.
+    assert found == [(mine.classes[i], pytest.approx(shares[i], abs=0.06)) for i in best]
+    refused = burn_engine.none_of_these(mine, mine.features(photo)[None])
+    assert refused is not None
+    assert (page.locator("#found .none").count() == 1) == bool(refused[0])
+
+
+def test_photographs_and_classes_can_be_removed_and_named_anew(page, tmp_path):
+    teach(page, 1, "red", photographs(tmp_path, 0, 3))
+    page.wait_for_selector("#facts >> text=Nothing yet")
+    page.click("#add")
+    page.keyboard.type("blue")  # the name is selected
+    teach(page, 2, "green", photographs(tmp_path, 1, 3))
+    assert "Without photographs: blue." in facts(page)
+    teach(page, 3, "blue", photographs(tmp_path, 2, 3))
+    page.wait_for_selector("#facts >> text=9 photographs")
+    page.locator(".class:nth-child(2) .photos button").first.click()
+    page.wait_for_selector("#facts >> text=8 photographs")
+    assert page.inner_text(".class:nth-child(2) .count") == "2"
+    page.fill(".class:nth-child(3) header input", "green")
+    page.wait_for_selector('#facts >> text=two classes are named "green"')
+    assert page.is_disabled("#save")
+    page.fill(".class:nth-child(3) header input", " ")
+    page.wait_for_selector("#facts >> text=is not the name of a class")
+    page.click(".class:nth-child(3) .remove")
+    page.wait_for_selector("#facts >> text=5 photographs")
+    assert page.locator(".class").count() == 2
+
+
+def test_what_cannot_be_read_is_named_and_left_out(page, tmp_path):
+    (tmp_path / "notes.jpg").write_text("hello")
+    paths = photographs(tmp_path, 0, 2)
+    card = page.locator(".class:nth-child(1)")
+    card.locator("input[type=file]").set_input_files([tmp_path / "notes.jpg", *paths])
+    card.locator(".photos li:nth-child(2)").wait_for()
+    assert page.inner_text("#unread") == (
+        "Left out: 1 of 3. notes.jpg is not an image that this browser can read"
+    )
+    page.set_input_files("#tried", tmp_path / "notes.jpg")
+    page.wait_for_selector("#found >> text=notes.jpg is not an image")
+
+
+def test_photographs_can_be_dropped(page, tmp_path):
+    (photo,) = photographs(tmp_path, 0, 1)
+    drop = """async ([selector, name, bytes]) => {
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File([new Uint8Array(bytes)], name, { type: "image/png" }));
+      const options = { dataTransfer, bubbles: true, cancelable: true };
+      for (const kind of ["dragenter", "dragover", "drop"]) {
+        document.querySelector(selector).dispatchEvent(new DragEvent(kind, options));
+      }
+    }"""
+    page.evaluate(drop, [".class:nth-child(2) header", photo.name, list(photo.read_bytes())])
+    page.locator(".class:nth-child(2) .photos li").wait_for()
+    page.evaluate(drop, ["#try h2", photo.name, list(photo.read_bytes())])
+    page.wait_for_selector("#shown:not([hidden])")
+    assert page.locator(".over").count() == 0
+
+
+def test_the_camera_is_used_with_the_keyboard_alone(page, tmp_path):
+    teach(page, 1, "red", photographs(tmp_path, 0, 3))
+    page.focus("#camera")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#viewer:not([hidden])")
+    page.focus(".class:nth-child(2) .hold")
+    page.keyboard.down("Space")
+    page.locator(".class:nth-child(2) .photos li:nth-child(3)").wait_for()
+    page.keyboard.up("Space")
+    assert "resemble each other" in facts(page)
+    page.wait_for_selector("#found ol")  # of the camera, without more being asked for
+    assert answer(page)[0][0] == "class 2"
+    assert page.inner_text("#said")
+    count = page.locator(".photos li").count()
+    page.wait_for_timeout(500)
+    assert page.locator(".photos li").count() == count  # it stopped
+    page.hover(".class:nth-child(2) .hold")
+    page.mouse.down()
+    page.locator(f".class:nth-child(2) .photos li:nth-child({count - 3 + 2})").wait_for()
+    page.mouse.up()
+    page.click("#camera")
+    page.wait_for_selector("#viewer", state="hidden")
+    assert page.locator(".hold:visible").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_narrow_screen(browser, folder, tmp_path, scheme):
+    address = (folder / "teach.html").as_uri()
+    size = {"width": 390, "height": 844}
+    page, _, _ = opened(browser, address, viewport=size, color_scheme=scheme)
+    teach(page, 1, "a name that is rather long, longer than a line", photographs(tmp_path, 0, 12))
+    teach(page, 2, "n" * 100, photographs(tmp_path, 1, 12))
+    facts(page)
+    page.click("#camera")
+    page.wait_for_selector("#found ol")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    dark = "rgb(21, 23, 26)"
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (colour == dark) == (scheme == "dark")
+    page.context.close()
+
+
+def test_it_runs_from_the_packages_folder_on_a_server(browser, folder, tmp_path):
+    """Without `burn-engine teach`: the files beside it, and the network as photos.bnn."""
+    shutil.copytree(PACKAGE, tmp_path / "js")
+    shutil.copy(folder / "base.bnn", tmp_path / "js" / "photos.bnn")
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format, *args):
+            del format, args
+
+    handler = functools.partial(Quiet, directory=str(tmp_path / "js"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_address[1]}/"
+        page, said, asked = opened(browser, base + "teach.html")
+        teach(page, 1, "red", photographs(tmp_path, 0, 2))
+        teach(page, 2, "green", photographs(tmp_path, 1, 2))
+        assert "4 photographs" in facts(page)
+        assert all(url.startswith((base, "data:", "blob:")) for url in asked)
+        assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
+        page.context.close()
+        server.shutdown()
+
+
+def test_the_packages_own_page_says_what_files_need(browser):
+    page = browser.new_page()
+    page.goto((PACKAGE / "teach.html").as_uri())
+    page.wait_for_selector("#problem:not([hidden])")
+    assert "burn-engine teach" in page.inner_text("#problem")
+    page.close()
+
+
+# --- The command. ---
+
+
+def test_the_page_holds_all_it_needs(folder):
+    page = (folder / "teach.html").read_text(encoding="utf-8")
+    files = json.loads(*re.findall(r'id="files">(.*?)</script>', page, re.DOTALL))
+    assert files["name"] == "base.bnn"
+    assert files["network"].startswith("data:application/octet-stream;base64,")
+    imports = json.loads(*re.findall(r'"importmap">(.*?)</script>', page, re.DOTALL))["imports"]
+    assert set(imports) == {
+        "burn-engine", "burn-engine/learn", "burn-engine/symmetric", "burn-engine/classifier_file",
+        "teach",
+    }  # fmt: skip
+    assert not re.search("https?://", re.sub(r"data:[^\"]*", "", page))
+
+
+def test_a_name_of_a_file_is_never_part_of_the_page(tmp_path):
+    network = tmp_path / "<script>alert(1)<!--.bnn"
+    network.write_bytes(random_network().to_bytes())
+    assert main(["teach", str(tmp_path / "page.html"), "--from", str(network)]) == 0
+    assert "alert(1)<" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_pretrained_network_is_the_default(tmp_path, capsys):
+    out = tmp_path / "teach.html"
+    assert main(["teach", str(out)]) == 0
+    assert capsys.readouterr().out == (
+        f"{out}: {out.stat().st_size:,} bytes; open it in a browser\n"
+    )
+    assert '"name": "photos.bnn"' in out.read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_written_is_refused_in_one_line(folder, tmp_path, capsys):
+    base = str(folder / "base.bnn")
+    there = tmp_path / "there.html"
+    there.write_text("mine")
+    (tmp_path / "bad.bnn").write_bytes(b"hello")
+    (tmp_path / "any.bnn").write_bytes(random_network(image=None).to_bytes())
+    cases = {
+        ("page.txt",): "page.txt is not the name of a page: end it in .html",
+        (str(there), "--from", base): f"{there} exists already: give another name, or --overwrite",
+        (str(tmp_path / "no" / "page.html"),): "there is no such folder",
+        (str(tmp_path / "a.html"), "--from", str(tmp_path / "bad.bnn")): "5 bytes long",
+        (str(tmp_path / "a.html"), "--from", str(tmp_path / "any.bnn")): "how photographs become",
+        (str(tmp_path / "a.html"), "--from", "nothing"): "nothing",
+    }
+    for arguments, sentence in cases.items():
+        assert main(["teach", *arguments]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said
+        assert said.count("\n") == 1
+    assert there.read_text() == "mine"
+    assert not (tmp_path / "a.html").exists()
+    assert main(["teach", str(there), "--from", base, "--overwrite"]) == 0
+
+
+def test_a_package_without_the_module_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("burn_engine.teach_command.files", lambda name: tmp_path)
+    assert main(["teach", str(tmp_path / "a.html")]) == 2
+    assert "installed without its module for pages" in capsys.readouterr().err
