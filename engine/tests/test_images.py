@@ -15,6 +15,7 @@ import pytest
 import packed
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_images, read_input
+from burn_engine.pixels import decode, turned
 
 SIZE = ImageSize(20, 16)
 
@@ -278,3 +279,53 @@ threads = [threading.Thread(target=read, args=[one]) for one in (array, array, s
 assert not failed, failed
 """
     subprocess.run([sys.executable, "-c", program, tmp_path / "b.png"], check=True)
+
+
+def jpeg(height, width, **options):
+    """A smooth image as JPEG, and its pixels before."""
+    from PIL import Image
+
+    small = Image.fromarray(photo(6, 8, seed=1))
+    image = small.resize((width, height), Image.Resampling.BICUBIC)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=95, **options)
+    return buffer.getvalue(), np.asarray(image)
+
+
+@pytest.mark.parametrize(
+    ("size", "shortest", "decoded"),
+    [
+        ((300, 400), None, (300, 400)),
+        ((300, 400), 301, (300, 400)),
+        ((300, 400), 151, (300, 400)),
+        ((300, 400), 150, (150, 200)),
+        ((400, 300), 75, (100, 75)),
+        ((300, 400), 40, (75, 100)),  # an eighth would have 37
+        ((333, 1001), 41, (42, 126)),
+        ((64, 64), 1, (8, 8)),  # there is nothing below an eighth
+    ],
+)
+def test_a_jpeg_is_decoded_no_smaller_than_is_enough(size, shortest, decoded):
+    encoded, _ = jpeg(*size)
+    assert decode(encoded, shortest=shortest).shape[:2] == decoded
+
+
+def test_a_jpeg_that_is_decoded_smaller_is_the_same_photograph(tmp_path):
+    encoded, pixels = jpeg(
+        640, 480, exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\1\0\0\0\6\0\0\0"
+    )
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encoded)
+    found = read_input(path, SIZE).astype(int)
+    expected = prepare(np.ascontiguousarray(turned(pixels, 6)), SIZE)
+    assert abs(found - expected).mean() < 1.5
+    with pytest.raises(ValueError, match="truncated"):
+        decode(encoded[:-2000], shortest=40)
+
+
+def test_other_formats_are_decoded_whole():
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(photo(90, 80)).save(buffer, "PNG")
+    assert decode(buffer.getvalue(), shortest=10).shape == (90, 80, 3)

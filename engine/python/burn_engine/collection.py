@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from burn_engine.errors import shown
 from burn_engine.folders import is_image
 from burn_engine.format import ImageSize
-from burn_engine.images import prepare, read_input
+from burn_engine.images import enough_for, prepare, read_input
 from burn_engine.many import paths_in
 from burn_engine.pixels import MOST_BYTES, decode
 
@@ -58,7 +58,7 @@ class Photo:
             file.seek(self.offset)
             encoded = file.read(self.stamp[1])
         try:
-            return prepare(decode(encoded), size)
+            return prepare(decode(encoded, shortest=enough_for(size)), size)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
 

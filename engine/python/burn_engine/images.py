@@ -192,20 +192,25 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
     if path.suffix.lower() == ".npy":
         return _read_npy(path)
     try:
-        return prepare(read_photo(path), size)
+        return prepare(read_photo(path, enough_for(size)), size)
     except PillowMissing as error:
         raise PillowMissing(f"{path}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def read_photo(path: Path) -> NDArray[np.uint8]:
-    """Read an image file as uint8 (height, width, 3), upright."""
+def read_photo(path: Path, shortest: int | None = None) -> NDArray[np.uint8]:
+    """Read an image file as uint8 (height, width, 3), upright; `shortest` as in `decode`."""
     with reading(path), open(path, "rb") as file:
         encoded = file.read(MOST_BYTES + 1)
     if len(encoded) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES} bytes: not read as an image")
-    return decode(encoded)
+    return decode(encoded, shortest=shortest)
+
+
+def enough_for(size: ImageSize | None) -> int | None:
+    """Return how many pixels of a JPEG's short side suffice to resize it well; None for all."""
+    return None if size is None else 2 * size.resize
 
 
 def prepare(photo: NDArray[np.uint8], size: ImageSize | None) -> NDArray[np.uint8]:
