@@ -24,12 +24,12 @@ from burn_engine.many import Progress
 from burn_engine.model import load
 from burn_engine.sheet import Shown, write_sheet
 from burn_engine.terminal import (
-    about,
     add_readers,
     at_least_1,
     complain,
     output,
     printable,
+    reason,
     warnings_as_lines,
 )
 
@@ -98,7 +98,7 @@ def _index(options: argparse.Namespace) -> None:
             nonlocal no_pillow
             progress.clear()
             if not (no_pillow and isinstance(error, PillowMissing)):
-                complain(_reason(error))
+                complain(reason(error))
             no_pillow |= isinstance(error, PillowMissing)
 
         try:
@@ -130,12 +130,6 @@ def _index(options: argparse.Namespace) -> None:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return about(error, error.filename)
-    return "not enough memory" if isinstance(error, MemoryError) else str(error)
-
-
 def _file(index: str) -> Path:
     """Return the file of an index, not a link to it: names are relative to its folder."""
     path = path_of(index)
@@ -160,7 +154,7 @@ def _search(options: argparse.Namespace) -> None:
         except (OSError, ValueError) as error:
             if len(options.queries) == 1:
                 raise
-            complain(_reason(error))
+            complain(reason(error))
             failed += 1
             continue
         found = results(index.search(vector, options.k), path.parent)

@@ -158,10 +158,11 @@ class Progress:
     Args:
         stream: Where the line is shown.
         total: Number of images; None if it is not known.
+        doing: What is done with them, before the numbers.
     """
 
-    def __init__(self, stream: TextIO, total: int | None) -> None:
-        self._stream, self._total = stream, total
+    def __init__(self, stream: TextIO, total: int | None, doing: str = "") -> None:
+        self._stream, self._total, self._doing = stream, total, doing
         self._shown = stream.isatty() and total != 1
         self._start = self._last = time.perf_counter()
         self._width = 0
@@ -179,6 +180,7 @@ class Progress:
         line += f" · {rate:,.0f} images/s"
         if self._total is not None and done:
             line += f" · {(self._total - done) / rate:,.0f} s left"
+        line = self._doing + line
         self.clear()
         self._width = len(line)
         print(line, end="", file=self._stream, flush=True)

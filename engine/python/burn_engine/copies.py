@@ -1,0 +1,281 @@
+"""Groups of near-duplicates: images that are copies of the best image of their group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from burn_engine.appearance import (
+    ALTERATIONS,
+    CODE_BYTES,
+    SIDE,
+    UNALTERED,
+    agreements,
+    altered_codes,
+    appearance,
+    are_copies,
+    codes,
+    most_bits,
+)
+from burn_engine.errors import shown
+from burn_engine.format import Floats
+from burn_engine.images import ImageLike, read_image
+from burn_engine.search import nearest
+
+_AT_ONCE = 32  # images that are compared with all others at once
+_MOST_NEAR = 8  # nearest codes that are asked for first; more if all of them are near
+_PAIRS_AT_ONCE = 1024  # pairs whose details are compared at once, in about 100 MB
+
+
+class Copy(NamedTuple):
+    """An image of a group.
+
+    Attributes:
+        position: its position among the images that were compared.
+        agreement: how well its details agree with those of the group's best image, up to 1.
+        alteration: how one of the two was altered, in words; "" if it only was resized,
+            compressed, brightened or the like.
+    """
+
+    position: int
+    agreement: float
+    alteration: str
+
+
+class Appearances:
+    """What is kept of images while their duplicates are looked for: 4.2 kB each.
+
+    Args:
+        count: The largest number of images.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = 0
+        self._squares = np.empty((count, SIDE, SIDE), np.uint8)
+        self._codes = np.empty((count, CODE_BYTES), np.uint8)
+        self._digests: list[bytes] = []
+        self._ranks: list[tuple[int, int, int]] = []
+        self.sizes: list[tuple[int, int]] = []  # (width, height) in pixels
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, packed: NDArray[np.uint8], num_bytes: int) -> None:
+        """Add an image.
+
+        Args:
+            packed: What `look` returned.
+            num_bytes: Length of its file.
+        """
+        about = packed[SIDE * SIDE :]
+        height, width, sharpness = about[16:].view(np.int64).tolist()
+        square = packed[: SIDE * SIDE].reshape(SIDE, SIDE)
+        self._squares[self._count] = square
+        self._codes[self._count] = codes(square[None])[0]
+        self._digests.append(about[:16].tobytes())
+        self._ranks.append((height * width, sharpness, num_bytes))
+        self.sizes.append((width, height))
+        self._count += 1
+
+    def groups(
+        self, threads: int = 1, progress: Callable[[int], None] = lambda _: None
+    ) -> list[list[Copy]]:
+        """Return groups of near-duplicates.
+
+        The images are taken from the best to the worst: by number of pixels, then sharpness, then
+        bytes, then order. An image that is a copy of the best one of a group joins the group that
+        it agrees with best; any other begins a group. So each image of a group is a copy of its
+        first one, and no chain of small differences joins images that are unlike.
+
+        Args:
+            threads: Number of threads that compare.
+            progress: Called with the number of images that are done.
+
+        Returns:
+            The groups of two images or more, the best image of each first, the others by rank;
+            groups by the position of their first image in the order in which images were added.
+        """
+        order = sorted(range(len(self)), key=lambda i: self._ranks[i], reverse=True)
+        first: dict[bytes, int] = {}
+        found: dict[int, list[Copy]] = {}
+        unique = []
+        twins: dict[int, list[int]] = {}
+        for i in order:
+            if first.setdefault(self._digests[i], i) == i:
+                unique.append(i)
+            else:
+                twins.setdefault(first[self._digests[i]], []).append(i)
+        for i, copy in self._stars(np.array(unique, np.int64), threads, progress):
+            found.setdefault(i, []).append(copy)
+            same = (Copy(twin, *copy[1:]) for twin in twins.get(copy.position, ()))
+            found[i] += same
+        rank = {i: place for place, i in enumerate(order)}
+        return [
+            sorted(found[i], key=lambda copy: rank[copy.position])
+            for i in sorted(found)
+            if len(found[i]) > 1
+        ]
+
+    def _stars(
+        self, order: NDArray[np.int64], threads: int, progress: Callable[[int], None]
+    ) -> Iterator[tuple[int, Copy]]:
+        """Yield each image with the best image of its group.
+
+        Args:
+            order: Positions of the images, from the best to the worst.
+            threads: As in `groups`.
+            progress: As in `groups`.
+        """
+        joined = np.zeros(len(order), bool)  # to the group of a better image; by rank
+        begun = np.zeros(len(order), bool)
+        open_ones = np.arange(len(order))  # by rank: those that are looked for
+        table = self._codes[order]
+        with ThreadPoolExecutor(threads) as pool:
+            for begin in range(0, len(order), _AT_ONCE):
+                end = min(begin + _AT_ONCE, len(order))
+                ranks = [rank for rank in range(begin, end) if not joined[rank]]
+                if joined[open_ones].mean() > 0.1:
+                    open_ones = np.flatnonzero(~joined)
+                    table = self._codes[order[open_ones]]
+                near = self._near(order, ranks, table, open_ones, pool, threads)
+                for r in ranks:
+                    if joined[r]:
+                        continue
+                    others, agreement, ways = near[r]
+                    earlier = begun[others]
+                    if earlier.any():
+                        best = np.flatnonzero(earlier)[np.argmax(agreement[earlier])]
+                        joined[r] = True
+                        yield int(order[others[best]]), _copy(order[r], agreement[best], ways[best])
+                        continue
+                    begun[r] = True
+                    yield int(order[r]), Copy(int(order[r]), 1.0, "")
+                    for other, value, way in zip(others, agreement, ways, strict=True):
+                        if not joined[other]:
+                            joined[other] = True
+                            yield int(order[r]), _copy(order[other], value, way)
+                progress(end)
+
+    def _near(
+        self,
+        order: NDArray[np.int64],
+        ranks: Sequence[int],
+        table: NDArray[np.uint8],
+        members: NDArray[np.int64],
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> dict[int, tuple[NDArray[np.int64], Floats, NDArray[np.int64]]]:
+        """Return the copies of images: ranks, agreements and alterations, by the image's rank."""
+        if not ranks:
+            return {}
+        asked = altered_codes(self._squares[order[ranks]])
+        count = asked.shape[1]
+        queries = asked.reshape(-1, CODE_BYTES)
+        whose, others, ways, bits = [], [], [], []
+        wanted, rows = min(_MOST_NEAR, len(table)), np.arange(len(queries))
+        while len(rows):
+            parts = np.array_split(rows, threads)
+            answers = list(pool.map(lambda part, k=wanted: nearest(table, queries[part], k), parts))
+            places = np.concatenate([answer[0] for answer in answers])
+            distances = np.concatenate([answer[1] for answer in answers])
+            more = (distances[:, -1] <= most_bits()) & (wanted < len(table))
+            row, column = np.nonzero((distances <= most_bits()) & ~more[:, None])
+            whose.append(rows[row] // count)
+            ways.append(rows[row] % count)
+            others.append(members[places[row, column]])
+            bits.append(distances[row, column])
+            rows, wanted = rows[more], min(8 * wanted, len(table))
+        found = [np.concatenate(parts) for parts in (whose, others, ways, bits)]
+        return self._verified(order, np.array(ranks), *found)
+
+    def _verified(
+        self,
+        order: NDArray[np.int64],
+        ranks: NDArray[np.int64],
+        whose: NDArray[np.int64],
+        others: NDArray[np.int64],
+        ways: NDArray[np.int64],
+        bits: NDArray[np.uint32],
+    ) -> dict[int, tuple[NDArray[np.int64], Floats, NDArray[np.int64]]]:
+        """Compare the details of pairs, as they are and by the alteration with the fewest bits."""
+        by_bits = np.lexsort((ways, bits, ways != UNALTERED, others, whose))
+        whose, others, ways = whose[by_bits], others[by_bits], ways[by_bits]
+        altered = ways != UNALTERED
+        new = np.ones(len(whose), bool)
+        new[1:] = (whose[1:] != whose[:-1]) | (others[1:] != others[:-1])
+        new[1:] |= altered[1:] != altered[:-1]
+        new &= others != ranks[whose]
+        whose, others, ways = whose[new], others[new], ways[new]
+        found = np.empty(len(whose), np.float32)
+        for begin in range(0, len(whose), _PAIRS_AT_ONCE):
+            part = slice(begin, begin + _PAIRS_AT_ONCE)
+            asked = self._squares[order[ranks[whose[part]]]]
+            found[part] = agreements(asked, self._squares[order[others[part]]], ways[part])
+        right = are_copies(found, ways)
+        near = {}
+        for at, rank in enumerate(ranks.tolist()):
+            mine = right & (whose == at)
+            near[rank] = others[mine], found[mine], ways[mine]
+        return near
+
+
+def look(photo: NDArray[np.uint8] | Floats) -> NDArray[np.uint8]:
+    """Return what `Appearances.add` takes of an image, as one array.
+
+    Args:
+        photo: uint8, or float from 0 to 1, (height, width, 3).
+
+    Raises:
+        ValueError: Pillow is needed and missing.
+    """
+    seen = appearance(photo)
+    numbers = np.array([seen.height, seen.width, seen.sharpness], np.int64)
+    parts = [seen.square.ravel(), np.frombuffer(seen.digest, np.uint8), numbers.view(np.uint8)]
+    return np.concatenate(parts)
+
+
+def duplicates(images: Iterable[ImageLike], threads: int = 1) -> list[list[Copy]]:
+    """Find near-duplicates among images: resized, compressed, cropped, mirrored, turned.
+
+    No network is needed. The guide, docs/guide/duplicates.md, says what is found and how well.
+
+    Args:
+        images: Paths of photographs, PIL images, or arrays (h, w, 3), uint8 or float from 0 to 1.
+        threads: Number of threads that compare, 1 to 256.
+
+    Returns:
+        Groups of two images or more by `Copy.position`, the best image of each first: the one with
+        most pixels, then the sharpest, then, of files, the one with most bytes.
+
+    Raises:
+        ValueError: An image cannot be read, or `threads` is out of range.
+        OSError: A file cannot be read.
+
+    Example:
+        >>> import numpy as np
+        >>> photo = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+        >>> [[copy.alteration for copy in group] for group in duplicates([photo, photo[:, ::-1]])]
+        [['', 'mirrored']]
+    """
+    if not (isinstance(threads, int) and 1 <= threads <= 256):
+        raise ValueError(f"threads {shown(threads)} is not an integer from 1 to 256")
+    if isinstance(images, str | bytes):
+        raise ValueError("images is one string: give a list of images")  # noqa: TRY004
+    given = list(images)
+    seen = Appearances(len(given))
+    for at, image in enumerate(given):
+        seen.add(look(read_image(image, None, f"images[{at}]: ")), _bytes_of(image))
+    return seen.groups(threads)
+
+
+def _bytes_of(image: ImageLike) -> int:
+    return os.stat(image).st_size if isinstance(image, str | os.PathLike) else 0  # noqa: PTH116
+
+
+def _copy(position: np.int64, agreement: np.float32, way: np.int64) -> Copy:
+    return Copy(int(position), float(agreement), ALTERATIONS[way].text())
