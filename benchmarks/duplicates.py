@@ -234,7 +234,7 @@ def recall(between: NDArray[Any]) -> float:
 
 def photographs(data: str, count: int) -> list[Photo]:
     """Return evenly spaced photographs of a set."""
-    source = open_source(data, "photos")
+    source = open_source(data)
     indices = np.linspace(0, len(source) - 1, min(count, len(source)), dtype=int)
     pixels = (np.asarray(source.read(int(i))).transpose(1, 2, 0) for i in indices)
     return [Image.fromarray(np.ascontiguousarray(each)) for each in pixels]
@@ -245,6 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("photos", metavar="PHOTOS")
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--only", help="names of methods, separated by semicolons")
     parser.add_argument("--out", type=Path, help="write everything to this JSON file")
     options = parser.parse_args()
     photos = photographs(options.photos, options.count)
@@ -252,6 +253,8 @@ def main() -> None:
     print(f"{processor()}: {len(photos):,} photographs of {options.photos}")
     with tempfile.TemporaryDirectory() as folder:
         for name, method in methods(Path(folder)).items():
+            if options.only and name not in options.only.split(";"):
+                continue
             method.describe(photos[:8])
             began = time.perf_counter()
             originals = method.describe(photos)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from burn_engine.classifier_file import none_of_these, write_classifier
+from burn_engine.clustering import Clusters, cluster
 from burn_engine.copies import Copy, duplicates
 from burn_engine.errors import ModelError
 from burn_engine.index import Index, Match
@@ -20,6 +21,7 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+unknown"
 
 __all__ = [
+    "Clusters",
     "Copy",
     "Index",
     "Learned",
@@ -27,6 +29,7 @@ __all__ = [
     "Model",
     "ModelError",
     "__version__",
+    "cluster",
     "duplicates",
     "isas",
     "learn",

@@ -28,7 +28,7 @@ from burn_engine.images import ImageLike, read_image
 from burn_engine.search import nearest
 
 _AT_ONCE = 32  # images that are compared with all others at once
-_MOST_NEAR = 8  # nearest codes that are asked for first; more if all of them are near
+_MOST_NEAR = 8  # nearest codes that are looked at first; more if all of them are of copies
 _PAIRS_AT_ONCE = 1024  # pairs whose details are compared at once, in about 100 MB
 
 
@@ -142,23 +142,27 @@ class Appearances:
                 if joined[open_ones].mean() > 0.1:
                     open_ones = np.flatnonzero(~joined)
                     table = self._codes[order[open_ones]]
-                near = self._near(order, ranks, table, open_ones, pool, threads)
+                near = self._near(order, ranks, table, open_ones, pool, threads, _MOST_NEAR)
                 for r in ranks:
                     if joined[r]:
                         continue
-                    others, agreement, ways = near[r]
-                    earlier = begun[others]
+                    found = near[r]
+                    earlier = begun[found.ranks]
                     if earlier.any():
-                        best = np.flatnonzero(earlier)[np.argmax(agreement[earlier])]
+                        best = np.flatnonzero(earlier)[np.argmax(found.agreement[earlier])]
                         joined[r] = True
-                        yield int(order[others[best]]), _copy(order[r], agreement[best], ways[best])
+                        yield int(order[found.ranks[best]]), found.copy(order[r], best)
                         continue
+                    wanted = _MOST_NEAR
+                    while found.may_be_more and wanted < len(table):
+                        wanted *= 8
+                        found = self._near(order, [r], table, open_ones, pool, threads, wanted)[r]
                     begun[r] = True
                     yield int(order[r]), Copy(int(order[r]), 1.0, "")
-                    for other, value, way in zip(others, agreement, ways, strict=True):
+                    for at, other in enumerate(found.ranks.tolist()):
                         if not joined[other]:
                             joined[other] = True
-                            yield int(order[r]), _copy(order[other], value, way)
+                            yield int(order[r]), found.copy(order[other], at)
                 progress(end)
 
     def _near(
@@ -169,59 +173,91 @@ class Appearances:
         members: NDArray[np.int64],
         pool: ThreadPoolExecutor,
         threads: int,
-    ) -> dict[int, tuple[NDArray[np.int64], Floats, NDArray[np.int64]]]:
-        """Return the copies of images: ranks, agreements and alterations, by the image's rank."""
+        wanted: int,
+    ) -> dict[int, _Copies]:
+        """Return the copies of images by the image's rank.
+
+        Of each alteration the nearest codes are looked at: where images have little in them, many
+        that are no copies are as near as copies may be.
+
+        Args:
+            order: Positions of all images, by rank.
+            ranks: The images whose copies are wanted.
+            table: Codes among which they are looked for.
+            members: Ranks of the images with these codes.
+            pool: Threads that compare.
+            threads: Their number.
+            wanted: Number of nearest codes that are looked at for each alteration.
+        """
         if not ranks:
             return {}
-        asked = altered_codes(self._squares[order[ranks]])
-        count = asked.shape[1]
-        queries = asked.reshape(-1, CODE_BYTES)
-        whose, others, ways, bits = [], [], [], []
-        wanted, rows = min(_MOST_NEAR, len(table)), np.arange(len(queries))
-        while len(rows):
-            parts = np.array_split(rows, threads)
-            answers = list(pool.map(lambda part, k=wanted: nearest(table, queries[part], k), parts))
-            places = np.concatenate([answer[0] for answer in answers])
-            distances = np.concatenate([answer[1] for answer in answers])
-            more = (distances[:, -1] <= most_bits()) & (wanted < len(table))
-            row, column = np.nonzero((distances <= most_bits()) & ~more[:, None])
-            whose.append(rows[row] // count)
-            ways.append(rows[row] % count)
-            others.append(members[places[row, column]])
-            bits.append(distances[row, column])
-            rows, wanted = rows[more], min(8 * wanted, len(table))
-        found = [np.concatenate(parts) for parts in (whose, others, ways, bits)]
-        return self._verified(order, np.array(ranks), *found)
+        wanted = min(wanted, len(table))
+        queries = altered_codes(self._squares[order[ranks]]).reshape(-1, CODE_BYTES)
+        parts = np.array_split(queries, threads)
+        answers = list(pool.map(lambda part: nearest(table, part, wanted), parts))
+        places = np.concatenate([answer[0] for answer in answers])
+        bits = np.concatenate([answer[1] for answer in answers])
+        row, column = np.nonzero(bits <= most_bits())
+        others, near = members[places[row, column]], bits[row, column]
+        whose, ways = np.divmod(row, len(ALTERATIONS))
+        # Of each pair the details are compared unaltered, and by the alteration with fewest bits.
+        by_bits = np.lexsort((ways, near, ways != UNALTERED, others, whose))
+        pairs = (whose * len(order) + others) * 2 + (ways != UNALTERED)
+        pairs, chosen = np.unique(pairs[by_bits], return_index=True)
+        chosen = by_bits[chosen]
+        chosen = chosen[others[chosen] != np.asarray(ranks)[whose[chosen]]]
+        agreement = np.empty(len(chosen), np.float32)
+        for begin in range(0, len(chosen), _PAIRS_AT_ONCE):
+            part = chosen[begin : begin + _PAIRS_AT_ONCE]
+            asked = self._squares[order[np.asarray(ranks)[whose[part]]]]
+            other = self._squares[order[others[part]]]
+            agreement[begin : begin + len(part)] = agreements(asked, other, ways[part])
+        right = are_copies(agreement, ways[chosen])
+        chosen, agreement = chosen[right], agreement[right]
+        return {
+            rank: self._copies_of(at, rank, whose, others, ways, row, chosen, agreement, wanted)
+            for at, rank in enumerate(ranks)
+        }
 
-    def _verified(
-        self,
-        order: NDArray[np.int64],
-        ranks: NDArray[np.int64],
+    @staticmethod
+    def _copies_of(
+        at: int,
+        rank: int,
         whose: NDArray[np.int64],
         others: NDArray[np.int64],
         ways: NDArray[np.int64],
-        bits: NDArray[np.uint32],
-    ) -> dict[int, tuple[NDArray[np.int64], Floats, NDArray[np.int64]]]:
-        """Compare the details of pairs, as they are and by the alteration with the fewest bits."""
-        by_bits = np.lexsort((ways, bits, ways != UNALTERED, others, whose))
-        whose, others, ways = whose[by_bits], others[by_bits], ways[by_bits]
-        altered = ways != UNALTERED
-        new = np.ones(len(whose), bool)
-        new[1:] = (whose[1:] != whose[:-1]) | (others[1:] != others[:-1])
-        new[1:] |= altered[1:] != altered[:-1]
-        new &= others != ranks[whose]
-        whose, others, ways = whose[new], others[new], ways[new]
-        found = np.empty(len(whose), np.float32)
-        for begin in range(0, len(whose), _PAIRS_AT_ONCE):
-            part = slice(begin, begin + _PAIRS_AT_ONCE)
-            asked = self._squares[order[ranks[whose[part]]]]
-            found[part] = agreements(asked, self._squares[order[others[part]]], ways[part])
-        right = are_copies(found, ways)
-        near = {}
-        for at, rank in enumerate(ranks.tolist()):
-            mine = right & (whose == at)
-            near[rank] = others[mine], found[mine], ways[mine]
-        return near
+        row: NDArray[np.int64],
+        chosen: NDArray[np.int64],
+        agreement: Floats,
+        wanted: int,
+    ) -> _Copies:
+        mine = whose[chosen] == at
+        found = others[chosen[mine]]
+        near = whose == at
+        copies = np.isin(others[near], found) | (others[near] == rank)
+        full = np.bincount(row[near][copies], minlength=1).max() >= wanted
+        return _Copies(found, agreement[mine], ways[chosen[mine]], bool(full))
+
+
+class _Copies(NamedTuple):
+    """The copies of an image.
+
+    Attributes:
+        ranks: their ranks, int64 (n,); one twice if two alterations fit.
+        agreement: float32 (n,).
+        ways: positions of the alterations, int64 (n,).
+        may_be_more: whether all codes near that of an alteration are those of copies.
+    """
+
+    ranks: NDArray[np.int64]
+    agreement: Floats
+    ways: NDArray[np.int64]
+    may_be_more: bool
+
+    def copy(self, position: np.int64, at: int | np.intp) -> Copy:
+        """Return the copy at an index, or its original if the image is the copy."""
+        text = ALTERATIONS[int(self.ways[at])].text()
+        return Copy(int(position), float(self.agreement[at]), text)
 
 
 def look(photo: NDArray[np.uint8] | Floats) -> NDArray[np.uint8]:
@@ -275,7 +311,3 @@ def duplicates(images: Iterable[ImageLike], threads: int = 1) -> list[list[Copy]
 
 def _bytes_of(image: ImageLike) -> int:
     return os.stat(image).st_size if isinstance(image, str | os.PathLike) else 0  # noqa: PTH116
-
-
-def _copy(position: np.int64, agreement: np.float32, way: np.int64) -> Copy:
-    return Copy(int(position), float(agreement), ALTERATIONS[way].text())

@@ -81,7 +81,7 @@ def add_to(commands: Any) -> None:
 
 
 def _index(options: argparse.Namespace) -> None:
-    path = _file(options.index)
+    path = file_of(options.index)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of the index after the images")
     if not path.parent.is_dir():
@@ -130,16 +130,16 @@ def _index(options: argparse.Namespace) -> None:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
 
 
-def _file(index: str) -> Path:
+def file_of(index: str) -> Path:
     """Return the file of an index, not a link to it: names are relative to its folder."""
     path = path_of(index)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _search(options: argparse.Namespace) -> None:
-    path = _file(options.index)
+    path = file_of(options.index)
     if options.html:
-        _check_page(path_of(options.html), path, options.queries)
+        check_page(path_of(options.html), path, options.queries)
     index = Index.load(path)
     with warnings_as_lines():
         model = load(options.model)
@@ -171,11 +171,11 @@ def _search(options: argparse.Namespace) -> None:
         raise ValueError(f"{failed:,} of {len(options.queries):,} images were left out; see above")
 
 
-def _check_page(page: Path, index: Path, queries: list[str]) -> None:
+def check_page(page: Path, index: Path, images: list[str]) -> None:
     """Raise ValueError if a page cannot be written, or would replace what is read."""
     if not page.parent.is_dir():
         raise ValueError(f"--html {page}: there is no folder {page.parent}")
-    for read in (index, *map(Path, queries)):
+    for read in (index, *map(Path, images)):
         if page.exists() and read.exists() and page.samefile(read):
             raise ValueError(f"--html {page} is an input as well: give another name")
 
