@@ -126,8 +126,8 @@ class Method(NamedTuple):
 def squares(photos: Sequence[Photo]) -> NDArray[np.uint8]:
     """Return what burn-engine keeps of photographs; their codes are made once more for the time."""
     found = np.stack([appearance(np.asarray(photo)).square for photo in photos])
-    for square in found:
-        altered_codes(square[None]), codes(square[None])
+    for make in (altered_codes, codes):
+        make(found)
     return found
 
 
@@ -148,7 +148,8 @@ def burn_closeness(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         key = (whose * len(right) + others) * 2 + (ways != UNALTERED)
         new = np.concatenate([[True], key[1:] != key[:-1]])[: len(key)]
         for part in np.array_split(np.flatnonzero(new), 1 + int(new.sum()) // 1024):
-            value = agreements(left[whose[part]], right[others[part]], ways[part])
+            both = np.concatenate([left, right])
+            value = agreements(both, whose[part], others[part] + len(left), ways[part])
             value -= np.where(ways[part] == UNALTERED, 0, LEAST_OF_ALTERED - LEAST_AGREEMENT)
             at = (others[part], whose[part]) if turn else (whose[part], others[part])
             np.maximum.at(found, at, value)

@@ -142,25 +142,30 @@ def altered_codes(squares: NDArray[np.uint8]) -> NDArray[np.uint8]:
     Args:
         squares: As in `codes`.
     """
-    details = _details(squares, _COARSE)
-    found = [
-        _packed(_sampled(details, np.full(len(squares), way))) for way in range(len(ALTERATIONS))
-    ]
-    return np.stack(found, axis=1)
+    found = np.empty((len(squares), len(ALTERATIONS), CODE_BYTES), np.uint8)
+    for at, details in enumerate(_details(squares, _COARSE)):
+        taps = details.ravel()[_POSITIONS]
+        found[at] = _packed(np.einsum("atp,atp->ap", taps, _WEIGHTS))
+    return found
 
 
 def agreements(
-    altered: NDArray[np.uint8], others: NDArray[np.uint8], ways: NDArray[np.int64]
+    squares: NDArray[np.uint8],
+    altered: NDArray[np.int64],
+    others: NDArray[np.int64],
+    ways: NDArray[np.int64],
 ) -> Floats:
     """Return how well the fine details of pairs of images agree, -1 to 1, float32 (n,).
 
     Args:
-        altered: Squares of the images that are altered, (n, SIDE, SIDE).
-        others: Squares of the others, (n, SIDE, SIDE).
+        squares: As in `codes`.
+        altered: Positions of the images that are altered, (n,).
+        others: Positions of the others, (n,).
         ways: Position of the alteration of each pair among ALTERATIONS, (n,).
     """
-    a = _unit(_sampled(_details(altered, _FINE), ways))
-    b = _unit(_sampled(_details(others, _FINE), np.full(len(others), UNALTERED)))
+    details = _details(squares, _FINE)
+    a = _unit(_sampled(details[altered], ways))
+    b = _unit(_sampled(details, np.full(len(squares), UNALTERED)))[others]
     return np.einsum("np,np->n", a, b)
 
 
@@ -196,14 +201,20 @@ def _details(squares: NDArray[np.uint8], sides: tuple[int, int]) -> Floats:
 
 def _blurred(values: Floats, side: int) -> Floats:
     """Return means over squares of an odd side, float32 (n, SIDE, SIDE); edges are repeated."""
-    half = side // 2
-    padded = np.pad(values, ((0, 0), (half + 1, half), (half + 1, half)), mode="edge")
-    padded[:, 0], padded[:, :, 0] = 0, 0
-    # Sums of at most 79² values below 256, in 64 bits: in 32 their differences would be rounded.
-    sums = padded.cumsum(1, dtype=np.float64).cumsum(2)
-    areas = sums[:, side:, side:] - sums[:, :-side, side:]
-    areas += sums[:, :-side, :-side] - sums[:, side:, :-side]
-    return (areas / side**2).astype(np.float32)
+    # Sums of at most 225 bytes, which float32 holds exactly: an even area has no details at all.
+    sums = _SUMS[side] @ values @ _SUMS[side].T
+    return np.divide(sums, np.float32(side**2)).astype(np.float32, copy=False)
+
+
+def _sums(side: int) -> Floats:
+    """Return the matrix (SIDE, SIDE) that adds up each pixel's neighbours along a line."""
+    found = np.zeros((SIDE, SIDE), np.float32)
+    for shift in range(-(side // 2), side // 2 + 1):
+        np.add.at(found, (np.arange(SIDE), np.clip(np.arange(SIDE) + shift, 0, SIDE - 1)), 1)
+    return found
+
+
+_SUMS = {side: _sums(side) for side in {*_COARSE, *_FINE}}
 
 
 def _points() -> Floats:

@@ -93,16 +93,26 @@ def cluster(
 
 
 def _drawn(units: Floats, count: int, random: np.random.Generator) -> Floats:
-    """Return centres, each an image drawn with a chance that grows with its distance from them."""
+    """Return centres: images drawn with a chance that grows with their distance from the others.
+
+    Of a few that are drawn each time, the one is kept to which most of the distance is due.
+    """
     chosen = [int(random.integers(len(units)))]
-    distance = np.full(len(units), np.inf)
-    while len(chosen) < count:
-        distance = np.minimum(distance, np.maximum(0, 1 - units @ units[chosen[-1]]))
-        distance[distance < 1e-6] = 0
-        if not (total := distance.sum()):
-            break
-        chosen.append(int(random.choice(len(units), p=distance / total)))
+    distance = _distances(units, units[chosen])[:, 0]
+    tries = 2 + int(np.log(count))
+    while len(chosen) < count and (total := distance.sum()) > 0:
+        drawn = random.choice(len(units), tries, p=distance / total)
+        left = np.minimum(distance[:, None], _distances(units, units[drawn]))
+        best = int(left.sum(axis=0).argmin())
+        chosen.append(int(drawn[best]))
+        distance = left[:, best]
     return units[chosen].copy()
+
+
+def _distances(units: Floats, centres: Floats) -> NDArray[np.float64]:
+    """Return 1 - cosine, float64 (n, m); what float32 rounds to above 0 is 0."""
+    found = 1 - (units @ centres.T).astype(np.float64)
+    return np.where(found < 1e-6, 0, found)
 
 
 def _nearest(units: Floats, centres: Floats) -> tuple[NDArray[np.int64], Floats]:

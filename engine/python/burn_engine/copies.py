@@ -151,7 +151,7 @@ class Appearances:
                     if earlier.any():
                         best = np.flatnonzero(earlier)[np.argmax(found.agreement[earlier])]
                         joined[r] = True
-                        yield int(order[found.ranks[best]]), found.copy(order[r], best)
+                        yield int(order[found.ranks[best]]), found.copy(int(order[r]), best)
                         continue
                     wanted = _MOST_NEAR
                     while found.may_be_more and wanted < len(table):
@@ -162,7 +162,7 @@ class Appearances:
                     for at, other in enumerate(found.ranks.tolist()):
                         if not joined[other]:
                             joined[other] = True
-                            yield int(order[r]), found.copy(order[other], at)
+                            yield int(order[r]), found.copy(int(order[other]), at)
                 progress(end)
 
     def _near(
@@ -209,9 +209,13 @@ class Appearances:
         agreement = np.empty(len(chosen), np.float32)
         for begin in range(0, len(chosen), _PAIRS_AT_ONCE):
             part = chosen[begin : begin + _PAIRS_AT_ONCE]
-            asked = self._squares[order[np.asarray(ranks)[whose[part]]]]
-            other = self._squares[order[others[part]]]
-            agreement[begin : begin + len(part)] = agreements(asked, other, ways[part])
+            asked = order[np.asarray(ranks)[whose[part]]]
+            both = np.stack([asked, order[others[part]]])
+            images, at = np.unique(both, return_inverse=True)
+            asked_at, other_at = at.reshape(2, -1)
+            agreement[begin : begin + len(part)] = agreements(
+                self._squares[images], asked_at, other_at, ways[part]
+            )
         right = are_copies(agreement, ways[chosen])
         chosen, agreement = chosen[right], agreement[right]
         return {
@@ -254,10 +258,10 @@ class _Copies(NamedTuple):
     ways: NDArray[np.int64]
     may_be_more: bool
 
-    def copy(self, position: np.int64, at: int | np.intp) -> Copy:
+    def copy(self, position: int, at: int | np.intp) -> Copy:
         """Return the copy at an index, or its original if the image is the copy."""
         text = ALTERATIONS[int(self.ways[at])].text()
-        return Copy(int(position), float(self.agreement[at]), text)
+        return Copy(position, float(self.agreement[at]), text)
 
 
 def look(photo: NDArray[np.uint8] | Floats) -> NDArray[np.uint8]:

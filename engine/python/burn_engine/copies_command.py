@@ -56,6 +56,8 @@ def _duplicates(options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
         try:
             failed = _read(photos, seen, kept, options.readers)
+            if not kept:
+                raise ValueError("none of the images can be read; see above")
             at_work = "not all of them were compared"
             progress = Progress(sys.stderr, len(kept), "comparing: ")
             stack.callback(progress.clear)
@@ -175,12 +177,12 @@ def _about(result: dict[str, Any]) -> str:
 
 def _summary(results: Sequence[Sequence[dict[str, Any]]], count: int) -> str:
     if not results:
-        return f"no copies among {count:,} images"
+        return f"no copies among {count:,} image{'s' if count > 1 else ''}"
     inside = sum(map(len, results))
     num_bytes = sum(each["bytes"] for group in results for each in group[1:])
     return (
-        f"{len(results):,} groups with {inside:,} of {count:,} images; all but the first of each "
-        f"have {num_bytes:,} bytes"
+        f"{len(results):,} group{'s' if len(results) > 1 else ''} with {inside:,} of {count:,} "
+        f"images; all but the first of each have {num_bytes:,} bytes"
     )
 
 
