@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import burn_engine
-from burn_engine import find_commands, learn_command, teach_command
+from burn_engine import (
+    cluster_command,
+    copies_command,
+    find_commands,
+    learn_command,
+    teach_command,
+)
 from burn_engine.bench import Times, measure, report
 from burn_engine.errors import in_file
 from burn_engine.facts import facts_of
@@ -242,6 +248,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.set_defaults(run=_bench)
     find_commands.add_to(commands)
+    cluster_command.add_to(commands)
+    copies_command.add_to(commands)
     learn_command.add_to(commands)
     teach_command.add_to(commands)
     return parser

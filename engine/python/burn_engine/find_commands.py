@@ -24,12 +24,12 @@ from burn_engine.many import Progress
 from burn_engine.model import load
 from burn_engine.sheet import Shown, write_sheet
 from burn_engine.terminal import (
-    about,
     add_readers,
     at_least_1,
     complain,
     output,
     printable,
+    reason,
     warnings_as_lines,
 )
 
@@ -81,7 +81,7 @@ def add_to(commands: Any) -> None:
 
 
 def _index(options: argparse.Namespace) -> None:
-    path = _file(options.index)
+    path = file_of(options.index)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of the index after the images")
     if not path.parent.is_dir():
@@ -98,7 +98,7 @@ def _index(options: argparse.Namespace) -> None:
             nonlocal no_pillow
             progress.clear()
             if not (no_pillow and isinstance(error, PillowMissing)):
-                complain(_reason(error))
+                complain(reason(error))
             no_pillow |= isinstance(error, PillowMissing)
 
         try:
@@ -130,22 +130,16 @@ def _index(options: argparse.Namespace) -> None:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return about(error, error.filename)
-    return "not enough memory" if isinstance(error, MemoryError) else str(error)
-
-
-def _file(index: str) -> Path:
+def file_of(index: str) -> Path:
     """Return the file of an index, not a link to it: names are relative to its folder."""
     path = path_of(index)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _search(options: argparse.Namespace) -> None:
-    path = _file(options.index)
+    path = file_of(options.index)
     if options.html:
-        _check_page(path_of(options.html), path, options.queries)
+        check_page(path_of(options.html), path, options.queries)
     index = Index.load(path)
     with warnings_as_lines():
         model = load(options.model)
@@ -160,7 +154,7 @@ def _search(options: argparse.Namespace) -> None:
         except (OSError, ValueError) as error:
             if len(options.queries) == 1:
                 raise
-            complain(_reason(error))
+            complain(reason(error))
             failed += 1
             continue
         found = results(index.search(vector, options.k), path.parent)
@@ -177,11 +171,11 @@ def _search(options: argparse.Namespace) -> None:
         raise ValueError(f"{failed:,} of {len(options.queries):,} images were left out; see above")
 
 
-def _check_page(page: Path, index: Path, queries: list[str]) -> None:
+def check_page(page: Path, index: Path, images: list[str]) -> None:
     """Raise ValueError if a page cannot be written, or would replace what is read."""
     if not page.parent.is_dir():
         raise ValueError(f"--html {page}: there is no folder {page.parent}")
-    for read in (index, *map(Path, queries)):
+    for read in (index, *map(Path, images)):
         if page.exists() and read.exists() and page.samefile(read):
             raise ValueError(f"--html {page} is an input as well: give another name")
 

@@ -216,7 +216,7 @@ def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
     """Return what a search found as JSON has it, with paths as they are opened from here."""
     return [
         {
-            "image": _shown(match.name, base),
+            "image": location(match.name, base)[0],
             "distance": match.distance,
             **({} if match.similarity is None else {"similarity": round(match.similarity, 4)}),
         }
@@ -224,10 +224,19 @@ def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
     ]
 
 
-def _shown(name: str, base: Path) -> str:
-    """Return the path of an image, relative to the current folder if it lies in it."""
+def location(name: str, base: Path) -> tuple[str, bool]:
+    """Return where an image of an index is, relative to the current folder if it lies in it.
+
+    Args:
+        name: Its name in the index.
+        base: The index's folder.
+
+    Returns:
+        Its path, in a tar file followed by a colon and its name there, and whether the path is
+        that of a file.
+    """
     file, member = located(name, base)
     path = os.path.abspath(file)  # noqa: PTH100
     here = os.getcwd() + os.sep  # noqa: PTH109
     path = path[len(here) :] if path.startswith(here) else path
-    return path if member is None else f"{path}:{member}"
+    return (path, True) if member is None else (f"{path}:{member}", False)

@@ -158,10 +158,15 @@ class Progress:
     Args:
         stream: Where the line is shown.
         total: Number of images; None if it is not known.
+        doing: What is done with them, before the numbers.
+        things: What is counted.
     """
 
-    def __init__(self, stream: TextIO, total: int | None) -> None:
+    def __init__(
+        self, stream: TextIO, total: int | None, doing: str = "", things: str = "images"
+    ) -> None:
         self._stream, self._total = stream, total
+        self._doing, self._things = doing, things
         self._shown = stream.isatty() and total != 1
         self._start = self._last = time.perf_counter()
         self._width = 0
@@ -173,12 +178,13 @@ class Progress:
             return
         self._last = now
         rate = done / (now - self._start)
-        line = f"{done:,} images"
+        line = f"{done:,} {self._things}"
         if self._total is not None:
-            line = f"{done:,} of {self._total:,} images"
-        line += f" · {rate:,.0f} images/s"
+            line = f"{done:,} of {self._total:,} {self._things}"
+        line += f" · {rate:,.0f} {self._things}/s" if self._things == "images" else ""
         if self._total is not None and done:
             line += f" · {(self._total - done) / rate:,.0f} s left"
+        line = self._doing + line
         self.clear()
         self._width = len(line)
         print(line, end="", file=self._stream, flush=True)

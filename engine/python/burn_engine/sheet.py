@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -61,7 +61,11 @@ class Shown:
 
 
 def write_sheet(
-    to: Path, title: str, about: str, sections: Sequence[tuple[str, Sequence[Shown]]]
+    to: Path,
+    title: str,
+    about: str,
+    sections: Sequence[tuple[str, Sequence[Shown]]],
+    progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Write a contact sheet, complete or not at all.
 
@@ -70,17 +74,19 @@ def write_sheet(
         title: Title of the page.
         about: A sentence below it.
         sections: Headings, "" for none, and the images under them.
+        progress: Called with the number of images that are on the page.
 
     Raises:
         ValueError: The file cannot be written.
     """
-    left = MOST_THUMBNAILS
+    done = 0
     parts = []
     for heading, images in sections:
         figures = []
         for image in images:
-            figures.append(_figure(image, to.parent, thumbnail=left > 0))
-            left -= 1
+            figures.append(_figure(image, to.parent, thumbnail=done < MOST_THUMBNAILS))
+            done += 1
+            progress(done)
         head = f"<h2>{html.escape(_text(heading))}</h2>" if heading else ""
         parts.append(f'<section>{head}<div class="images">{"".join(figures)}</div></section>')
     page = _PAGE.format(

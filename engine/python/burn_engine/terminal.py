@@ -43,6 +43,13 @@ def about(error: OSError, path: str | None) -> str:
     return f"{path if path and path == path.strip() else repr(path)}: {reason}"
 
 
+def reason(error: Exception) -> str:
+    """Return why an image is left out."""
+    if isinstance(error, OSError):
+        return about(error, error.filename)
+    return "not enough memory" if isinstance(error, MemoryError) else str(error)
+
+
 def printable(text: str) -> str:
     """Return text as one line, with escapes for characters that a terminal obeys.
 
@@ -69,14 +76,18 @@ def at_least_1(text: str) -> int:
     return _whole(text, 10**9)
 
 
-def add_readers(parser: argparse.ArgumentParser, default: int = 1) -> None:
-    """Add the option of how many threads read images."""
+def add_readers(
+    parser: argparse.ArgumentParser,
+    default: int = 1,
+    work: str = "read images while the network runs",
+) -> None:
+    """Add the option of how many threads read images, or do other work as well."""
     parser.add_argument(
         "--readers",
         metavar="N",
         type=lambda text: _whole(text, 256),
         default=default,
-        help="1 to 256 threads that read images while the network runs (default: "
+        help=f"1 to 256 threads that {work} (default: "
         + ("1)" if default == 1 else "one for each processor)"),
     )
 
