@@ -59,14 +59,16 @@ def similar(path: str, network: str) -> Callable[[Image.Image], Answer]:
 
 def opened(source: str) -> cv2.VideoCapture:
     """Open a video file, or a camera by its number."""
-    if not source.isdecimal() and not Path(source).is_file():
+    if source.isdecimal():
+        video = cv2.VideoCapture(min(int(source), 10_000))
+        if not video.isOpened():
+            raise ValueError(f"there is no camera {source}")
+        return video
+    if not Path(source).exists():
         raise ValueError(f"{source}: there is no such file")
-    video = cv2.VideoCapture(int(source) if source.isdecimal() else source)
+    video = cv2.VideoCapture(source)
     if not video.isOpened():
-        camera = f"there is no camera {source}"
-        raise ValueError(
-            camera if source.isdecimal() else f"{source} is no video that OpenCV reads"
-        )
+        raise ValueError(f"{source} is no video that OpenCV reads")
     return video
 
 
@@ -110,8 +112,18 @@ def written(out: str, video: cv2.VideoCapture, pixels: np.ndarray) -> cv2.VideoW
     rate = video.get(cv2.CAP_PROP_FPS) or 25
     writer = cv2.VideoWriter(out, cv2.VideoWriter.fourcc(*"mp4v"), rate, (width, height))
     if not writer.isOpened():
-        raise ValueError(f"{out} cannot be written as a video: end it in .mp4")
+        raise ValueError(f"{out} cannot be written as a video")
     return writer
+
+
+def check_out(out: Path) -> None:
+    """Raise ValueError if no video can be written there."""
+    if out.exists():
+        raise ValueError(f"{out} exists already: give another name")
+    if out.suffix.lower() != ".mp4":
+        raise ValueError(f"--out {out} does not end in .mp4")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}")
 
 
 def main() -> None:
@@ -124,8 +136,8 @@ def main() -> None:
     parser.add_argument("--network", default="photos", help="the index's (default: photos)")
     parser.add_argument("--out", help="video file to write, *.mp4, instead of a window")
     options = parser.parse_args()
-    if options.out and Path(options.out).exists():
-        raise ValueError(f"{options.out} exists already: give another name")
+    if options.out:
+        check_out(Path(options.out))
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # errors are said below
     answer = classes(options.model) if options.model else similar(options.index, options.network)
     video, writer, before = opened(options.source), None, ""
@@ -146,6 +158,8 @@ def main() -> None:
         video.release()
         if writer is not None:
             writer.release()
+    if not before:
+        raise ValueError(f"{options.source} has no pictures")
 
 
 if __name__ == "__main__":

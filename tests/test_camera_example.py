@@ -82,12 +82,19 @@ def test_it_says_what_each_picture_is(
 def test_what_cannot_be_used_is_said_in_one_line(folder: Path):
     (folder / "notes.avi").write_text("hello")
     (folder / "there.mp4").write_text("mine")
+    cv2.VideoWriter(
+        str(folder / "empty.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 5, (64, 64)
+    ).release()
     cases = {
         ("film.avi", "--model", "photos"): "photos has no classes: learn some with",
         ("film.avi", "--index", "known.index", "--network", "small"): "with another network than",
         ("no.avi", "--model", "mine.bnn"): "no.avi: there is no such file",
         ("notes.avi", "--model", "mine.bnn"): "notes.avi is no video that OpenCV reads",
         ("999", "--model", "mine.bnn"): "there is no camera 999",
+        ("9" * 20, "--model", "mine.bnn"): f"there is no camera {'9' * 20}",
+        ("empty.avi", "--model", "mine.bnn"): "empty.avi has no pictures",
+        ("film.avi", "--model", "mine.bnn", "--out", "a.txt"): "--out a.txt does not end in .mp4",
+        ("film.avi", "--model", "mine.bnn", "--out", "no/a.mp4"): "there is no folder no",
         ("film.avi", "--model", "mine.bnn", "--out", "there.mp4"): "there.mp4 exists already",
     }
     for arguments, sentence in cases.items():

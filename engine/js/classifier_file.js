@@ -3,20 +3,15 @@
 
 const VERSION = "0.4.0"; // burn-engine's
 const ITEM_BYTES = { F32: 4, I16: 2, U8: 1 };
+const MOST_HEADER = 10_000_000; // bytes
 
 export function withClassifier(base, learned) {
   const bytes = base instanceof ArrayBuffer ? new Uint8Array(base) : base;
-  const { header, metadata, program, start } = parsed(bytes);
+  const { metadata, program, stored, channels } = parsed(bytes);
   const { layers, classes } = program;
   const features = layers.find((layer) => layer.name === program.features);
   const last = layers[layers.length - 1];
-  const stored = new Map(
-    Object.entries(header).map(([name, { dtype, shape, data_offsets: [begin, end] }]) => {
-      return [name, { dtype, shape, data: bytes.subarray(start + begin, start + end) }];
-    }),
-  );
   const length = learned.weight.length / learned.classes.length;
-  const channels = numFeatures(features, stored);
   if (channels !== length) {
     throw new Error(`it has ${channels} features, but the classifier was learned from ${length}`);
   }
@@ -57,20 +52,32 @@ export function noneOfThese(model, features) {
   return product / Math.max(Math.sqrt(squares) * Math.sqrt(ownSquares), 1e-300) < none.below;
 }
 
+// What this file needs to be sound; `load` checks all of it.
 function parsed(bytes) {
   try {
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
     const start = 8 + Number(view.getBigUint64(0, true));
     const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes.subarray(8, start));
     const { __metadata__: metadata, ...header } = JSON.parse(text);
-    return { header, metadata, program: JSON.parse(metadata.bnn), start };
+    const program = JSON.parse(metadata.bnn);
+    const stored = new Map(
+      Object.entries(header).map(([name, { dtype, shape, data_offsets: [begin, end] }]) => {
+        const data = bytes.subarray(start + begin, start + end);
+        if (data.length !== end - begin || !(dtype in ITEM_BYTES)) throw new Error(name);
+        return [name, { dtype, shape, data }];
+      }),
+    );
+    const { kind, name } = program.layers.find((layer) => layer.name === program.features);
+    const channels = stored.get(`${name}.${kind === "linear" ? "weight" : "bias"}`).shape[0];
+    if (program.origin !== undefined && !isObject(program.origin)) throw new Error("origin");
+    return { metadata, program, stored, channels };
   } catch {
     throw new Error("the base is no packed file: give the bytes of one that load takes");
   }
 }
 
-function numFeatures({ kind, name }, stored) {
-  return stored.get(`${name}.${kind === "linear" ? "weight" : "bias"}`).shape[0];
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 function newName(layers) {
@@ -115,6 +122,9 @@ function safetensors(stored, metadata) {
   }
   const text = new TextEncoder().encode(JSON.stringify(Object.fromEntries(entries)));
   const padded = text.length + ((8 - (text.length % 8)) % 8);
+  if (padded > MOST_HEADER) {
+    throw new Error(`the names of the classes take ${padded} bytes; a file has ${MOST_HEADER}`);
+  }
   const whole = new Uint8Array(8 + padded + position).fill(0x20, 8, 8 + padded);
   new DataView(whole.buffer).setBigUint64(0, BigInt(padded), true);
   whole.set(text, 8);

@@ -15,6 +15,8 @@ const MOST = 3; // largest feature that counts, in standard deviations of all fe
 const CERTAINTY = 2.5; // what cosines are multiplied by
 
 const TINY = 1e-300;
+const SMALLEST = 1e-20; // largest of all features, so that sums of squares are numbers
+const LARGEST = 1e20;
 
 export function learn(features, labels, classes) {
   const names = checkedClasses(classes);
@@ -62,7 +64,7 @@ function checkedClasses(classes) {
   if (!Array.isArray(classes)) throw new Error("classes is not an array: give a list of names");
   for (const name of classes) {
     if (typeof name !== "string" || !name) {
-      throw new Error(`${JSON.stringify(name)} is not the name of a class: give a text`);
+      throw new Error(`${String(name) || '""'} is not the name of a class: give a text`);
     }
     if (/[\x00-\x1f\x7f]/.test(name)) {
       throw new Error(`the name of class ${JSON.stringify(name)} has a control character`);
@@ -80,21 +82,25 @@ function checkedClasses(classes) {
   if (classes.length > MOST_CLASSES) {
     throw new Error(`${classes.length} classes; a packed file has at most ${MOST_CLASSES}`);
   }
-  const twice = classes.find((name, at) => classes.indexOf(name) !== at);
-  if (twice !== undefined) throw new Error(`two classes are named ${JSON.stringify(twice)}`);
+  const seen = new Set();
+  for (const name of classes) {
+    if (seen.has(name)) throw new Error(`two classes are named ${JSON.stringify(name)}`);
+    seen.add(name);
+  }
   return [...classes];
 }
 
 function checkedFeatures(features, labels, names) {
-  if (!features.length) throw new Error("there are no images to learn from");
+  if (!features?.length) throw new Error("there are no images to learn from");
+  if (!labels) throw new Error("there are no labels");
   if (labels.length !== features.length) {
     throw new Error(`${labels.length} labels for ${features.length} images`);
   }
-  const columns = features[0].length;
+  const columns = features[0]?.length;
   const values = matrix(features.length, columns);
   features.forEach((row, i) => {
-    if (!columns || row.length !== columns) {
-      throw new Error(`image ${i} has ${row.length} features, the first one ${columns}`);
+    if (!columns || row?.length !== columns) {
+      throw new Error(`image ${i} has ${row?.length} features, the first one ${columns}`);
     }
     for (let j = 0; j < columns; ++j) {
       if (!Number.isFinite(row[j])) throw new Error(`the features of image ${i} are not finite`);
@@ -111,6 +117,12 @@ function checkedFeatures(features, labels, names) {
   });
   if (values.data.every((one, at) => one === values.data[at % columns])) {
     throw new Error("all images have the same features, so nothing tells them apart");
+  }
+  const largest = values.data.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  if (largest < SMALLEST || largest > LARGEST) {
+    throw new Error(
+      `the largest feature is ${largest.toPrecision(3)}; scale them to ${SMALLEST} to ${LARGEST}`,
+    );
   }
   return values;
 }
@@ -167,6 +179,11 @@ function timesVector(a, vector) {
   const product = new Float64Array(a.rows);
   for (let i = 0; i < a.rows; ++i) product[i] = dot(rowOf(a, i), vector);
   return product;
+}
+
+// Math.max takes no more arguments than fit on the stack.
+function largestOf(numbers) {
+  return numbers.reduce((a, b) => Math.max(a, b));
 }
 
 function normOf(row) {
@@ -445,7 +462,7 @@ function stretched(scores, zero, length) {
 // --- The choice. ---
 
 function chosen(features, labels, counts) {
-  if (Math.min(...counts) === 1) {
+  if (counts.includes(1)) {
     const model = new Means(features, labels, counts);
     const scores = model.leftOut().map((row) => row.map((one) => CERTAINTY * one));
     const way = { kind: "means", equalLength: true, share: 0 };
@@ -477,7 +494,7 @@ function calibrate(all, labels, prior) {
   const number = all.length;
   const classes = prior.length;
   const scores = all.map((row) => {
-    const highest = Math.max(...row);
+    const highest = largestOf(row);
     return row.map((one) => one - highest);
   });
   const answers = labels.map((label) => {
@@ -510,7 +527,7 @@ function calibrate(all, labels, prior) {
 }
 
 function softmax(scores) {
-  const highest = Math.max(...scores);
+  const highest = largestOf(scores);
   const powers = scores.map((one) => Math.exp(one - highest));
   const sum = powers.reduce((a, b) => a + b);
   return powers.map((one) => one / sum);
@@ -520,7 +537,7 @@ function softmax(scores) {
 function judged(scores, labels, counts) {
   const confusion = counts.map(() => new Array(counts.length).fill(0));
   labels.forEach((label, i) => {
-    if (counts[label] > 1) ++confusion[label][scores[i].indexOf(Math.max(...scores[i]))];
+    if (counts[label] > 1) ++confusion[label][scores[i].indexOf(largestOf(scores[i]))];
   });
   const numbers = confusion.map((row) => row.reduce((a, b) => a + b));
   const number = numbers.reduce((a, b) => a + b);
@@ -530,7 +547,7 @@ function judged(scores, labels, counts) {
   return {
     accuracy: right / number,
     error: Math.sqrt((share * (1 - share)) / number),
-    largest: Math.max(...numbers) / number,
+    largest: largestOf(numbers) / number,
     confusion,
   };
 }

@@ -2,10 +2,21 @@
 
 const PRECISION = 2 ** -52;
 const MOST_STEPS = 60; // of one eigenvalue; two or three are usual
+// Square of the length of what is nothing beside numbers of up to 1. What rounding leaves of 0 must
+// not be divided by its own length, which may be too small to be a number.
+const NEGLIGIBLE = 1e-36;
 
 // matrix: Float64Array of size × size numbers, which is overwritten.
 // Returns the values, and the vectors of length 1 as the rows of a matrix.
 export function eigen(matrix, size) {
+  const most = matrix.reduce((sum, one) => Math.max(sum, Math.abs(one)), 0) || 1;
+  for (let i = 0; i < matrix.length; ++i) matrix[i] /= most;
+  const { values, vectors } = eigenOfOnes(matrix, size);
+  return { values: values.map((one) => most * one), vectors };
+}
+
+// The same for numbers of which the largest is 1 or -1.
+function eigenOfOnes(matrix, size) {
   const { diagonal, beside, vectors } = tridiagonal(matrix, size);
   let largest = 0;
   for (let i = 0; i < size; ++i) {
@@ -42,7 +53,7 @@ function tridiagonal(matrix, size) {
       if (i > from) squares += mirror[i] ** 2;
     }
     mirrors.push(null);
-    if (squares === 0) continue;
+    if (squares < NEGLIGIBLE) continue;
     const length = Math.sqrt(squares + mirror[from] ** 2);
     mirror[from] += mirror[from] < 0 ? -length : length;
     const scale = Math.sqrt(2 / (squares + mirror[from] ** 2));

@@ -106,6 +106,8 @@ function removeClass(made) {
     return;
   }
   state.classes = state.classes.filter((one) => one !== made);
+  // Ends a hold, also one whose own end never comes.
+  made.card.querySelector(".hold").dispatchEvent(new Event("pointercancel"));
   made.card.remove();
   element("add").focus();
   changed();
@@ -123,6 +125,7 @@ function label({ name, photos, card }) {
 async function addFiles(made, files) {
   const unread = [];
   for (const [done, file] of files.entries()) {
+    if (!state.classes.includes(made)) break; // it was removed meanwhile
     element("facts").textContent = `reading ${done + 1} of ${files.length}: ${file.name}`;
     try {
       addPhoto(made, await decode(file), false);
@@ -240,14 +243,18 @@ async function openedCamera() {
   // Of a phone, not the one on its face.
   const video = { facingMode: "environment" };
   const camera = await navigator.mediaDevices.getUserMedia({ video });
+  const [track] = camera.getVideoTracks();
   try {
-    element("live").srcObject = camera;
-    await element("live").play();
+    if (track) {
+      element("live").srcObject = camera;
+      await element("live").play();
+    }
+    if (track?.readyState !== "live") throw new Error("it gives no pictures");
   } catch (error) {
     stop(camera);
     throw error;
   }
-  camera.getVideoTracks()[0].onended = () => {
+  track.onended = () => {
     if (state.camera === camera) switchCamera(); // it was unplugged
   };
   return camera;

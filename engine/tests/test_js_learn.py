@@ -205,6 +205,9 @@ def test_the_file_is_pythons_but_for_rounding(tmp_path):
         ({"features": [[1, 2]] * 4}, "all images have the same features, so nothing tells them"),
         ({"features": [[1, 2]] * 3 + [[1]]}, "image 3 has 1 features, the first one 2"),
         ({"features": [[1, 2]] * 3 + [[1, "nan"]]}, "the features of image 3 are not finite"),
+        ({"features": [[0], [0], [0], [1e-160]]}, "the largest feature is 1.00e-160; scale them"),
+        ({"features": [[0], [0], [0], [1e150]]}, "the largest feature is 1.00e+150; scale them"),
+        ({"labels": None}, "there are no labels"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(changed, sentence):
@@ -213,16 +216,48 @@ def test_what_cannot_be_learned_is_refused(changed, sentence):
     assert one["refused"].startswith(f"Error: {sentence}")
 
 
+@pytest.mark.parametrize("count", [12, 22, 39])
+@pytest.mark.parametrize("features", [8, 32])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_the_same_few_photographs_again_and_again_are_learned(count, features, rank):
+    """What is left of 0 by rounding is not divided by its own length."""
+    labels = np.arange(count) % 2
+    values = np.repeat(0.1 * labels[:, None], features, axis=1)
+    if rank == 2:
+        values[:, 1::2] += labels[:, None] == 0
+    (one,) = ask(request(values, labels, ["a", "b"]))
+    assert one["accuracy"] == burn_engine.learn(values, labels, ["a", "b"]).accuracy == 1
+
+
+def with_program(packed, **changes):
+    """Return a packed file with other keys of its program."""
+    header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
+    program = {**json.loads(header["__metadata__"]["bnn"]), **changes}
+    header["__metadata__"]["bnn"] = json.dumps(program)
+    text = json.dumps(header).encode()
+    start = 8 + int.from_bytes(packed[:8], "little")
+    return len(text).to_bytes(8, "little") + text + packed[start:]
+
+
 def test_bases_that_do_not_fit_are_refused(tmp_path):
-    base = tmp_path / "base.bnn"
-    base.write_bytes(random_network(4).to_bytes())
-    (tmp_path / "none.bnn").write_bytes(b"hello")
+    sound = random_network(4).to_bytes()
+    bases = {
+        "base": sound,
+        "none": b"hello",
+        "cut": sound[:-10],
+        "no features": with_program(sound, features=None),
+        "other features": with_program(sound, features="nothing"),
+        "no layers": with_program(sound, layers=[]),
+        "null layers": with_program(sound, layers=None),
+        "an origin that is a list": with_program(sound, origin=[1]),
+    }
+    for name, content in bases.items():
+        (tmp_path / name).write_bytes(content)
     usual = request(*drawn((3, 3), 7), out=tmp_path / "out.bnn", image=[])
-    found = [one["refused"] for one in ask({**usual, "base": base},
-                                         {**usual, "base": tmp_path / "none.bnn"})]  # fmt: skip
-    features = burn_engine.load(base).num_features
-    assert found == [
-        f"Error: it has {features} features, but the classifier was learned from 7",
-        "Error: the base is no packed file: give the bytes of one that load takes",
-    ]
+    found = ask(*({**usual, "base": tmp_path / name} for name in bases))
+    features = burn_engine.load(tmp_path / "base").num_features
+    first, *others = (one["refused"] for one in found)
+    assert first == f"Error: it has {features} features, but the classifier was learned from 7"
+    said = "Error: the base is no packed file: give the bytes of one that load takes"
+    assert others == [said] * len(others)
     assert not (tmp_path / "out.bnn").exists()

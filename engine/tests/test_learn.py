@@ -265,7 +265,8 @@ ANSWERS = [0, 0, 1, 1]
         (np.where(GOOD == 9, np.inf, GOOD), ANSWERS, ["a", "b"], "image 1 are not finite"),
         (np.ones((4, 2)), ANSWERS, ["a", "b"], "same features"),
         (np.array([["x"] * 2] * 4), ANSWERS, ["a", "b"], "expected numbers"),
-        (GOOD * 1e-60, ANSWERS, ["a", "b"], "overflows float32"),
+        (GOOD * 1e-60, ANSWERS, ["a", "b"], "e-59; scale them to 1e-20"),
+        (GOOD * 1e160, ANSWERS, ["a", "b"], "e.161; scale them to 1e-20"),
     ],
 )
 def test_bad_input(values, labels, classes, message):

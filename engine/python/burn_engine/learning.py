@@ -35,6 +35,8 @@ _LEAST_FOR_THRESHOLD = 10  # images
 _MOST = 3.0  # largest feature that counts, in standard deviations of all features
 _CERTAINTY = 2.5  # what cosines are multiplied by
 
+_SMALLEST, _LARGEST = 1e-20, 1e20  # largest of all features, so that sums of squares are numbers
+
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 
@@ -199,6 +201,11 @@ def _checked(
             raise ValueError(f"class {shown(name)} has no image")
     if not (values != values[0]).any():
         raise ValueError("all images have the same features, so nothing tells them apart")
+    largest = abs(values).max()
+    if not _SMALLEST <= largest <= _LARGEST:
+        raise ValueError(
+            f"the largest feature is {largest:.3g}; scale them to {_SMALLEST:g} to {_LARGEST:g}"
+        )
     return values, answers
 
 
