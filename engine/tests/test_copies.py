@@ -259,6 +259,10 @@ def test_names_of_one_file_are_no_copies(photos, command):
     (photos / "link.ppm").symlink_to("5.ppm")
     (photos / "hard.ppm").hardlink_to(photos / "5.ppm")
     (photos / "circle").symlink_to(".")
+    with tarfile.open("good.tar", "w") as tar:
+        tar.add("photos/3.ppm", "x.ppm")
+    Path("again.tar").symlink_to("good.tar")
+    assert command("good.tar", "again.tar")[1] == "no copies among 1 image\n"
     status, out, err = command("photos", "photos/", "photos/0.ppm", "--json")
     assert status == 0
     assert len(groups_of(out)) == 2

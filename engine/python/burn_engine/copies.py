@@ -160,7 +160,7 @@ class Appearances:
                     begun[r] = True
                     yield int(order[r]), Copy(int(order[r]), 1.0, "")
                     for at, other in enumerate(found.ranks.tolist()):
-                        if not joined[other]:
+                        if not (joined[other] or begun[other]):
                             joined[other] = True
                             yield int(order[r]), found.copy(int(order[other]), at)
                 progress(end)

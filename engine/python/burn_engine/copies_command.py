@@ -84,14 +84,15 @@ def _duplicates(options: argparse.Namespace) -> None:
 
 def _once(photos: Sequence[Photo]) -> list[Photo]:
     """Leave out further names of one file, such as links: it is no copy of itself."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int, int]] = set()
     kept = []
     for photo in photos:
-        identity = None if photo.in_tar else _identity(photo.path)
-        if identity is None or identity not in seen:
+        identity = _identity(photo.path)
+        place = None if identity is None else (*identity, photo.offset)
+        if place is None or place not in seen:
             kept.append(photo)
-        if identity is not None:
-            seen.add(identity)
+        if place is not None:
+            seen.add(place)
     if links := len(photos) - len(kept):
         names = "name" if links == 1 else "names"
         complain(f"left out {links:,} {names} of files that are given under another name")
