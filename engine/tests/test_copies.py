@@ -84,13 +84,13 @@ def test_groups_are_printed_with_the_best_copy_first(photos, command):
     status, out, err = command("photos")
     assert (status, err) == (0, "")
     assert out == (
-        "2 copies:\n"
+        "2 images:\n"
         "  64 × 64 pixels, 12,301 bytes  photos/0.ppm\n"
         "  64 × 64 pixels, 12,301 bytes  photos/0 dark.ppm\n\n"
-        "2 copies:\n"
+        "2 images:\n"
         "  64 × 64 pixels, 12,301 bytes  photos/1.ppm\n"
         "  64 × 64 pixels, 12,301 bytes, mirrored  photos/more/1 mirrored.ppm\n\n"
-        "2 groups with 4 of 8 images; all but the first of each have 24,602 bytes\n"
+        "2 groups with 4 of 8 images; without the first of each group they have 24,602 bytes\n"
     )
     lines = [json.loads(line) for line in command("photos", "--json")[1].splitlines()]
     assert lines[1]["images"][1] | {"agreement": 1} == {

@@ -150,6 +150,7 @@ def test_images_that_cannot_be_read_are_named_once_and_left_out(photos, command)
         (["index", "empty", "b.index"], "empty: no images in this folder"),
         (["index", "photos", "photos/0.ppm"], "photos/0.ppm: this is not an index of burn-engine"),
         (["index", "bad.tar", "b.index"], "bad.tar: not a tar file, or a compressed one"),
+        (["index", "bad.tar.gz", "b.index"], "bad.tar.gz: not a tar file, or a compressed one"),
         (["index", "photos", "a.index", "--vectors", "none"], "made with --vectors float16"),
         (["index", "photos", "other.index"], "made with another network"),
         (["search", "other.index", "photos/0.ppm"], "made with another network"),
@@ -164,7 +165,8 @@ def test_what_is_refused(photos, command, arguments, message):
     command("index", "photos", "a.index")
     Index(4, network="another").save("other.index")
     Path("empty").mkdir()
-    Path("bad.tar").write_bytes(b"\x1f\x8b" + b"x" * 2000)
+    for name in ("bad.tar", "bad.tar.gz"):
+        Path(name).write_bytes(b"\x1f\x8b" + b"x" * 2000)
     before = {path: path.read_bytes() for path in Path().glob("*.index")}
     names = sorted(path.name for path in Path().iterdir())
     status, _, err = command(*arguments)

@@ -190,6 +190,6 @@ def check_output(path: Path, base: str | os.PathLike[str], *, overwrite: bool) -
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a regular file")
     if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists already: give another name, or --overwrite")
+        raise ValueError(f"{path} exists already: give another name, or overwrite it (--overwrite)")
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"{path} cannot be written: its folder is read-only")

@@ -20,6 +20,7 @@ from burn_engine.many import paths_in
 from burn_engine.pixels import MOST_BYTES, decode
 
 _TAR_SUFFIX = ".tar"
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # which are refused
 _IN_TAR = ":"  # between the path of a tar file and the name of its member
 
 
@@ -125,7 +126,7 @@ def _in_64_bits(nanoseconds: int) -> int:
 
 
 def _is_tar(argument: str) -> bool:
-    return argument.lower().endswith(_TAR_SUFFIX) and Path(argument).is_file()
+    return argument.lower().endswith((_TAR_SUFFIX, *_COMPRESSED)) and Path(argument).is_file()
 
 
 def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> Iterator[Photo]:
@@ -159,7 +160,9 @@ def _members(path: str, base: Path) -> Iterator[Photo]:
                         in_tar=True,
                     )
     except (tarfile.TarError, ValueError, OverflowError) as error:  # of damaged headers
-        raise ValueError(f"{path}: not a tar file, or a compressed one: {error}") from error
+        raise ValueError(
+            f"{path}: not a tar file, or a compressed one, to be unpacked: {error}"
+        ) from error
     if not members:
         raise ValueError(f"{path}: no images in this tar file")
     yield from members.values()

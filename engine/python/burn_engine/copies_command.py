@@ -165,7 +165,7 @@ def _print(group: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"images": list(group)}), flush=True)
         return
-    print(f"{len(group):,} copies:")
+    print(f"{len(group):,} images:")
     for each in group:
         print(f"  {_about(each)}  {printable(each['image'])}")
     print(flush=True)
@@ -183,7 +183,7 @@ def _summary(results: Sequence[Sequence[dict[str, Any]]], count: int) -> str:
     num_bytes = sum(each["bytes"] for group in results for each in group[1:])
     return (
         f"{len(results):,} group{'s' if len(results) > 1 else ''} with {inside:,} of {count:,} "
-        f"images; all but the first of each have {num_bytes:,} bytes"
+        f"images; without the first of each group they have {num_bytes:,} bytes"
     )
 
 
@@ -200,8 +200,11 @@ def _write(
             photo = kept[copy.position]
             about = ("best copy: " if not place else "") + _about(result)
             images.append(Shown(None if photo.in_tar else photo.path, result["image"], about))
-        sections.append((f"{len(group):,} copies", images))
-    text = _summary(results, len(kept)).capitalize() + ". The best copy of each group is its first."
+        sections.append((f"{len(group):,} images", images))
+    text = (
+        _summary(results, len(kept)).capitalize()
+        + ". The first of each group has most pixels, or of as many is the sharpest."
+    )
     inside = sum(map(len, groups))
     if inside > MOST_THUMBNAILS:
         text += f" Images after the first {MOST_THUMBNAILS:,} are shown by their names alone."
