@@ -341,7 +341,7 @@ def test_a_page_shows_the_groups(photos, command):
     page = Path("page.html").read_text()
     assert page.count("data:image/jpeg;base64,") == 4
     assert page.count("<section>") == 2
-    assert page.count("best copy") == 3  # each group's first, and the sentence at the top
+    assert page.count("best copy") == 2  # each group's first
     assert 'href="photos/more/1%20mirrored.ppm"' in page
 
 

@@ -167,8 +167,8 @@ def _search(options: argparse.Namespace) -> None:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
         text = (
             f"The first image of each row was searched for in {path}, of {len(index):,} images. "
-            f"The numbers are the cosine of the features, 1 for the same image, and how many of the "
-            f"{index.num_features:,} bits differ."
+            "The numbers are the cosine of the features, 1 for the same image, and how many of "
+            f"the {index.num_features:,} bits differ."
         )
         write_sheet(path_of(options.html), title, text, sections)
     if failed:
