@@ -73,6 +73,9 @@ def test_the_usual_number():
         (np.ones((0, 4)), None, "shape"),
         (np.ones((3, 4), int), 1, "dtype"),
         (np.zeros((3, 4)), 1, "all features of an image are 0"),
+        (np.full((3, 4), 1e200), 1, "the features of an image are too large or too small"),
+        (np.full((3, 4), 1e-200), 1, "the features of an image are too large or too small"),
+        ([[1.0, 2.0], [1.0]], 1, "the features of some images are more than those of others"),
         (np.full((3, 4), np.nan), 1, "not finite"),
     ],
 )

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names need not fit the terminal
+    # Larger images than these are refused. A decoder's own filter may be lost in several threads.
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     status = 0
     try:
         try:

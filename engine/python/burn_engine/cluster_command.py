@@ -13,12 +13,12 @@ import numpy as np
 
 from burn_engine.clustering import MOST_ROUNDS, Clusters, cluster, usual_number
 from burn_engine.errors import path_of
-from burn_engine.find_commands import check_page, file_of
-from burn_engine.finding import location
+from burn_engine.find_commands import file_of
+from burn_engine.finding import files_of, location
 from burn_engine.format import Floats
 from burn_engine.index import Index
 from burn_engine.many import Progress
-from burn_engine.sheet import MOST_THUMBNAILS, Shown, write_sheet
+from burn_engine.sheet import MOST_THUMBNAILS, Shown, check_page, write_sheet
 from burn_engine.terminal import at_least_1, output, printable
 
 _MOST_PRINTED = 5  # images of each group
@@ -48,16 +48,14 @@ def add_to(commands: Any) -> None:
 
 def _cluster(options: argparse.Namespace) -> None:
     path = file_of(options.index)
-    page = path_of(options.html) if options.html else None
-    if page is not None:
-        check_page(page, path, [])
     index = Index.load(path)
+    page = None if options.html is None else path_of(options.html)
+    if page is not None:
+        check_page(page, [path, *files_of(index, path)])
     if not len(index):
         raise ValueError(f"{path}: it has no images")
     if options.k is not None and options.k > len(index):
         raise ValueError(f"--k {options.k:,}: {path} has only {len(index):,} images")
-    if page is not None:
-        check_page(page, path, [location(name, path.parent)[0] for name in index.names])
     progress = Progress(sys.stderr, MOST_ROUNDS, "comparing: ", "rounds at most")
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)

@@ -55,13 +55,19 @@ def cluster(
         The groups, by size, and how central each image is in its own.
 
     Raises:
-        ValueError: A number is not finite, all features of an image are 0, or k is out of range.
+        ValueError: A number is not finite, all features of an image are 0, or k or seed is out of
+            range.
 
     Example:
         >>> cluster([[1.0, 0.1], [0.1, 1.0], [1.0, 0.0]], k=2).labels.tolist()
         [0, 1, 0]
     """
-    given = np.asarray(vectors)
+    if isinstance(seed, bool) or not (isinstance(seed, int | np.integer) and seed >= 0):
+        raise ValueError(f"seed {shown(seed)} is not an integer of at least 0")
+    try:
+        given = np.asarray(vectors)
+    except ValueError:  # NumPy's own text for lists of different lengths is hard to read
+        raise ValueError("the features of some images are more than those of others") from None
     if given.ndim != 2 or given.dtype.kind != "f" or not len(given):
         raise ValueError(f"features have shape {given.shape} and dtype {given.dtype}; expected "
                          "floats (n, d) of one image or more")  # fmt: skip

@@ -302,10 +302,11 @@ def duplicates(images: Iterable[ImageLike], threads: int = 1) -> list[list[Copy]
         >>> [[copy.alteration for copy in group] for group in duplicates([photo, photo[:, ::-1]])]
         [['', 'mirrored']]
     """
-    if not (isinstance(threads, int) and 1 <= threads <= 256):
+    if isinstance(threads, bool) or not (isinstance(threads, int) and 1 <= threads <= 256):
         raise ValueError(f"threads {shown(threads)} is not an integer from 1 to 256")
-    if isinstance(images, str | bytes):
-        raise ValueError("images is one string: give a list of images")  # noqa: TRY004
+    one = isinstance(images, str | bytes | np.ndarray)
+    if one or not isinstance(images, Iterable):
+        raise ValueError("images is no list of images: give a list, also of one")
     given = list(images)
     seen = Appearances(len(given))
     for at, image in enumerate(given):

@@ -18,7 +18,7 @@ from burn_engine.copies import Appearances, Copy, look
 from burn_engine.errors import path_of
 from burn_engine.images import PillowMissing
 from burn_engine.many import Progress, read_ahead
-from burn_engine.sheet import MOST_THUMBNAILS, Shown, write_sheet
+from burn_engine.sheet import MOST_THUMBNAILS, Shown, check_page, identity_of, write_sheet
 from burn_engine.terminal import add_readers, complain, output, printable, reason
 
 
@@ -47,9 +47,9 @@ def add_to(commands: Any) -> None:
 
 def _duplicates(options: argparse.Namespace) -> None:
     photos = _once(list(photos_in(options.images, Path(), complain)))
-    page = path_of(options.html) if options.html else None
+    page = None if options.html is None else path_of(options.html)
     if page is not None:
-        _check_page(page, photos)
+        check_page(page, (photo.path for photo in photos))
     seen = Appearances(len(photos))
     kept: list[Photo] = []
     at_work = "no image was compared"
@@ -87,7 +87,7 @@ def _once(photos: Sequence[Photo]) -> list[Photo]:
     seen: set[tuple[int, int, int]] = set()
     kept = []
     for photo in photos:
-        identity = _identity(photo.path)
+        identity = identity_of(photo.path)
         place = None if identity is None else (*identity, photo.offset)
         if place is None or place not in seen:
             kept.append(photo)
@@ -97,25 +97,6 @@ def _once(photos: Sequence[Photo]) -> list[Photo]:
         names = "name" if links == 1 else "names"
         complain(f"left out {links:,} {names} of files that are given under another name")
     return kept
-
-
-def _identity(path: str | Path) -> tuple[int, int] | None:
-    try:
-        status = Path(path).stat()
-    except (OSError, ValueError):  # the reader says why
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _check_page(page: Path, photos: Sequence[Photo]) -> None:
-    """Raise ValueError if a page cannot be written, or would replace what is read."""
-    if not page.parent.is_dir():
-        raise ValueError(f"--html {page}: there is no folder {page.parent}")
-    if page.is_dir():
-        raise ValueError(f"--html {page} is a folder: give the name of a file")
-    identity = _identity(page)
-    if identity and any(_identity(path) == identity for path in {p.path for p in photos}):
-        raise ValueError(f"--html {page} is an input as well: give another name")
 
 
 def _read(photos: Sequence[Photo], seen: Appearances, kept: list[Photo], readers: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from burn_engine.collection import photos_in, roots_of
 from burn_engine.errors import path_of
 from burn_engine.finding import (
+    files_of,
     open_index,
     require_network,
     results,
@@ -22,7 +23,7 @@ from burn_engine.images import PillowMissing
 from burn_engine.index import Index
 from burn_engine.many import Progress
 from burn_engine.model import load
-from burn_engine.sheet import Shown, write_sheet
+from burn_engine.sheet import Shown, check_page, write_sheet
 from burn_engine.terminal import (
     add_readers,
     at_least_1,
@@ -138,9 +139,10 @@ def file_of(index: str) -> Path:
 
 def _search(options: argparse.Namespace) -> None:
     path = file_of(options.index)
-    if options.html:
-        check_page(path_of(options.html), path, options.queries)
     index = Index.load(path)
+    page = None if options.html is None else path_of(options.html)
+    if page is not None:
+        check_page(page, [path, *files_of(index, path), *options.queries])
     with warnings_as_lines():
         model = load(options.model)
     require_network(index, path, model)
@@ -163,25 +165,16 @@ def _search(options: argparse.Namespace) -> None:
         sections.append((query if len(options.queries) > 1 else "", images))
         with output():
             _print(query, found, options)
-    if options.html:
+    if page is not None:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"
         text = (
             f"The first image of each row was searched for in {path}, of {len(index):,} images. "
             "The numbers are the cosine of the features, 1 for the same image, and how many of "
             f"the {index.num_features:,} bits differ."
         )
-        write_sheet(path_of(options.html), title, text, sections)
+        write_sheet(page, title, text, sections)
     if failed:
         raise ValueError(f"{failed:,} of {len(options.queries):,} images were left out; see above")
-
-
-def check_page(page: Path, index: Path, images: list[str]) -> None:
-    """Raise ValueError if a page cannot be written, or would replace what is read."""
-    if not page.parent.is_dir():
-        raise ValueError(f"--html {page}: there is no folder {page.parent}")
-    for read in (index, *map(Path, images)):
-        if page.exists() and read.exists() and page.samefile(read):
-            raise ValueError(f"--html {page} is an input as well: give another name")
 
 
 def _print(query: str, found: list[dict[str, object]], options: argparse.Namespace) -> None:

@@ -224,6 +224,16 @@ def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
     ]
 
 
+def files_of(index: Index, path: Path) -> set[str]:
+    """Return the files that the images of an index are in.
+
+    Args:
+        index: The index.
+        path: Its file.
+    """
+    return {located(name, path.parent)[0] for name in index.names}
+
+
 def location(name: str, base: Path) -> tuple[str, bool]:
     """Return where an image of an index is, relative to the current folder if it lies in it.
 

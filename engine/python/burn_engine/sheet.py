@@ -6,7 +6,7 @@ import base64
 import html
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -58,6 +58,35 @@ class Shown:
     path: str | None
     name: str
     about: str
+
+
+def check_page(page: Path, inputs: Iterable[str | Path]) -> None:
+    """Raise ValueError if a page cannot be written, or would replace what is read.
+
+    Args:
+        page: The file to write.
+        inputs: All files that the command reads, or that its index names.
+    """
+    if not page.parent.is_dir():
+        raise ValueError(f"--html {page}: there is no folder {page.parent}")
+    if page.is_dir():
+        raise ValueError(f"--html {page} is a folder: give the name of a file")
+    identity = identity_of(page)
+    if identity is None:
+        return
+    if not page.is_file():
+        raise ValueError(f"--html {page} is not a regular file: give another name")
+    if any(identity_of(path) == identity for path in set(inputs)):
+        raise ValueError(f"--html {page} is an input as well: give another name")
+
+
+def identity_of(path: str | Path) -> tuple[int, int] | None:
+    """Return what all names of one file have in common; None if it cannot be opened."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):  # what reads it says why
+        return None
+    return status.st_dev, status.st_ino
 
 
 def write_sheet(

@@ -15,14 +15,18 @@ def normalized(features: ArrayLike) -> Floats:
         features: Floats (n, d).
 
     Raises:
-        ValueError: A number is not finite, or all features of an image are 0.
+        ValueError: A number is not finite, all features of an image are 0, or too large or too
+            small for their squares.
     """
     values = np.asarray(features, np.float64)
-    lengths = np.sqrt(np.einsum("nd,nd->n", values, values))[:, None]
-    if not np.isfinite(lengths).all():
+    if not np.isfinite(values).all():
         raise ValueError("features are not finite")
-    if not lengths.all():
-        raise ValueError("all features of an image are 0")
+    with np.errstate(over="ignore"):
+        lengths = np.sqrt(np.einsum("nd,nd->n", values, values))[:, None]
+    if not (np.isfinite(lengths).all() and lengths.all()):
+        if not values.any(axis=1).all():
+            raise ValueError("all features of an image are 0")
+        raise ValueError("the features of an image are too large or too small")
     return (values / lengths).astype(np.float32)
 
 
