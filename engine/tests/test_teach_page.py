@@ -313,7 +313,7 @@ def test_what_cannot_be_written_is_refused_in_one_line(folder, tmp_path, capsys)
     (tmp_path / "any.bnn").write_bytes(random_network(image=None).to_bytes())
     cases = {
         ("page.txt",): "page.txt is not the name of a page: end it in .html",
-        (str(there), "--from", base): f"{there} exists already: give another name, or --overwrite",
+        (str(there), "--from", base): f"{there} exists already: give another name, or overwrite it",
         (str(tmp_path / "no" / "page.html"),): "there is no such folder",
         (str(tmp_path / "a.html"), "--from", str(tmp_path / "bad.bnn")): "5 bytes long",
         (str(tmp_path / "a.html"), "--from", str(tmp_path / "any.bnn")): "how photographs become",
