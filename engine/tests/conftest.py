@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import packed
+from burn_engine import cli
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,18 @@ def isa(request):
         return "reference"
     core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
     return core.supported_isas()[0]
+
+
+@pytest.fixture
+def run_command(capsys):
+    """A function that runs `burn-engine` and returns its status, output and errors."""
+
+    def run(*arguments):
+        status = cli.main([*map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import packed
-from burn_engine import Index, cli, cluster
+from burn_engine import Index, cluster
 from burn_engine.clustering import usual_number
 
 
@@ -104,13 +105,8 @@ def index(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
-    def command(*arguments):
-        status = cli.main(["cluster", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return command
+def command(run_command):
+    return partial(run_command, "cluster")
 
 
 def test_groups_are_printed(index, command):

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from burn_engine import cli, copies, duplicates
+from burn_engine import copies, duplicates
 from burn_engine.appearance import (
     ALTERATIONS,
     SIDE,
@@ -25,7 +26,7 @@ from burn_engine.appearance import (
     codes,
     most_bits,
 )
-from burn_engine.copies import Appearances, look
+from burn_engine.copies import Appearances
 
 SEEDS = range(6)
 
@@ -64,13 +65,8 @@ def photos(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
-    def command(*arguments):
-        status = cli.main(["duplicates", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return command
+def command(run_command):
+    return partial(run_command, "duplicates")
 
 
 def groups_of(out):
@@ -138,7 +134,7 @@ def test_the_best_copy_has_most_pixels_then_is_the_sharpest_then_has_most_bytes(
     assert [copy.position for copy in duplicates(given)[0]] == [2, 1, 0]
     seen = Appearances(2)
     for num_bytes in (10, 20):
-        seen.add(look(small), num_bytes)
+        seen.add(appearance(small), num_bytes)
     assert [copy.position for copy in seen.groups()[0]] == [1, 0]
 
 

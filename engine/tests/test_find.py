@@ -41,14 +41,12 @@ def photos(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(write, capsys):
+def command(write, run_command):
     """A function that runs a command with a small network; it returns status, output and errors."""
     model = str(write(num_classes=6))
 
     def command(*arguments):
-        status = cli.main([*map(str, arguments), "--model", model])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
+        return run_command(*arguments, "--model", model)
 
     command.model = model
     return command

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from burn_engine import Index, load
-from burn_engine.cli import main
 from packed import random_images
 
 
@@ -52,11 +51,9 @@ COMMANDS = {
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_page_that_cannot_be_written_is_refused_first(place, command, page, message, capsys):
+def test_a_page_that_cannot_be_written_is_refused_first(place, command, page, message, run_command):
     pytest.importorskip("PIL")  # which resizes 24 × 20 pixels
     before = {path: path.read_bytes() for path in place.iterdir()}
-    assert main([*COMMANDS[command], "--html", page]) == 2
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert found.err == f"burn-engine: {message}\n"
+    found = run_command(*COMMANDS[command], "--html", page)
+    assert found == (2, "", f"burn-engine: {message}\n")
     assert {path: path.read_bytes() for path in place.iterdir()} == before

@@ -19,7 +19,7 @@ from exported import (
     noise,
     random_file,
 )
-from test_microcontroller import EXAMPLE, PROCESSORS, compiled, need_compiler
+from test_microcontroller import PROCESSORS, compiled, emulated, need_compiler
 
 import burn_engine
 from burn.cli.main import main
@@ -239,20 +239,10 @@ def test_digits_are_learned_on_a_microcontroller(processor: str, epilogue: str, 
     order = np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)])
     done = export_c(packed, tmp_path / "code", name="student", epilogue=epilogue,
                     classes_on_device=5)  # fmt: skip
-    folder = done.source.parent
-    board, flags = PROCESSORS[processor]
-    call("arm-none-eabi-gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Os", *flags,
-         f"-I{folder}", EXAMPLE / "learning.c", done.source, "-nostartfiles",
-         "-T", EXAMPLE / "mps2.ld", "-o", folder / "firmware.elf")  # fmt: skip
-    (folder / "images.rgb").write_bytes(images[order].tobytes())
     answers = np.where(known, labels[chosen], 255)[order].astype(np.uint8)
-    (folder / "labels").write_bytes(answers.tobytes())
-    printed = call(
-        "qemu-system-arm", "-M", board, "-icount", "shift=6", "-nographic", "-monitor", "none",
-        "-serial", "none", "-semihosting-config", "enable=on,target=native", "-kernel",
-        "firmware.elf", cwd=folder, timeout=120,
-    )  # fmt: skip
-    lines = np.array([line.split() for line in printed.splitlines()], np.int64)
+    folder = done.source.parent
+    files = {"images.rgb": images[order], "labels": answers}
+    lines = emulated(folder, processor, "learning.c", files)
     assert lines.shape == (100, 3)
     np.testing.assert_array_equal(lines[:50, 1], np.tile(np.arange(1, 11), 5))
     network = burn_engine.load(packed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +45,34 @@ def compiled(source: Path, processor: str, *options: str) -> Path:
     return to
 
 
-def run(folder: Path, processor: str, images: Array) -> tuple[Array, Array]:
-    """Classes of images and instructions for each, of the network `student` in a folder."""
+def emulated(folder: Path, processor: str, firmware: str, files: Mapping[str, Array]) -> Array:
+    """The numbers, a row for each line, that firmware prints with the network `student`.
+
+    Args:
+        folder: Folder of the network.
+        processor: One of `PROCESSORS`.
+        firmware: Its source in the folder of examples.
+        files: Contents of the files that it reads, by their names.
+    """
     need_compiler()
     need("qemu-system-arm")
     board, flags = PROCESSORS[processor]
     call("arm-none-eabi-gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Os", *flags,
-         f"-I{folder}", EXAMPLE / "firmware.c", folder / "student.c", "-nostartfiles",
+         f"-I{folder}", EXAMPLE / firmware, folder / "student.c", "-nostartfiles",
          "-T", EXAMPLE / "mps2.ld", "-o", folder / "firmware.elf")  # fmt: skip
-    (folder / "images.rgb").write_bytes(images.tobytes())
+    for name, content in files.items():
+        (folder / name).write_bytes(content.tobytes())
     printed = call(
         "qemu-system-arm", "-M", board, "-icount", "shift=6", "-nographic", "-monitor", "none",
         "-serial", "none", "-semihosting-config", "enable=on,target=native", "-kernel",
         "firmware.elf", cwd=folder, timeout=120,
     )  # fmt: skip
-    lines = np.array([line.split() for line in printed.splitlines()], np.int64)
+    return np.array([line.split() for line in printed.splitlines()], np.int64)
+
+
+def run(folder: Path, processor: str, images: Array) -> tuple[Array, Array]:
+    """Classes of images and instructions for each, of the network `student` in a folder."""
+    lines = emulated(folder, processor, "firmware.c", {"images.rgb": images})
     return lines[:, 0], lines[:, 1]
 
 

@@ -36,15 +36,9 @@ QUICK = (
 )
 
 
-def long_but(quick: Sequence[Any], cases: Iterable[Any]) -> list[Any]:
+def long_but(quick: Sequence[Any], cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     """The cases, of which those that are not quick are marked as long."""
-    return [
-        pytest.param(
-            *(case if isinstance(case[0], tuple) else [case]),
-            marks=() if case in quick else pytest.mark.long,
-        )
-        for case in cases
-    ]
+    return [pytest.param(*case, marks=() if case in quick else pytest.mark.long) for case in cases]
 
 
 @contextmanager
@@ -81,7 +75,10 @@ def test_float64(shape: tuple[int, int, int], precision: Precision, gradients: t
     compare_in_float64(shape, precision, gradients, torch.channels_last)
 
 
-@pytest.mark.parametrize("shape", long_but([REDUCES], SHAPES))
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(s, marks=() if s == REDUCES else pytest.mark.long) for s in SHAPES],
+)
 def test_a_map_in_pytorchs_default_order(shape: tuple[int, int, int]):
     compare_in_float64(shape, Precision.BINARY, GRADIENTS[0], torch.contiguous_format)
 

@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names need not fit the terminal
-    # Larger images than these are refused. A decoder's own filter may be lost in several threads.
-    warnings.filterwarnings("ignore", "Image size .* exceeds limit")
+    # As `pixels` does, whose own filter is lost where several threads set one.
+    warnings.filterwarnings("ignore", module="PIL")
     status = 0
     try:
         try:

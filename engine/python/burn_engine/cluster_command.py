@@ -13,8 +13,7 @@ import numpy as np
 
 from burn_engine.clustering import MOST_ROUNDS, Clusters, cluster, usual_number
 from burn_engine.errors import path_of
-from burn_engine.find_commands import file_of
-from burn_engine.finding import files_of, location
+from burn_engine.finding import file_of, files_of, location
 from burn_engine.format import Floats
 from burn_engine.index import Index
 from burn_engine.many import Progress
@@ -56,7 +55,7 @@ def _cluster(options: argparse.Namespace) -> None:
         raise ValueError(f"{path}: it has no images")
     if options.k is not None and options.k > len(index):
         raise ValueError(f"--k {options.k:,}: {path} has only {len(index):,} images")
-    progress = Progress(sys.stderr, MOST_ROUNDS, "comparing: ", "rounds at most")
+    progress = Progress(sys.stderr, MOST_ROUNDS, "comparing: ", "rounds")
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
         k = options.k or usual_number(len(index))

@@ -64,6 +64,15 @@ class Photo:
             raise ValueError(f"{self.name}: {error}") from None
 
 
+def identity_of(path: str | Path) -> tuple[int, int] | None:
+    """Return what all names of one file have in common; None if it cannot be opened."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):  # what reads it says why
+        return None
+    return status.st_dev, status.st_ino
+
+
 def photos_in(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> Iterator[Photo]:
     """Yield the images that a command line names; of those with the same path one.
 

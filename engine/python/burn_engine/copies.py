@@ -15,6 +15,7 @@ from burn_engine.appearance import (
     CODE_BYTES,
     SIDE,
     UNALTERED,
+    Appearance,
     agreements,
     altered_codes,
     appearance,
@@ -65,21 +66,18 @@ class Appearances:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, packed: NDArray[np.uint8], num_bytes: int) -> None:
+    def add(self, seen: Appearance, num_bytes: int) -> None:
         """Add an image.
 
         Args:
-            packed: What `look` returned.
+            seen: What it looks like.
             num_bytes: Length of its file.
         """
-        about = packed[SIDE * SIDE :]
-        height, width, sharpness = about[16:].view(np.int64).tolist()
-        square = packed[: SIDE * SIDE].reshape(SIDE, SIDE)
-        self._squares[self._count] = square
-        self._codes[self._count] = codes(square[None])[0]
-        self._digests.append(about[:16].tobytes())
-        self._ranks.append((height * width, sharpness, num_bytes))
-        self.sizes.append((width, height))
+        self._squares[self._count] = seen.square
+        self._codes[self._count] = codes(seen.square[None])[0]
+        self._digests.append(seen.digest)
+        self._ranks.append((seen.height * seen.width, seen.sharpness, num_bytes))
+        self.sizes.append((seen.width, seen.height))
         self._count += 1
 
     def groups(
@@ -264,21 +262,6 @@ class _Copies(NamedTuple):
         return Copy(position, float(self.agreement[at]), text)
 
 
-def look(photo: NDArray[np.uint8] | Floats) -> NDArray[np.uint8]:
-    """Return what `Appearances.add` takes of an image, as one array.
-
-    Args:
-        photo: uint8, or float from 0 to 1, (height, width, 3).
-
-    Raises:
-        ValueError: Pillow is needed and missing.
-    """
-    seen = appearance(photo)
-    numbers = np.array([seen.height, seen.width, seen.sharpness], np.int64)
-    parts = [seen.square.ravel(), np.frombuffer(seen.digest, np.uint8), numbers.view(np.uint8)]
-    return np.concatenate(parts)
-
-
 def duplicates(images: Iterable[ImageLike], threads: int = 1) -> list[list[Copy]]:
     """Find near-duplicates among images: resized, compressed, cropped, mirrored, turned.
 
@@ -310,7 +293,8 @@ def duplicates(images: Iterable[ImageLike], threads: int = 1) -> list[list[Copy]
     given = list(images)
     seen = Appearances(len(given))
     for at, image in enumerate(given):
-        seen.add(look(read_image(image, None, f"images[{at}]: ")), _bytes_of(image))
+        photo = read_image(image, None, f"images[{at}]: ")
+        seen.add(appearance(photo), _bytes_of(image))
     return seen.groups(threads)
 
 

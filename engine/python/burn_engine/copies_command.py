@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from burn_engine.collection import Photo, name_of, photos_in
-from burn_engine.copies import Appearances, Copy, look
+from burn_engine.appearance import Appearance, appearance
+from burn_engine.collection import Photo, identity_of, name_of, photos_in
+from burn_engine.copies import Appearances, Copy
 from burn_engine.errors import path_of
 from burn_engine.images import PillowMissing
 from burn_engine.many import Progress, read_ahead
-from burn_engine.sheet import MOST_THUMBNAILS, Shown, check_page, identity_of, write_sheet
+from burn_engine.sheet import MOST_THUMBNAILS, Shown, check_page, write_sheet
 from burn_engine.terminal import add_readers, complain, output, printable, reason
 
 
@@ -120,10 +119,10 @@ def _read(photos: Sequence[Photo], seen: Appearances, kept: list[Photo], readers
     return failed
 
 
-def _look(photo: Photo) -> NDArray[Any]:
+def _look(photo: Photo) -> Appearance:
     pixels = photo.read(None)
     try:
-        return look(pixels)
+        return appearance(pixels)
     except PillowMissing as error:
         raise PillowMissing(f"{photo.name}: {error}") from None
 

@@ -12,6 +12,7 @@ from typing import Any
 from burn_engine.collection import photos_in, roots_of
 from burn_engine.errors import path_of
 from burn_engine.finding import (
+    file_of,
     files_of,
     open_index,
     require_network,
@@ -129,12 +130,6 @@ def _index(options: argparse.Namespace) -> None:
         print(printable(text))
     if changes.failed:
         raise ValueError(f"{changes.failed:,} of {len(photos):,} images were left out; see above")
-
-
-def file_of(index: str) -> Path:
-    """Return the file of an index, not a link to it: names are relative to its folder."""
-    path = path_of(index)
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _search(options: argparse.Namespace) -> None:

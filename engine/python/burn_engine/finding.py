@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from burn_engine.collection import Photo, covers, located
-from burn_engine.errors import ModelError
+from burn_engine.errors import ModelError, path_of
 from burn_engine.format import Floats
 from burn_engine.images import PillowMissing
 from burn_engine.index import Index, Match
@@ -222,6 +222,12 @@ def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:
         }
         for match in matches
     ]
+
+
+def file_of(index: str) -> Path:
+    """Return the file of an index, not a link to it: names are relative to its folder."""
+    path = path_of(index)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def files_of(index: Index, path: Path) -> set[str]:

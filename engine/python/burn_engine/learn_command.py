@@ -23,7 +23,14 @@ from burn_engine.learning import KNOWN_REFUSED, Learned, Way, check_classes, lea
 from burn_engine.many import Progress, is_read, read_ahead
 from burn_engine.model import Model, load_bytes
 from burn_engine.pretrained import read_model
-from burn_engine.terminal import add_readers, complain, output, printable, warnings_as_lines
+from burn_engine.terminal import (
+    add_base,
+    add_readers,
+    complain,
+    output,
+    printable,
+    warnings_as_lines,
+)
 from burn_engine.whole_file import whole_file
 
 _MOST_NAMED = 5
@@ -43,15 +50,7 @@ def add_to(commands: Any) -> None:
         "labelled", metavar="FOLDER", help="folder that holds a folder of images for each class"
     )
     parser.add_argument("out", metavar="OUT", help="the packed file to write, such as mine.bnn")
-    parser.add_argument(
-        "--from",
-        dest="base",
-        metavar="MODEL",
-        default="photos",
-        help="packed file, or a pretrained network's name, whose features are used (default: "
-        "photos)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    add_base(parser)
     parser.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     add_readers(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -8,9 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TextIO, TypeAlias, TypeVar
-
-from numpy.typing import NDArray
+from typing import TextIO, TypeVar
 
 from burn_engine.folders import SUFFIXES, Skipped, is_hidden, is_image, suffix_of, walk
 
@@ -19,8 +17,8 @@ _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
 _OF_AN_IMAGE = (OSError, ValueError, MemoryError)  # errors for which an image is left out
 
-_Read: TypeAlias = NDArray[Any] | Exception
 _Item = TypeVar("_Item")
+_Read = TypeVar("_Read")
 
 
 def paths_in(
@@ -84,14 +82,14 @@ def _listed(stream: TextIO | None) -> Iterator[str]:
 
 
 def read_ahead(
-    items: Iterable[_Item], read: Callable[[_Item], NDArray[Any]], readers: int
-) -> Generator[tuple[_Item, NDArray[Any] | Exception], None, None]:
+    items: Iterable[_Item], read: Callable[[_Item], _Read], readers: int
+) -> Generator[tuple[_Item, _Read | Exception], None, None]:
     """Read images in threads, while the caller works on those before them.
 
     Args:
         items: What is read, such as paths; a thread iterates over them.
-        read: Returns the input of an item, uint8 or float32 (height, width, 3). It must not refer
-            to a model: a thread may hold it until the process ends.
+        read: Returns the input of an item, such as pixels. It must not refer to a model: a thread
+            may hold it until the process ends.
         readers: Number of threads that read.
 
     Yields:
@@ -103,8 +101,9 @@ def read_ahead(
     # A signal may raise in the caller's thread between taking a lock and what releases it. That of
     # a SimpleQueue cannot be left locked so; those of Queue, Event and Future can, and then
     # whoever ends the threads would wait for ever.
-    waiting: SimpleQueue[tuple[_Item, SimpleQueue[_Read]] | Exception | None] = SimpleQueue()
-    jobs: SimpleQueue[tuple[_Item, SimpleQueue[_Read]] | None] = SimpleQueue()
+    waiting: SimpleQueue[tuple[_Item, SimpleQueue[_Read | Exception]] | Exception | None]
+    waiting = SimpleQueue()
+    jobs: SimpleQueue[tuple[_Item, SimpleQueue[_Read | Exception]] | None] = SimpleQueue()
     room: SimpleQueue[None] = SimpleQueue()  # one for each image that may be read ahead
     for _ in range(_AHEAD * readers):
         room.put(None)
@@ -117,7 +116,7 @@ def read_ahead(
                 room.get()
                 if left:
                     return
-                job = each, SimpleQueue[_Read]()
+                job = each, SimpleQueue[_Read | Exception]()
                 jobs.put(job)
                 waiting.put(job)
         except Exception as error:
@@ -181,7 +180,7 @@ class Progress:
         line = f"{done:,} {self._things}"
         if self._total is not None:
             line = f"{done:,} of {self._total:,} {self._things}"
-        line += f" · {rate:,.0f} {self._things}/s" if self._things == "images" else ""
+        line += f" · {rate:,.0f} {self._things}/s"
         if self._total is not None and done:
             line += f" · {(self._total - done) / rate:,.0f} s left"
         line = self._doing + line

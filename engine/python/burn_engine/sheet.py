@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from burn_engine.collection import identity_of
 from burn_engine.whole_file import whole_file
 
 MOST_THUMBNAILS = 2_000  # of about 4 kB each; images after these are shown by their names alone
@@ -78,15 +79,6 @@ def check_page(page: Path, inputs: Iterable[str | Path]) -> None:
         raise ValueError(f"--html {page} is not a regular file: give another name")
     if any(identity_of(path) == identity for path in set(inputs)):
         raise ValueError(f"--html {page} is an input as well: give another name")
-
-
-def identity_of(path: str | Path) -> tuple[int, int] | None:
-    """Return what all names of one file have in common; None if it cannot be opened."""
-    try:
-        status = Path(path).stat()
-    except (OSError, ValueError):  # what reads it says why
-        return None
-    return status.st_dev, status.st_ino
 
 
 def write_sheet(

@@ -13,7 +13,7 @@ from burn_engine.classifier_file import check_output
 from burn_engine.errors import ModelError, in_file, path_of
 from burn_engine.format import parse_program
 from burn_engine.pretrained import find, read_model
-from burn_engine.terminal import output, printable
+from burn_engine.terminal import add_base, output, printable
 from burn_engine.whole_file import whole_file
 
 _MODULES = ("index", "learn", "classifier_file", "symmetric", "teach")
@@ -30,15 +30,7 @@ def add_to(commands: Any) -> None:
         "file with network and engine inside, which needs no server and sends nothing anywhere.",
     )
     parser.add_argument("out", metavar="OUT", help="the page to write, such as teach.html")
-    parser.add_argument(
-        "--from",
-        dest="base",
-        metavar="MODEL",
-        default="photos",
-        help="packed file, or a pretrained network's name, whose features are used (default: "
-        "photos)",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    add_base(parser)
     parser.set_defaults(run=_teach)
 
 

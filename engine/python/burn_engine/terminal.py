@@ -76,6 +76,19 @@ def at_least_1(text: str) -> int:
     return _whole(text, 10**9)
 
 
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what is learned from, and whether OUT is replaced."""
+    parser.add_argument(
+        "--from",
+        dest="base",
+        metavar="MODEL",
+        default="photos",
+        help="packed file, or a pretrained network's name, whose features are used (default: "
+        "photos)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+
+
 def add_readers(
     parser: argparse.ArgumentParser,
     default: int = 1,
