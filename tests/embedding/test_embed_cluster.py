@@ -69,6 +69,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
+@pytest.mark.long
 def test_a_lost_node_loses_nothing(folder: Path, nodes: Any, tmp_path: Path):
     whole = embed(config(folder, tmp_path / "whole"), Console(quiet=True))
     out = tmp_path / "shared"

@@ -113,7 +113,10 @@ def test_a_step_stays_within_its_kernels_and_waits(case: str):
     assert float32.kernels <= most.float32
 
 
-@pytest.mark.parametrize("case", TABLE)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if c in METHODS else pytest.mark.long) for c in TABLE],
+)
 def test_a_step_of_two_processes_stays_within_its_kernels_waits_and_exchanges(case: str):
     most = TABLE[case]
     with group_of_two(), pretended():
@@ -134,10 +137,7 @@ def network(name: str, precision: Precision) -> Run:
     return Run(Supervised(backbone, 3), (32,), synchronize=True)
 
 
-# What other networks have of float weights and of float activations, their binary ones have too.
-QUICK = [
-    key for key in NETWORKS if REACTNET in key or not is_binary(key[0]) or Precision.BINARY in key
-]
+QUICK = [key for key in NETWORKS if REACTNET in key or not is_binary(key[0])]
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,17 @@ from burn.recipes.optim import OptimConfig
 from burn.recipes.registry import DEFAULT, RECIPES, find_recipe, recipe_list
 from burn.recipes.schema import Recipe
 
+# Those for ImageNet100 differ from those for ImageNet at most in a queue, and these, shrunk, from
+# the small ones in stages and optimizer. The demo is tested as a whole.
+SELDOM = [
+    name
+    for name in RECIPES
+    if ("_imagenet" in name and name != "paper_imagenet") or name.startswith("demo")
+]
 
-# Those for ImageNet100 differ from those for ImageNet at most in a queue.
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=(pytest.mark.long,) if n.endswith("_imagenet100") else ())
-        for n in RECIPES
-    ],
+    "name", [pytest.param(n, marks=pytest.mark.long if n in SELDOM else ()) for n in RECIPES]
 )
 def test_every_recipe_trains_two_steps_on_the_built_in_images(
     name: str, teacher: Path, labelled_teacher: Path, tmp_path: Path
