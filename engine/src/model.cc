@@ -107,9 +107,10 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
 }
 
 // Lays a matrix [out][in] out as [group][in][kLanes].
-Aligned in_groups(const std::vector<float> &weight, int out, int in, int out_pitch) {
-    Aligned groups(to_size(out_pitch) * to_size(in) * sizeof(float));
-    float *to = groups.as<float>();
+template <class Weight>
+Aligned in_groups(const std::vector<Weight> &weight, int out, int in, int out_pitch) {
+    Aligned groups(to_size(out_pitch) * to_size(in) * sizeof(Weight));
+    Weight *to = groups.as<Weight>();
     for (int o = 0; o < out; ++o) {
         for (int i = 0; i < in; ++i) {
             to[(static_cast<ptrdiff_t>(o / kLanes) * in + i) * kLanes + o % kLanes] =
@@ -150,15 +151,12 @@ Model::Product make_product(const Matrix &matrix) {
 Model::RoundedProduct make_product(const Rounded &rounded) {
     Model::RoundedProduct product;
     if (!rounded.out) return product;
-    product.in_pitch = round_up(rounded.in, kLanes);
-    product.out = rounded.out;
-    product.scale = padded(rounded.scale, rounded.out);
-    product.bias = padded(rounded.bias, rounded.out);
-    const size_t in = to_size(rounded.in), pitch = to_size(product.in_pitch);
-    product.weights = Aligned(to_size(rounded.out) * pitch * sizeof(int16_t));
-    for (size_t o = 0; o < to_size(rounded.out); ++o) {
-        std::copy_n(&rounded.weight[o * in], in, product.weights.as<int16_t>() + o * pitch);
-    }
+    const int out_pitch = round_up(rounded.out, kLanes);
+    product.in = rounded.in;
+    product.num_groups = out_pitch / kLanes;
+    product.weights = in_groups(rounded.weight, rounded.out, rounded.in, out_pitch);
+    product.scale = padded(rounded.scale, out_pitch);
+    product.bias = padded(rounded.bias, out_pitch);
     return product;
 }
 

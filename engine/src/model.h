@@ -56,7 +56,7 @@ class Model {
     };
     // A matrix as Tier::rounded_linear reads it.
     struct RoundedProduct {
-        int in_pitch = 0, out = 0;
+        int in = 0, num_groups = 0;
         Aligned weights, scale, bias;
     };
     // The constants of a layer in the tier's layout, with padded channels.

@@ -1,6 +1,5 @@
 // How a plan runs a gated_convolution.
 #include <algorithm>
-#include <cmath>
 
 #include "plan_parts.h"
 
@@ -155,22 +154,21 @@ const float *Plan::gate_factors(size_t index, int thread) {
         means_of(output_sums_.as<float>(), out.height, out.pitch, pixels, taken);
         means_of(pooled_sums_.as<float>(), out.height, in.pitch, pixels, pooled);
         const float *mix = ready.mix.as<float>();
-        for (int o = 0; o < layer.out_channels; ++o) {
-            taken[o] = mix[o] * pooled[o % layer.in_channels] + (1 - mix[o]) * taken[o];
+        for (int first = 0; first < layer.out_channels; first += layer.in_channels) {
+            for (int c = 0; c < layer.in_channels; ++c) {
+                const int o = first + c;
+                taken[o] = mix[o] * pooled[c] + (1 - mix[o]) * taken[o];
+            }
         }
     }
-    auto product = [&](const Model::RoundedProduct &matrix, float *x, int size, float *y) {
-        std::fill(x + size, x + matrix.in_pitch, 0.0f);
+    auto product = [&](const Model::RoundedProduct &matrix, const float *x, float *y) {
         tier.rounded_linear(matrix.weights.as<int16_t>(), matrix.scale.as<float>(),
-                            matrix.bias.as<float>(), x, matrix.in_pitch, matrix.out, y);
+                            matrix.bias.as<float>(), x, matrix.in, matrix.num_groups, y);
     };
-    product(ready.down, taken, gated.down.in, inner);
+    product(ready.down, taken, inner);
     for (int i = 0; i < gated.down.out; ++i) inner[i] = std::max(inner[i], 0.0f);
-    product(ready.up, inner, gated.down.out, factors);
-    const float *scale = ready.scale.as<float>();
-    for (int o = 0; o < layer.out_channels; ++o) {
-        factors[o] = scale[o] / (1 + std::exp(-factors[o]));
-    }
+    product(ready.up, inner, factors);
+    tier.sigmoid(ready.scale.as<float>(), layer.out_channels, factors);
     std::fill(factors + layer.out_channels, factors + ready.out_pitch, 0.0f);
     return factors;
 }

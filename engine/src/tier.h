@@ -155,9 +155,13 @@ struct Tier {
     void (*linear)(const float *weight, const float *bias, const float *x, int in, int out,
                    float *y);
 
-    // Computes y[o] = bias[o] + scale[o] · Σ weight[o][i] x[i]. `in` is a multiple of kLanes.
+    // Computes y[o] = bias[o] + scale[o] · Σ weight[o / kLanes][i][o mod kLanes] x[i] of `num_groups`
+    // groups of kLanes outputs.
     void (*rounded_linear)(const int16_t *weight, const float *scale, const float *bias,
-                           const float *x, int in, int out, float *y);
+                           const float *x, int in, int num_groups, float *y);
+
+    // Replaces each of `count` values x by scale / (1 + e^-x).
+    void (*sigmoid)(const float *scale, int count, float *x);
 
     // Counts the bits in which each code [count][bytes] differs from a query [bytes].
     void (*hamming)(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,
