@@ -15,6 +15,12 @@ Aligned padded(const std::vector<float> &values, int pitch, float fill = 0.0f) {
     return copy;
 }
 
+// As `padded`, but empty if all slopes are 1, which changes nothing.
+Aligned slopes_unless_ones(const std::vector<float> &slopes, int pitch) {
+    const bool ones = std::all_of(slopes.begin(), slopes.end(), [](float s) { return s == 1.0f; });
+    return ones ? Aligned{} : padded(slopes, pitch);
+}
+
 // Converts the bits [out][k · k][⌈in / 8⌉] to words [padded out][k · k][words].
 std::vector<uint32_t> words_from_bits(const Layer &layer, int out_pitch, int words) {
     const size_t taps = static_cast<size_t>(layer.kernel) * static_cast<size_t>(layer.kernel);
@@ -227,11 +233,11 @@ Model::Ready make_gated(const Tier &tier, const Layer &layer) {
         std::fill_n(to, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
         std::copy_n(&layer.threshold[to_size(i * layer.in_channels)], layer.in_channels, to);
     }
-    ready.slope = padded(layer.slope, ready.out_pitch);
+    ready.slope = slopes_unless_ones(layer.slope, ready.out_pitch);
     ready.scale = padded(gated.scale, ready.out_pitch);
     ready.shift = padded(gated.shift, ready.out_pitch);
     ready.mix = padded(gated.mix, ready.out_pitch);
-    ready.shortcut_slope = padded(gated.shortcut_slope, ready.in_pitch);
+    ready.shortcut_slope = slopes_unless_ones(gated.shortcut_slope, ready.in_pitch);
     ready.choice = make_product(gated.choice);
     ready.down = make_product(gated.down);
     ready.up = make_product(gated.up);

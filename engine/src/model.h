@@ -64,7 +64,8 @@ class Model {
         int in_pitch = 0, out_pitch = 0;  // padded channels
         Aligned weights, multiplier, bias, slope, threshold;
         BinaryLayer binary;
-        // Of a gated_convolution: [experts][groups] binary convolutions, and the rest.
+        // Of a gated_convolution: [experts][groups] binary convolutions, and the rest. Its slopes
+        // are empty where all are 1.
         std::vector<Ready> parts;
         Aligned scale, shift, mix, shortcut_slope;
         Product choice;

@@ -306,21 +306,31 @@ void stem_row(const StemRows &r) {
     }
 }
 
-template <class Kernel>
-void mean_row(const float *top, const float *bottom, int width, int channels, float *out) {
-    if (!bottom) bottom = top;  // the mean of a row with itself
+template <class Kernel, bool has_slope>
+void mean_row_with(const float *top, const float *bottom, const float *slope, int width,
+                   int channels, float *out) {
     const auto quarter = Kernel::all(0.25f), zero = Kernel::all(0.0f);
     for (int x = 0; x < width; x += 2, out += channels) {
         const ptrdiff_t left = static_cast<ptrdiff_t>(x) * channels;
         const ptrdiff_t right = x + 1 < width ? left + channels : left;
         for (int c = 0; c < channels; c += kLanes) {
-            const auto above =
-                Kernel::add(Kernel::load(top + left + c), Kernel::load(top + right + c));
-            const auto below =
-                Kernel::add(Kernel::load(bottom + left + c), Kernel::load(bottom + right + c));
+            const auto value = [&](const float *row, ptrdiff_t pixel) __attribute__((always_inline)) {
+                const auto y = Kernel::load(row + pixel + c);
+                return has_slope ? Kernel::leaky(y, Kernel::load(slope + c)) : y;
+            };
+            const auto above = Kernel::add(value(top, left), value(top, right));
+            const auto below = Kernel::add(value(bottom, left), value(bottom, right));
             Kernel::store(out + c, Kernel::multiply_add(Kernel::add(above, below), quarter, zero));
         }
     }
+}
+
+template <class Kernel>
+void mean_row(const float *top, const float *bottom, const float *slope, int width, int channels,
+              float *out) {
+    if (!bottom) bottom = top;  // the mean of a row with itself
+    slope ? mean_row_with<Kernel, true>(top, bottom, slope, width, channels, out)
+          : mean_row_with<Kernel, false>(top, bottom, slope, width, channels, out);
 }
 
 // Rows are worked on in blocks of this many vectors of channels. Pixels are a power of two of bytes
@@ -368,76 +378,81 @@ void sign_row(const float *row, const float *threshold, int width, int channels,
     }
 }
 
-// Computes the V vectors of channels from `c` of all pixels.
-template <class Kernel, int V, bool has_shortcut, bool has_slope, bool product, bool has_signs>
-void gated_block(const GatedRow &r, int c) {
+// Computes the V vectors of channels from `c` of all pixels. has_slopes: whether there is any slope.
+template <class Kernel, int V, bool has_shortcut, bool product, bool has_slopes>
+void gated_block(const GatedRows &r, int c) {
     using Floats = typename Kernel::Floats;
-    const auto zero = Kernel::all(0.0f);
-    const ptrdiff_t sign_pixel = 2 * r.sign_words;
+    const auto zero = Kernel::all(0.0f), one = Kernel::all(1.0f);
     Floats factor[V], shift[V], slope[V], out_slope[V], threshold[V];
     ptrdiff_t from[V] = {};
     for (int v = 0; v < V; ++v) {
         const int at = c + v * kLanes;
         factor[v] = Kernel::load(r.factor + at);
         shift[v] = Kernel::load(r.shift + at);
-        out_slope[v] = Kernel::load(r.slope + at);
-        threshold[v] = has_signs ? Kernel::load(r.next_threshold + at) : zero;
+        out_slope[v] = r.slope ? Kernel::load(r.slope + at) : one;
+        threshold[v] = r.signs ? Kernel::load(r.next_threshold + at) : zero;
         if (has_shortcut) from[v] = at % r.shortcut_channels;
-        slope[v] = has_slope ? Kernel::load(r.shortcut_slope + from[v]) : zero;
+        slope[v] = r.shortcut_slope ? Kernel::load(r.shortcut_slope + from[v]) : one;
     }
-    const float *values = r.values + c, *shortcut = r.shortcut;
-    float *out = r.out + c;
-    uint16_t *signs = nullptr;
-    if (has_signs) signs = reinterpret_cast<uint16_t *>(r.signs) + c / kLanes;
-    for (int x = 0; x < r.width; ++x) {
-        for (int v = 0; v < V; ++v) {
-            Floats y = Kernel::load(values + v * kLanes);
-            if (has_shortcut) {
-                Floats p = Kernel::load(shortcut + from[v]);
-                if (has_slope) p = Kernel::leaky(p, slope[v]);
-                if (product) y = Kernel::multiply_add(y, p, zero);
-                y = Kernel::multiply_add(y, factor[v], Kernel::add(p, shift[v]));
-            } else {
-                y = Kernel::multiply_add(y, factor[v], shift[v]);
+    const ptrdiff_t channels = r.channels, shortcut_pixel = r.shortcut_pixel;
+    const ptrdiff_t sign_pixel = 2 * r.sign_words;
+    const float *shortcut = r.shortcut;
+    float *map = r.map + c;
+    uint16_t *signs = r.signs ? reinterpret_cast<uint16_t *>(r.signs) + c / kLanes : nullptr;
+    for (int row = 0; row < r.num_rows; ++row) {
+        Floats total[V];
+        for (Floats &sum : total) sum = zero;
+        for (int x = 0; x < r.width; ++x) {
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) {
+                Floats y = Kernel::load(map + v * kLanes);
+                if (has_shortcut) {
+                    Floats p = Kernel::load(shortcut + from[v]);
+                    if (has_slopes) p = Kernel::leaky(p, slope[v]);
+                    if (product) y = Kernel::multiply_add(y, p, zero);
+                    y = Kernel::multiply_add(y, factor[v], Kernel::add(p, shift[v]));
+                } else {
+                    y = Kernel::multiply_add(y, factor[v], shift[v]);
+                }
+                if (has_slopes) y = Kernel::leaky(y, out_slope[v]);
+                Kernel::store(map + v * kLanes, y);
+                total[v] = Kernel::add(total[v], y);
+                if (signs) signs[v] = Kernel::at_least(y, threshold[v]);
             }
-            y = Kernel::leaky(y, out_slope[v]);
-            Kernel::store(out + v * kLanes, y);
-            if (has_signs) signs[v] = Kernel::at_least(y, threshold[v]);
+            map += channels;
+            if (has_shortcut) shortcut += shortcut_pixel;
+            if (signs) signs += sign_pixel;
         }
-        if (has_shortcut) shortcut += r.shortcut_pixel;
-        if (has_signs) signs += sign_pixel;
-        values += r.channels;
-        out += r.channels;
+        if (!r.sums) continue;
+        for (int v = 0; v < V; ++v) {
+            Kernel::store(r.sums + row * channels + c + v * kLanes, total[v]);
+        }
     }
 }
 
-template <class Kernel, bool has_shortcut, bool has_slope, bool product, bool has_signs>
-void gated_pixels(const GatedRow &r) {
+template <class Kernel, bool has_shortcut, bool product, bool has_slopes>
+void gated_blocks(const GatedRows &r) {
     int c = 0;
     for (; c + kBlock * kLanes <= r.channels; c += kBlock * kLanes) {
-        gated_block<Kernel, kBlock, has_shortcut, has_slope, product, has_signs>(r, c);
+        gated_block<Kernel, kBlock, has_shortcut, product, has_slopes>(r, c);
     }
     for (; c < r.channels; c += kLanes) {
-        gated_block<Kernel, 1, has_shortcut, has_slope, product, has_signs>(r, c);
-    }
-}
-
-template <class Kernel, bool has_signs>
-void gated_row_with(const GatedRow &r) {
-    if (!r.shortcut) {
-        gated_pixels<Kernel, false, false, false, has_signs>(r);
-    } else if (r.shortcut_slope) {
-        r.product ? gated_pixels<Kernel, true, true, true, has_signs>(r)
-                  : gated_pixels<Kernel, true, true, false, has_signs>(r);
-    } else {
-        r.product ? gated_pixels<Kernel, true, false, true, has_signs>(r)
-                  : gated_pixels<Kernel, true, false, false, has_signs>(r);
+        gated_block<Kernel, 1, has_shortcut, product, has_slopes>(r, c);
     }
 }
 
 template <class Kernel>
-void gated_row(const GatedRow &r) {
-    r.signs ? gated_row_with<Kernel, true>(r) : gated_row_with<Kernel, false>(r);
+void gated_rows(const GatedRows &r) {
+    const bool slopes = r.slope || r.shortcut_slope;
+    if (!r.shortcut) {
+        gated_blocks<Kernel, false, false, true>(r);
+    } else if (r.product) {
+        slopes ? gated_blocks<Kernel, true, true, true>(r)
+               : gated_blocks<Kernel, true, true, false>(r);
+    } else {
+        slopes ? gated_blocks<Kernel, true, false, true>(r)
+               : gated_blocks<Kernel, true, false, false>(r);
+    }
 }
 
 template <class Kernel, int P>
@@ -582,7 +597,7 @@ constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layo
         sum_row<Kernel>,
         leaky_row<Kernel>,
         sign_row<Kernel>,
-        gated_row<Kernel>,
+        gated_rows<Kernel>,
         dense_row<Kernel>,
         to_unit,
         linear<Kernel>,
