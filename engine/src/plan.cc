@@ -45,7 +45,7 @@ int in_place_channels(const Layer &layer, const Model::Ready &ready) {
 }
 
 // Returns whether a layer needs the sums of its input's rows, for a gate or to choose an expert.
-bool sums_input(const Layer &layer) {
+bool needs_sums(const Layer &layer) {
     const Gated &gated = layer.gated;
     return layer.kind == Kind::gated_convolution &&
            (gated.gate == Gate::input || gated.experts > 1 ||
@@ -130,7 +130,7 @@ void Plan::make_steps() {
         Map map;
         map.height = shape.height;
         map.width = shape.width;
-        map.pitch = pitch_of(model_.tier(), layers[to_size(step.last)].out_channels);
+        map.pitch = pitch_of(layers[to_size(step.last)].out_channels);
         maps_.push_back(std::move(map));
         i = step.last + 1;
         steps_.push_back(std::move(step));
@@ -184,12 +184,12 @@ void Plan::make_maps() {
                 const Layer &reader = layers[to_size(step.last + 1)];
                 map.kernel = reader.kernel;
                 map.stride = reader.stride;
-                map.words = words_of(tier, reader.in_channels);
+                map.words = words_of(reader.in_channels);
                 map.threshold = model_.ready(step.last + 1).threshold.as<float>();
                 map.repeat = reader.gated.repeat;
                 map.groups = reader.gated.groups;
                 map.group_channels = reader.in_channels * map.repeat / map.groups;
-                map.group_words = words_of(tier, map.group_channels);
+                map.group_words = words_of(map.group_channels);
                 const size_t row = tier.operand_row(map.width, map.kernel, map.group_words);
                 map.operand_pixel =
                     static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words, map.kernel));
@@ -197,7 +197,7 @@ void Plan::make_maps() {
                 const size_t group = to_size(map.height + map.kernel / 2 * 2) * row;
                 map.operand_group = static_cast<ptrdiff_t>(group);
                 operands = to_size(map.groups) * group;
-                if (sums_input(reader)) grow(sums[p % 2], to_size(map.height) * to_size(map.pitch));
+                if (needs_sums(reader)) grow(sums[p % 2], to_size(map.height) * to_size(map.pitch));
             }
             for (int thread = 0; thread < (inside ? threads : 1); ++thread) {
                 Map::Memory memory;
@@ -214,7 +214,7 @@ void Plan::make_maps() {
         Map &map = maps_[phases_[p].last];
         const int reader = steps_[phases_[p].last].last + 1;
         map.memory[0].values = turns[p % 2];
-        if (reader <= last_layer_ && sums_input(layers[to_size(reader)])) {
+        if (reader <= last_layer_ && needs_sums(layers[to_size(reader)])) {
             map.sums = map_sums_[p % 2].as<float>();
         }
     }
@@ -243,7 +243,7 @@ void Plan::make_scratch() {
             grow(group_values, pixels * to_size(ready.parts[0].out_pitch));
             for (const int size : {layer.in_channels, layer.out_channels, layer.gated.experts,
                                    layer.gated.down.out}) {
-                grow(vector, to_size(round_up(size, std::max(kLanes, tier.group))));
+                grow(vector, to_size(round_up(size, kLanes)));
             }
         } else if (step.alone) {
             const auto &ready = model_.ready(0);
@@ -260,8 +260,8 @@ void Plan::make_scratch() {
         grow(most_pixels, pixels);
         for (int at = step.first; at <= step.last; ++at) {
             const Layer &layer = layers[to_size(at)];
-            const size_t words = to_size(words_of(tier, layer.out_channels));
-            const size_t pitch = to_size(pitch_of(tier, layer.out_channels));
+            const size_t words = to_size(words_of(layer.out_channels));
+            const size_t pitch = to_size(pitch_of(layer.out_channels));
             grow(signs, pixels * words);
             if (at < step.last) {
                 grow(values[(at - step.first) % 2], pixels * pitch);
@@ -270,7 +270,7 @@ void Plan::make_scratch() {
             }
             if (layer.kind == Kind::binary_convolution && layer.shortcut &&
                 !shortcut_in_place(layer)) {
-                const size_t in_pitch = to_size(pitch_of(tier, layer.in_channels));
+                const size_t in_pitch = to_size(pitch_of(layer.in_channels));
                 grow(shortcut, pixels * std::max(pitch, in_pitch));
             }
         }

@@ -82,13 +82,11 @@ struct FloatCounts {
     const Floats &at(int pixel, int vector) const { return values[pixel * V + vector]; }
 };
 
-// Computes everything from the counts of a tile's pixels and G groups of output channels from
+// Computes everything from the counts of a tile's pixels and V vectors of output channels from
 // `channel`. P: the number of pixels, if it is known, or else 0.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs, class Counts>
-BURN_INLINE void finish(const BinaryRows &r,
-                        const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+template <class Kernel, int P, int V, bool has_shortcut, bool has_signs, class Counts>
+BURN_INLINE void finish(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
                         const Tile &tile, int channel, const Counts &counts) {
-    constexpr int kVectors = G * Kernel::group / kLanes;
     using Floats = typename Kernel::Floats;
     const int row = tile.row, x = tile.x;
     const ptrdiff_t out_channels = r.layer->out_channels;
@@ -107,14 +105,14 @@ BURN_INLINE void finish(const BinaryRows &r,
                 (static_cast<ptrdiff_t>(row) * r.width + x) * sign_pixel + channel / kLanes;
     }
     constexpr bool may_sum = !has_shortcut && !has_signs;
-    Floats total[kVectors];
+    Floats total[V];
     if constexpr (may_sum) {
         for (Floats &sum : total) sum = Kernel::all(0.0f);
     }
     const auto compute = [&](int p) __attribute__((always_inline)) {
         const float *pixel_bias = bias + column_class[p] * out_channels;
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < V; ++v) {
             Floats y = Kernel::multiply_add(counts.at(p, v), constants.multiplier[v],
                                             Kernel::load(pixel_bias + v * kLanes));
             if (has_shortcut) y = Kernel::add(y, Kernel::load(shortcut + constants.shortcut[v]));
@@ -137,7 +135,7 @@ BURN_INLINE void finish(const BinaryRows &r,
     if constexpr (may_sum) {
         if (!r.sums) return;
         float *sums = r.sums + row * r.sums_row + channel;
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < V; ++v) {
             float *sum = sums + v * kLanes;
             Kernel::store(sum, Kernel::add(Kernel::load(sum), total[v]));
         }
@@ -164,46 +162,44 @@ BURN_INLINE void prefetch(const BinaryRows &r, const ChannelConstants<Kernel, V>
 }
 
 // Counts and computes a tile of P pixels.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
-BURN_INLINE void count_and_finish(
-    const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-    const Tile &tile, int channel, const uint8_t *weights) {
+template <class Kernel, int P, int G, int V, bool has_shortcut, bool has_signs>
+BURN_INLINE void count_and_finish(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
+                                  const Tile &tile, int channel, const uint8_t *weights) {
     const BinaryLayer &layer = *r.layer;
     typename Kernel::template Counts<P, G> counts;
     Kernel::template count<P, G>(tile.operands, layer.stride * r.operand_pixel, r.operand_row,
                                  weights, layer.kernel, tile.taps, layer.in_words, counts);
-    finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel, counts);
+    finish<Kernel, P, V, has_shortcut, has_signs>(r, constants, tile, channel, counts);
 }
 
 // Counts and computes the last tile of a row, of at most P pixels.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
-void last_tile(const BinaryRows &r,
-               const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-               const Tile &tile, int channel, const uint8_t *weights) {
+template <class Kernel, int P, int G, int V, bool has_shortcut, bool has_signs>
+void last_tile(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants, const Tile &tile,
+               int channel, const uint8_t *weights) {
     if constexpr (P > 0) {
         if (tile.pixels == P) {
-            count_and_finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel,
-                                                                    weights);
+            count_and_finish<Kernel, P, G, V, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                       weights);
         } else {
-            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, tile, channel,
-                                                                 weights);
+            last_tile<Kernel, P - 1, G, V, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                    weights);
         }
     }
 }
 
-// Computes all pixels of G groups of output channels from `channel`.
-template <class Kernel, int G, bool has_shortcut, bool has_signs>
+// Counts all pixels of G groups of output channels from `channel`, and computes V vectors of them.
+template <class Kernel, int G, int V, bool has_shortcut, bool has_signs>
 void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     constexpr int P = Kernel::tile;
-    const ChannelConstants<Kernel, G * Kernel::group / kLanes> constants(r, channel);
+    const ChannelConstants<Kernel, V> constants(r, channel);
     if constexpr (Kernel::batch == 1) {
         for (int row = 0; row < r.num_rows; ++row) {
             int x = 0;
             for (; x + P <= r.width; x += P) {
-                count_and_finish<Kernel, P, G, has_shortcut, has_signs>(
+                count_and_finish<Kernel, P, G, V, has_shortcut, has_signs>(
                     r, constants, Tile(r, row, x, P), channel, weights);
             }
-            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(
+            last_tile<Kernel, P - 1, G, V, has_shortcut, has_signs>(
                 r, constants, Tile(r, row, x, r.width - x), channel, weights);
         }
     } else {
@@ -217,7 +213,7 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
                                             counts);
             for (int i = 0; i < num_tiles; ++i) {
                 if (i + 1 < num_tiles) prefetch(r, constants, tiles[i + 1], channel);
-                finish<Kernel, 0, G, has_shortcut, has_signs>(r, constants, tiles[i], channel,
+                finish<Kernel, 0, V, has_shortcut, has_signs>(r, constants, tiles[i], channel,
                                                               counts[i]);
             }
             num_tiles = 0;
@@ -232,19 +228,34 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     }
 }
 
+// Computes the last output channels, at most V vectors of a group.
+template <class Kernel, int V, bool has_shortcut, bool has_signs>
+void last_channels(const BinaryRows &r, int channel, const uint8_t *weights) {
+    if constexpr (V > 0) {
+        if (channel + V * kLanes == r.layer->out_channels) {
+            all_pixels<Kernel, 1, V, has_shortcut, has_signs>(r, channel, weights);
+        } else {
+            last_channels<Kernel, V - 1, has_shortcut, has_signs>(r, channel, weights);
+        }
+    }
+}
+
 // Computes all pixels of the output channels from `channel`, G groups at a time as long as so many
 // are left, then fewer. weights: those of these channels.
 template <class Kernel, int G, bool has_shortcut, bool has_signs>
 void channels_from(const BinaryRows &r, int channel, const uint8_t *weights) {
+    constexpr int kVectors = Kernel::group / kLanes;
     const BinaryLayer &layer = *r.layer;
     const size_t group_bytes = Kernel::group_bytes(layer.kernel, layer.in_words);
     while (channel + G * Kernel::group <= layer.out_channels) {
-        all_pixels<Kernel, G, has_shortcut, has_signs>(r, channel, weights);
+        all_pixels<Kernel, G, G * kVectors, has_shortcut, has_signs>(r, channel, weights);
         channel += G * Kernel::group;
         weights += G * group_bytes;
     }
     if constexpr (G > 1) {
         channels_from<Kernel, G / 2, has_shortcut, has_signs>(r, channel, weights);
+    } else {
+        last_channels<Kernel, kVectors - 1, has_shortcut, has_signs>(r, channel, weights);
     }
 }
 

@@ -9,8 +9,8 @@
 
 namespace burn {
 
-// Number of floats in the vectors that hold a pixel's channels. A layer's constants are padded to
-// whole groups of Tier::group channels, a multiple of kLanes.
+// Number of floats in the vectors that hold a pixel's channels. Maps and constants are padded to whole
+// vectors, the weights of binary convolutions to whole groups of Tier::group channels.
 constexpr int kLanes = 16;
 
 // Bits of a pixel's position class: the sides on which taps lie outside the map.
@@ -21,7 +21,7 @@ struct BinaryLayer {
     int kernel = 1;
     int stride = 1;
     int in_words = 0;
-    int out_channels = 0;
+    int out_channels = 0;  // a multiple of kLanes
     const void *weights = nullptr;      // laid out by Tier::lay_out
     const float *multiplier = nullptr;  // [out], of the number of taps whose signs differ
     const float *bias = nullptr;        // [position class][out]; kernel 1 has one class
