@@ -46,10 +46,8 @@ int in_place_channels(const Layer &layer, const Model::Ready &ready) {
 
 // Returns whether a layer needs the sums of its input's rows, for a gate or to choose an expert.
 bool needs_sums(const Layer &layer) {
-    const Gated &gated = layer.gated;
     return layer.kind == Kind::gated_convolution &&
-           (gated.gate == Gate::input || gated.experts > 1 ||
-            (gated.gate == Gate::mixed && layer.stride == 1));
+           (layer.gated.gate != Gate::none || layer.gated.experts > 1);
 }
 
 int checked_threads(int threads) {
@@ -232,11 +230,12 @@ void Plan::make_scratch() {
         grow(group_signs, to_size(out.width) * to_size(out.group_words));
         if (out.repeat > 1) grow(repeated_signs, to_size(out.width) * to_size(out.words));
         if (step.alone && i > 0) {
+            const Map &in = maps_[i - 1];
             const Layer &layer = layers[to_size(step.first)];
             const auto &ready = model_.ready(step.first);
             const size_t in_pitch = to_size(ready.in_pitch), out_pitch = to_size(ready.out_pitch);
             const size_t pixels = to_size(step.rows_at_once) * to_size(out.width);
-            grow(pooled_sums, to_size(out.height) * in_pitch);
+            if (in.odd_at(layer.stride)) grow(pooled_sums, to_size(out.height) * in_pitch);
             grow(output_sums, to_size(out.height) * out_pitch);
             grow(row, pixels * std::max(in_pitch, out_pitch));
             for (const auto &side : ready.sides) grow(row, pixels * to_size(side.out_pitch));
@@ -477,9 +476,11 @@ void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *sig
                           map.pitch, map.words, again);
             signs = again;
         }
-        copy_channels(signs, map.width, map.words, group % each * map.group_channels,
-                      map.group_channels, map.group_words, part);
-        tier.expand(part, map.width, map.kernel, map.stride, map.group_words,
+        if (each > 1) {
+            copy_channels(signs, map.width, map.words, group % each * map.group_channels,
+                          map.group_channels, map.group_words, part);
+        }
+        tier.expand(each > 1 ? part : signs, map.width, map.kernel, map.stride, map.group_words,
                     map.operands_at(thread, row, group));
     }
 }

@@ -43,8 +43,8 @@ void Plan::run_gated(size_t index, int thread) {
     blocks([&](int y, int rows) { apply_gate(index, factors, y, rows, thread); });
 }
 
-// Sums the rows of the input, unless the step before has summed what it wrote, or those of the
-// means of its pixels, for a mixed gate.
+// Sums the rows of the input, unless the step before has summed what it wrote, and for a mixed gate
+// those of the means of 2 × 2 pixels, unless theirs is the mean of the pixels.
 void Plan::sum_input(size_t index, int thread) {
     const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
     const Map &in = maps_[index - 1], &out = maps_[index];
@@ -56,7 +56,7 @@ void Plan::sum_input(size_t index, int thread) {
             tier.sum_row(in.row(0, y), in.width, in.pitch, in.sums_at(y));
         }
     }
-    if (layer.gated.gate == Gate::mixed && layer.stride == 2) {
+    if (layer.gated.gate == Gate::mixed && in.odd_at(layer.stride)) {
         float *means = scratch_[to_size(thread)].rows[0].as<float>();
         const int end = out.height * (thread + 1) / threads;
         for (int y = out.height * thread / threads; y < end; ++y) {
@@ -156,9 +156,12 @@ const float *Plan::gate_factors(size_t index, int thread) {
     if (gated.gate == Gate::mixed) {
         float *pooled = scratch.vectors[3].as<float>();
         const int pixels = out.height * out.width;
-        const float *sums = layer.stride == 2 ? pooled_sums_.as<float>() : in.sums;
         means_of(tier, output_sums_.as<float>(), out.height, out.pitch, pixels, taken);
-        means_of(tier, sums, out.height, in.pitch, pixels, pooled);
+        if (in.odd_at(layer.stride)) {
+            means_of(tier, pooled_sums_.as<float>(), out.height, in.pitch, pixels, pooled);
+        } else {
+            means_of(tier, in.sums, in.height, in.pitch, in.height * in.width, pooled);
+        }
         const float *mix = ready.mix.as<float>();
         for (int first = 0; first < layer.out_channels; first += layer.in_channels) {
             for (int c = 0; c < layer.in_channels; ++c) {
