@@ -71,10 +71,10 @@ class Plan {
     std::vector<Map> maps_;  // the output of each step
     std::vector<Phase> phases_;
     std::vector<Scratch> scratch_;
-    Shape first_;                                     // of the first convolution's output
-    Aligned first_values_, narrow_values_;            // of a branched_convolution
-    Aligned map_sums_[2];                 // Map::sums, of the maps by turns
-    Aligned pooled_sums_, output_sums_;   // [row][channels], of a gated_convolution
+    Shape first_;                           // of the first convolution's output
+    Aligned first_values_, narrow_values_;  // of a branched_convolution
+    Aligned map_sums_[2];                   // Map::sums, of the maps by turns
+    Aligned pooled_sums_, output_sums_;     // [row][channels], of a gated_convolution
     std::vector<uint8_t> no_class_;  // position classes of 1 × 1 kernels, which have no border
     Aligned vectors_[2];
     Workers workers_;

@@ -29,7 +29,7 @@ struct Plan::Map {
         Aligned operands;                 // with a border of kernel / 2 rows and pixels
     };
     std::vector<Memory> memory;  // one, or one for each thread
-    float *sums = nullptr;  // of each row's pixels, [row][pitch]; null if no gate reads them
+    float *sums = nullptr;       // of each row's pixels, [row][pitch]; null if no gate reads them
 
     const Memory &of(int thread) const {
         return memory.size() == 1 ? memory[0] : memory[to_size(thread)];
@@ -38,8 +38,8 @@ struct Plan::Map {
         return of(thread).values->as<float>() +
                static_cast<ptrdiff_t>(y % kept_rows) * width * pitch;
     }
-    // Whether means of 2 × 2 pixels are of fewer where the map ends, so that their mean is not that of
-    // the pixels.
+    // Whether means of 2 × 2 pixels are of fewer where the map ends, so that their mean is not that
+    // of the pixels.
     bool odd_at(int pool) const { return pool == 2 && (height % 2 || width % 2); }
     float *sums_at(int y) const {
         return sums ? sums + static_cast<ptrdiff_t>(y) * pitch : nullptr;

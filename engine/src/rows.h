@@ -325,7 +325,8 @@ void mean_row_with(const float *top, const float *bottom, const float *slope, in
         const ptrdiff_t left = static_cast<ptrdiff_t>(x) * channels;
         const ptrdiff_t right = x + 1 < width ? left + channels : left;
         for (int c = 0; c < channels; c += kLanes) {
-            const auto value = [&](const float *row, ptrdiff_t pixel) __attribute__((always_inline)) {
+            const auto value = [&](const float *row,
+                                   ptrdiff_t pixel) __attribute__((always_inline)) {
                 const auto y = Kernel::load(row + pixel + c);
                 return has_slope ? Kernel::leaky(y, Kernel::load(slope + c)) : y;
             };
@@ -346,7 +347,7 @@ void mean_row(const float *top, const float *bottom, const float *slope, int wid
 
 // Rows are worked on in blocks of this many vectors of channels. Pixels are a power of two of bytes
 // apart in many maps, so single vectors of a row's pixels would share a few sets of the cache.
-constexpr int kBlock = 4;
+constexpr int kBlock = 2;
 
 template <class Kernel, int V>
 void sum_block(const float *row, int width, int channels, float *sum) {
@@ -389,7 +390,8 @@ void sign_row(const float *row, const float *threshold, int width, int channels,
     }
 }
 
-// Computes the V vectors of channels from `c` of all pixels. has_slopes: whether there is any slope.
+// Computes the V vectors of channels from `c` of all pixels. has_slopes: whether there is any
+// slope.
 template <class Kernel, int V, bool has_shortcut, bool product, bool has_slopes>
 void gated_block(const GatedRows &r, int c) {
     using Floats = typename Kernel::Floats;
@@ -551,15 +553,16 @@ void rounded_linear(const int16_t *weight, const float *scale, const float *bias
         for (; i < in; ++i, weight += kLanes) {
             sums[0] = Kernel::multiply_add(Kernel::load(weight), Kernel::all(x[i]), sums[0]);
         }
-        const auto total = Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3]));
+        const auto total =
+            Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3]));
         const int o = group * kLanes;
-        Kernel::store(
-            y + o, Kernel::multiply_add(total, Kernel::load(scale + o), Kernel::load(bias + o)));
+        Kernel::store(y + o,
+                      Kernel::multiply_add(total, Kernel::load(scale + o), Kernel::load(bias + o)));
     }
 }
 
-// Plain, because compilers make vectors of it. e^x = 2^n · e^r with |r| at most ln(2) / 2, for which
-// a polynomial of degree 6 has a relative error of 2e-8.
+// Plain, because compilers make vectors of it. e^x = 2^n · e^r with |r| at most ln(2) / 2, for
+// which a polynomial of degree 6 has a relative error of 2e-8.
 void sigmoid(const float *scale, int count, float *x) {
     constexpr float kRound = 12582912.0f;  // 1.5 · 2^23: floats of this size are integers
     for (int i = 0; i < count; ++i) {

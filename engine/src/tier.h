@@ -9,8 +9,8 @@
 
 namespace burn {
 
-// Number of floats in the vectors that hold a pixel's channels. Maps and constants are padded to whole
-// vectors, the weights of binary convolutions to whole groups of Tier::group channels.
+// Number of floats in the vectors that hold a pixel's channels. Maps and constants are padded to
+// whole vectors, the weights of binary convolutions to whole groups of Tier::group channels.
 constexpr int kLanes = 16;
 
 // Bits of a pixel's position class: the sides on which taps lie outside the map.
@@ -21,7 +21,7 @@ struct BinaryLayer {
     int kernel = 1;
     int stride = 1;
     int in_words = 0;
-    int out_channels = 0;  // a multiple of kLanes
+    int out_channels = 0;               // a multiple of kLanes
     const void *weights = nullptr;      // laid out by Tier::lay_out
     const float *multiplier = nullptr;  // [out], of the number of taps whose signs differ
     const float *bias = nullptr;        // [position class][out]; kernel 1 has one class
@@ -75,7 +75,8 @@ struct StemRows {
     int sign_words = 0;
 };
 
-// Some rows of a gated_convolution's output: y = factor · u · (p) + shift + p, or slope · y below 0.
+// Some rows of a gated_convolution's output: y = factor · u · (p) + shift + p, or slope · y below
+// 0.
 struct GatedRows {
     int num_rows = 0;
     int width = 0;
@@ -87,9 +88,10 @@ struct GatedRows {
     // p before its slope, [row][x][shortcut_pixel]; null if there is no shortcut. Output channel o
     // takes channel o mod shortcut_channels.
     const float *shortcut = nullptr;
-    const float *shortcut_slope = nullptr;  // [shortcut_channels]; null as slope, or if it is applied
-    int shortcut_channels = 0;              // a multiple of kLanes
-    ptrdiff_t shortcut_pixel = 0;           // floats from one pixel to the next
+    const float *shortcut_slope =
+        nullptr;                   // [shortcut_channels]; null as slope, or if it is applied
+    int shortcut_channels = 0;     // a multiple of kLanes
+    ptrdiff_t shortcut_pixel = 0;  // floats from one pixel to the next
     bool product = false;
     float *sums = nullptr;  // of each row's pixels, [row][channels]; null if nothing wants them
     const float *next_threshold = nullptr;  // as in BinaryRows
@@ -158,8 +160,8 @@ struct Tier {
     void (*linear)(const float *weight, const float *bias, const float *x, int in, int out,
                    float *y);
 
-    // Computes y[o] = bias[o] + scale[o] · Σ weight[o / kLanes][i][o mod kLanes] x[i] of `num_groups`
-    // groups of kLanes outputs.
+    // Computes y[o] = bias[o] + scale[o] · Σ weight[o / kLanes][i][o mod kLanes] x[i] of
+    // `num_groups` groups of kLanes outputs.
     void (*rounded_linear)(const int16_t *weight, const float *scale, const float *bias,
                            const float *x, int in, int num_groups, float *y);
 
