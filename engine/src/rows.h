@@ -142,25 +142,6 @@ BURN_INLINE void finish(const BinaryRows &r, const ChannelConstants<Kernel, V> &
     }
 }
 
-// Fetches what finish() will read and write into the first cache.
-template <class Kernel, int V>
-BURN_INLINE void prefetch(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
-                          const Tile &tile, int channel) {
-    const float *out = r.out + tile.row * r.out_row + tile.x * r.out_pixel + channel;
-    for (int p = 0; p < tile.pixels; ++p) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) __builtin_prefetch(out + p * r.out_pixel + v * kLanes, 1);
-    }
-    if (!r.shortcut) return;
-    const float *shortcut = r.shortcut + tile.row * r.shortcut_row + tile.x * r.shortcut_pixel;
-    for (int p = 0; p < tile.pixels; ++p) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) {
-            __builtin_prefetch(shortcut + p * r.shortcut_pixel + constants.shortcut[v]);
-        }
-    }
-}
-
 // Counts and computes a tile of P pixels.
 template <class Kernel, int P, int G, int V, bool has_shortcut, bool has_signs>
 BURN_INLINE void count_and_finish(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
@@ -212,7 +193,6 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
                                             r.operand_row, weights, layer.kernel, layer.in_words,
                                             counts);
             for (int i = 0; i < num_tiles; ++i) {
-                if (i + 1 < num_tiles) prefetch(r, constants, tiles[i + 1], channel);
                 finish<Kernel, 0, V, has_shortcut, has_signs>(r, constants, tiles[i], channel,
                                                               counts[i]);
             }
