@@ -235,7 +235,7 @@ void Plan::make_scratch() {
             const auto &ready = model_.ready(step.first);
             const size_t in_pitch = to_size(ready.in_pitch), out_pitch = to_size(ready.out_pitch);
             const size_t pixels = to_size(step.rows_at_once) * to_size(out.width);
-            if (in.odd_at(layer.stride)) grow(pooled_sums, to_size(out.height) * in_pitch);
+            if (in.pools_unevenly(layer.stride)) grow(pooled_sums, to_size(out.height) * in_pitch);
             grow(output_sums, to_size(out.height) * out_pitch);
             grow(row, pixels * std::max(in_pitch, out_pitch));
             for (const auto &side : ready.sides) grow(row, pixels * to_size(side.out_pitch));
@@ -476,11 +476,13 @@ void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *sig
                           map.pitch, map.words, again);
             signs = again;
         }
+        const uint32_t *own = signs;
         if (each > 1) {
             copy_channels(signs, map.width, map.words, group % each * map.group_channels,
                           map.group_channels, map.group_words, part);
+            own = part;
         }
-        tier.expand(each > 1 ? part : signs, map.width, map.kernel, map.stride, map.group_words,
+        tier.expand(own, map.width, map.kernel, map.stride, map.group_words,
                     map.operands_at(thread, row, group));
     }
 }

@@ -56,7 +56,7 @@ void Plan::sum_input(size_t index, int thread) {
             tier.sum_row(in.row(0, y), in.width, in.pitch, in.sums_at(y));
         }
     }
-    if (layer.gated.gate == Gate::mixed && in.odd_at(layer.stride)) {
+    if (layer.gated.gate == Gate::mixed && in.pools_unevenly(layer.stride)) {
         float *means = scratch_[to_size(thread)].rows[0].as<float>();
         const int end = out.height * (thread + 1) / threads;
         for (int y = out.height * thread / threads; y < end; ++y) {
@@ -157,7 +157,7 @@ const float *Plan::gate_factors(size_t index, int thread) {
         float *pooled = scratch.vectors[3].as<float>();
         const int pixels = out.height * out.width;
         means_of(tier, output_sums_.as<float>(), out.height, out.pitch, pixels, taken);
-        if (in.odd_at(layer.stride)) {
+        if (in.pools_unevenly(layer.stride)) {
             means_of(tier, pooled_sums_.as<float>(), out.height, in.pitch, pixels, pooled);
         } else {
             means_of(tier, in.sums, in.height, in.pitch, in.height * in.width, pooled);

@@ -38,9 +38,11 @@ struct Plan::Map {
         return of(thread).values->as<float>() +
                static_cast<ptrdiff_t>(y % kept_rows) * width * pitch;
     }
-    // Whether means of 2 × 2 pixels are of fewer where the map ends, so that their mean is not that
-    // of the pixels.
-    bool odd_at(int pool) const { return pool == 2 && (height % 2 || width % 2); }
+    // Whether some means of 2 × 2 pixels are of fewer, so that their mean is not that of all
+    // pixels.
+    bool pools_unevenly(int pool_stride) const {
+        return pool_stride == 2 && (height % 2 || width % 2);
+    }
     float *sums_at(int y) const {
         return sums ? sums + static_cast<ptrdiff_t>(y) * pitch : nullptr;
     }

@@ -370,8 +370,8 @@ void sign_row(const float *row, const float *threshold, int width, int channels,
     }
 }
 
-// Computes the V vectors of channels from `c` of all pixels. has_slopes: whether there is any
-// slope.
+// Computes the V vectors of channels from `c` of all pixels. has_slopes: whether any slope is
+// not 1.
 template <class Kernel, int V, bool has_shortcut, bool product, bool has_slopes>
 void gated_block(const GatedRows &r, int c) {
     using Floats = typename Kernel::Floats;
@@ -396,7 +396,6 @@ void gated_block(const GatedRows &r, int c) {
         Floats total[V];
         for (Floats &sum : total) sum = zero;
         for (int x = 0; x < r.width; ++x) {
-#pragma GCC unroll 4
             for (int v = 0; v < V; ++v) {
                 Floats y = Kernel::load(map + v * kLanes);
                 if (has_shortcut) {
@@ -541,8 +540,8 @@ void rounded_linear(const int16_t *weight, const float *scale, const float *bias
     }
 }
 
-// Plain, because compilers make vectors of it. e^x = 2^n · e^r with |r| at most ln(2) / 2, for
-// which a polynomial of degree 6 has a relative error of 2e-8.
+// Written plainly, since compilers make vectors of it. e^x = 2^n · e^r with |r| at most ln(2) / 2,
+// for which a polynomial of degree 6 has a relative error of 2e-8.
 void sigmoid(const float *scale, int count, float *x) {
     constexpr float kRound = 12582912.0f;  // 1.5 · 2^23: floats of this size are integers
     for (int i = 0; i < count; ++i) {

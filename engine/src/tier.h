@@ -75,8 +75,7 @@ struct StemRows {
     int sign_words = 0;
 };
 
-// Some rows of a gated_convolution's output: y = factor · u · (p) + shift + p, or slope · y below
-// 0.
+// Some rows of a gated_convolution's output: y = factor · u · (p) + shift + p, below 0 slope · y.
 struct GatedRows {
     int num_rows = 0;
     int width = 0;
@@ -84,14 +83,13 @@ struct GatedRows {
     float *map = nullptr;           // u, which y replaces, [row][x][channels]
     const float *factor = nullptr;  // [channels]
     const float *shift = nullptr;   // [channels]
-    const float *slope = nullptr;   // [channels]; null if it is 1 everywhere
+    const float *slope = nullptr;   // [channels]; null if it is 1
     // p before its slope, [row][x][shortcut_pixel]; null if there is no shortcut. Output channel o
     // takes channel o mod shortcut_channels.
     const float *shortcut = nullptr;
-    const float *shortcut_slope =
-        nullptr;                   // [shortcut_channels]; null as slope, or if it is applied
-    int shortcut_channels = 0;     // a multiple of kLanes
-    ptrdiff_t shortcut_pixel = 0;  // floats from one pixel to the next
+    const float *shortcut_slope = nullptr;  // [shortcut_channels]; null if it is 1, or applied
+    int shortcut_channels = 0;              // a multiple of kLanes
+    ptrdiff_t shortcut_pixel = 0;           // floats from one pixel to the next
     bool product = false;
     float *sums = nullptr;  // of each row's pixels, [row][channels]; null if nothing wants them
     const float *next_threshold = nullptr;  // as in BinaryRows
