@@ -15,11 +15,17 @@ Aligned padded(const std::vector<float> &values, int pitch, float fill = 0.0f) {
     return copy;
 }
 
+// As `padded`, but empty if all slopes are 1, which changes nothing.
+Aligned slopes_unless_ones(const std::vector<float> &slopes, int pitch) {
+    const bool ones = std::all_of(slopes.begin(), slopes.end(), [](float s) { return s == 1.0f; });
+    return ones ? Aligned{} : padded(slopes, pitch);
+}
+
 // Converts the bits [out][k · k][⌈in / 8⌉] to words [padded out][k · k][words].
-std::vector<uint32_t> words_from_bits(const Layer &layer, int out_pitch, int words) {
+std::vector<uint32_t> words_from_bits(const Layer &layer, int padded_out, int words) {
     const size_t taps = static_cast<size_t>(layer.kernel) * static_cast<size_t>(layer.kernel);
     const size_t bytes = (static_cast<size_t>(layer.in_channels) + 7) / 8;
-    std::vector<uint32_t> to(static_cast<size_t>(out_pitch) * taps * static_cast<size_t>(words));
+    std::vector<uint32_t> to(static_cast<size_t>(padded_out) * taps * static_cast<size_t>(words));
     const size_t rows = static_cast<size_t>(layer.out_channels) * taps;
     for (size_t row = 0; row < rows; ++row) {
         std::memcpy(&to[row * static_cast<size_t>(words)], &layer.weight_bits[row * bytes], bytes);
@@ -83,12 +89,13 @@ void forget(std::vector<T> &values) {
 
 Model::Ready make_binary(const Tier &tier, Layer &layer) {
     Model::Ready ready;
-    ready.in_pitch = pitch_of(tier, layer.in_channels);
-    ready.out_pitch = pitch_of(tier, layer.out_channels);
-    const int words = words_of(tier, layer.in_channels);
-    const auto bits = words_from_bits(layer, ready.out_pitch, words);
-    ready.weights = Aligned(tier.weight_bytes(ready.out_pitch, layer.kernel, words));
-    tier.lay_out(bits.data(), ready.out_pitch, layer.kernel, words, ready.weights.as<void>());
+    ready.in_pitch = pitch_of(layer.in_channels);
+    ready.out_pitch = pitch_of(layer.out_channels);
+    const int words = words_of(layer.in_channels);
+    const int padded_out = round_up(layer.out_channels, tier.group);
+    const auto bits = words_from_bits(layer, padded_out, words);
+    ready.weights = Aligned(tier.weight_bytes(padded_out, layer.kernel, words));
+    tier.lay_out(bits.data(), padded_out, layer.kernel, words, ready.weights.as<void>());
     ready.bias = class_biases(layer, bits, ready.out_pitch, words);
     for (float &m : layer.multiplier) m *= -2.0f;
     ready.multiplier = padded(layer.multiplier, ready.out_pitch);
@@ -107,9 +114,10 @@ Model::Ready make_binary(const Tier &tier, Layer &layer) {
 }
 
 // Lays a matrix [out][in] out as [group][in][kLanes].
-Aligned in_groups(const std::vector<float> &weight, int out, int in, int out_pitch) {
-    Aligned groups(to_size(out_pitch) * to_size(in) * sizeof(float));
-    float *to = groups.as<float>();
+template <class Weight>
+Aligned in_groups(const std::vector<Weight> &weight, int out, int in, int out_pitch) {
+    Aligned groups(to_size(out_pitch) * to_size(in) * sizeof(Weight));
+    Weight *to = groups.as<Weight>();
     for (int o = 0; o < out; ++o) {
         for (int i = 0; i < in; ++i) {
             to[(static_cast<ptrdiff_t>(o / kLanes) * in + i) * kLanes + o % kLanes] =
@@ -119,9 +127,9 @@ Aligned in_groups(const std::vector<float> &weight, int out, int in, int out_pit
     return groups;
 }
 
-Model::Ready make_convolution(const Tier &tier, const Layer &layer) {
+Model::Ready make_convolution(const Layer &layer) {
     Model::Ready ready;
-    ready.out_pitch = pitch_of(tier, layer.out_channels);
+    ready.out_pitch = pitch_of(layer.out_channels);
     ready.bias = padded(layer.bias, ready.out_pitch);
     const int taps = 3 * layer.kernel * layer.kernel;
     ready.weights = in_groups(layer.weight, layer.out_channels, taps, ready.out_pitch);
@@ -150,15 +158,12 @@ Model::Product make_product(const Matrix &matrix) {
 Model::RoundedProduct make_product(const Rounded &rounded) {
     Model::RoundedProduct product;
     if (!rounded.out) return product;
-    product.in_pitch = round_up(rounded.in, kLanes);
-    product.out = rounded.out;
-    product.scale = padded(rounded.scale, rounded.out);
-    product.bias = padded(rounded.bias, rounded.out);
-    const size_t in = to_size(rounded.in), pitch = to_size(product.in_pitch);
-    product.weights = Aligned(to_size(rounded.out) * pitch * sizeof(int16_t));
-    for (size_t o = 0; o < to_size(rounded.out); ++o) {
-        std::copy_n(&rounded.weight[o * in], in, product.weights.as<int16_t>() + o * pitch);
-    }
+    const int out_pitch = round_up(rounded.out, kLanes);
+    product.in = rounded.in;
+    product.num_groups = out_pitch / kLanes;
+    product.weights = in_groups(rounded.weight, rounded.out, rounded.in, out_pitch);
+    product.scale = padded(rounded.scale, out_pitch);
+    product.bias = padded(rounded.bias, out_pitch);
     return product;
 }
 
@@ -173,18 +178,18 @@ Model::Ready make_linear(const Layer &layer) {
 }
 
 // The ReLU of a float layer is a slope of 0.
-Model::Dense make_dense(const Tier &tier, const Matrix &matrix) {
+Model::Dense make_dense(const Matrix &matrix) {
     Model::Dense dense;
     dense.in = matrix.in;
-    dense.out_pitch = pitch_of(tier, matrix.out);
+    dense.out_pitch = pitch_of(matrix.out);
     dense.weights = in_groups(matrix.weight, matrix.out, matrix.in, dense.out_pitch);
     dense.bias = padded(matrix.bias, dense.out_pitch);
     dense.slope = padded({}, dense.out_pitch);
     return dense;
 }
 
-Model::Dense make_side(const Tier &tier, const Side &side) {
-    Model::Dense dense = make_dense(tier, side);
+Model::Dense make_side(const Side &side) {
+    Model::Dense dense = make_dense(side);
     dense.slope = padded(side.slope, dense.out_pitch);
     return dense;
 }
@@ -215,8 +220,8 @@ Layer part_of(const Layer &layer, int expert, int group) {
 Model::Ready make_gated(const Tier &tier, const Layer &layer) {
     const Gated &gated = layer.gated;
     Model::Ready ready;
-    ready.in_pitch = pitch_of(tier, layer.in_channels);
-    ready.out_pitch = pitch_of(tier, layer.out_channels);
+    ready.in_pitch = pitch_of(layer.in_channels);
+    ready.out_pitch = pitch_of(layer.out_channels);
     for (int expert = 0; expert < gated.experts; ++expert) {
         for (int group = 0; group < gated.groups; ++group) {
             Layer part = part_of(layer, expert, group);
@@ -229,34 +234,34 @@ Model::Ready make_gated(const Tier &tier, const Layer &layer) {
         std::fill_n(to, ready.in_pitch, std::numeric_limits<float>::quiet_NaN());
         std::copy_n(&layer.threshold[to_size(i * layer.in_channels)], layer.in_channels, to);
     }
-    ready.slope = padded(layer.slope, ready.out_pitch);
+    ready.slope = slopes_unless_ones(layer.slope, ready.out_pitch);
     ready.scale = padded(gated.scale, ready.out_pitch);
     ready.shift = padded(gated.shift, ready.out_pitch);
     ready.mix = padded(gated.mix, ready.out_pitch);
-    ready.shortcut_slope = padded(gated.shortcut_slope, ready.in_pitch);
+    ready.shortcut_slope = slopes_unless_ones(gated.shortcut_slope, ready.in_pitch);
     ready.choice = make_product(gated.choice);
     ready.down = make_product(gated.down);
     ready.up = make_product(gated.up);
-    for (const Side &side : gated.sides) ready.sides.push_back(make_side(tier, side));
+    for (const Side &side : gated.sides) ready.sides.push_back(make_side(side));
     return ready;
 }
 
-Model::Ready make_branched(const Tier &tier, const Layer &layer) {
+Model::Ready make_branched(const Layer &layer) {
     const Branched &b = layer.branched;
     Layer first;
     first.kernel = b.first_kernel;
     first.out_channels = b.first.out;
     first.weight = b.first.weight;
     first.bias = b.first.bias;
-    Model::Ready ready = make_convolution(tier, first);
+    Model::Ready ready = make_convolution(first);
     ready.slope = padded({}, ready.out_pitch);
     // A gate that changes nothing, because the kernel of a gate is what compares with thresholds.
-    const int out_pitch = pitch_of(tier, b.last.out);
+    const int out_pitch = pitch_of(b.last.out);
     ready.scale = padded({}, out_pitch, 1.0f);
     ready.shift = padded({}, out_pitch);
-    ready.narrow = make_dense(tier, b.narrow);
-    ready.widen = make_dense(tier, b.widen);
-    ready.last = make_dense(tier, b.last);
+    ready.narrow = make_dense(b.narrow);
+    ready.widen = make_dense(b.widen);
+    ready.last = make_dense(b.last);
     return ready;
 }
 
@@ -266,12 +271,12 @@ Model::Model(Program program, const std::string &isa)
     : program_(std::move(program)), tier_(&choose_tier(isa)) {
     for (Layer &layer : program_.layers) {
         switch (layer.kind) {
-            case Kind::convolution: ready_.push_back(make_convolution(*tier_, layer)); break;
+            case Kind::convolution: ready_.push_back(make_convolution(layer)); break;
             case Kind::binary_convolution: ready_.push_back(make_binary(*tier_, layer)); break;
             case Kind::global_mean: ready_.emplace_back(); break;
             case Kind::linear: ready_.push_back(make_linear(layer)); break;
             case Kind::gated_convolution: ready_.push_back(make_gated(*tier_, layer)); break;
-            case Kind::branched_convolution: ready_.push_back(make_branched(*tier_, layer)); break;
+            case Kind::branched_convolution: ready_.push_back(make_branched(layer)); break;
         }
         forget(layer.weight);
         forget(layer.weight_bits);

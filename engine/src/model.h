@@ -17,12 +17,9 @@ constexpr int kMaxPixels = 1 << 26;
 inline size_t to_size(int n) { return static_cast<size_t>(n); }
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-// A tier pads channels to whole groups. It pads words of signs to whole groups as well, because the
-// signs of a group are written at once.
-inline int pitch_of(const Tier &tier, int channels) { return round_up(channels, tier.group); }
-inline int words_of(const Tier &tier, int channels) {
-    return round_up(pitch_of(tier, channels), 32) / 32;
-}
+// Channels are padded to whole vectors, their signs to whole words.
+inline int pitch_of(int channels) { return round_up(channels, kLanes); }
+inline int words_of(int channels) { return round_up(channels, 32) / 32; }
 
 // The size of a map in pixels and channels. Height and width of a vector are 1.
 struct Shape {
@@ -56,7 +53,7 @@ class Model {
     };
     // A matrix as Tier::rounded_linear reads it.
     struct RoundedProduct {
-        int in_pitch = 0, out = 0;
+        int in = 0, num_groups = 0;
         Aligned weights, scale, bias;
     };
     // The constants of a layer in the tier's layout, with padded channels.
@@ -64,7 +61,8 @@ class Model {
         int in_pitch = 0, out_pitch = 0;  // padded channels
         Aligned weights, multiplier, bias, slope, threshold;
         BinaryLayer binary;
-        // Of a gated_convolution: [experts][groups] binary convolutions, and the rest.
+        // Of a gated_convolution: [experts][groups] binary convolutions, and the rest. Its slopes
+        // are empty where all are 1.
         std::vector<Ready> parts;
         Aligned scale, shift, mix, shortcut_slope;
         Product choice;

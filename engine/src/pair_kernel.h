@@ -102,22 +102,37 @@ struct PairKernel : Isa {
     }
 
     // Writes operands of each pixel and the one that is `stride` further, its neighbour in the
-    // output; beyond the map there are zeros. The pairs of a 1 × 1 kernel begin at even pixels.
+    // output; beyond the map there are zeros.
     static void expand(const uint32_t *signs, int width, int kernel, int stride, int words,
                        uint8_t *operands) {
-        const int border = kernel / 2, step = kernel == 1 ? 2 : 1;
-        const auto size = static_cast<ptrdiff_t>(pair_operand_pixel(words, kernel));
-        const auto inside = [&](int x) { return x >= 0 && x < width; };
-        for (int x = -border; x < width + border; x += step, operands += step * size) {
-            // A pixel outside the map is read from inside it and masked.
-            const uint32_t first_mask = inside(x) ? ~0u : 0,
-                           second_mask = inside(x + stride) ? ~0u : 0;
-            const uint32_t *first = signs + (first_mask ? x : 0) * words;
-            const uint32_t *second = signs + (second_mask ? x + stride : 0) * words;
-            for (int i = 0; i < words; ++i) {
-                Isa::pair_word(first[i] & first_mask, second[i] & second_mask, operands + 16 * i);
+        const ptrdiff_t size = static_cast<ptrdiff_t>(width) * words;
+        const ptrdiff_t next = static_cast<ptrdiff_t>(stride) * words;
+        if (kernel == 1) {
+            expand_even(signs, size, next, words, operands);
+            return;
+        }
+        ptrdiff_t i = -words;
+        const auto up_to = [&](ptrdiff_t end, auto word) {
+            for (; i < end; ++i, operands += 16) Isa::pair_word(word(i), word(i + next), operands);
+        };
+        const auto inside = [&](ptrdiff_t at) { return signs[at]; };
+        const auto anywhere = [&](ptrdiff_t at) { return at >= 0 && at < size ? signs[at] : 0; };
+        up_to(0, anywhere);
+        up_to(size - next, inside);
+        up_to(size + words, anywhere);
+    }
+
+    // The pairs of a 1 × 1 kernel begin at even pixels, and their parts are padded to threes.
+    static void expand_even(const uint32_t *signs, ptrdiff_t size, ptrdiff_t next, int words,
+                            uint8_t *operands) {
+        const auto bytes = static_cast<ptrdiff_t>(pair_operand_pixel(words, 1));
+        for (ptrdiff_t first = 0; first < size; first += 2 * words, operands += 2 * bytes) {
+            for (ptrdiff_t i = 0; i < words; ++i) {
+                const ptrdiff_t second = first + i + next;
+                Isa::pair_word(signs[first + i], second < size ? signs[second] : 0,
+                               operands + 16 * i);
             }
-            for (ptrdiff_t i = 16 * words; i < size; ++i) operands[i] = 0;
+            std::memset(operands + 16 * words, 0, static_cast<size_t>(bytes - 16 * words));
         }
     }
 

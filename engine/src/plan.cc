@@ -44,6 +44,12 @@ int in_place_channels(const Layer &layer, const Model::Ready &ready) {
     return layer.in_channels == layer.out_channels ? ready.in_pitch : layer.in_channels;
 }
 
+// Returns whether a layer needs the sums of its input's rows, for a gate or to choose an expert.
+bool needs_sums(const Layer &layer) {
+    return layer.kind == Kind::gated_convolution &&
+           (layer.gated.gate != Gate::none || layer.gated.experts > 1);
+}
+
 int checked_threads(int threads) {
     if (threads < 1 || threads > kMaxThreads) {
         throw Error("threads: " + std::to_string(threads) + " is not in 1 to " +
@@ -122,7 +128,7 @@ void Plan::make_steps() {
         Map map;
         map.height = shape.height;
         map.width = shape.width;
-        map.pitch = pitch_of(model_.tier(), layers[to_size(step.last)].out_channels);
+        map.pitch = pitch_of(layers[to_size(step.last)].out_channels);
         maps_.push_back(std::move(map));
         i = step.last + 1;
         steps_.push_back(std::move(step));
@@ -155,7 +161,7 @@ void Plan::make_maps() {
     const auto &layers = model_.program().layers;
     const Tier &tier = model_.tier();
     const int threads = workers_.size();
-    size_t whole[2] = {};  // values of the maps between phases, alternating
+    size_t whole[2] = {}, sums[2] = {};  // of the maps between phases, alternating
     for (size_t p = 0; p < phases_.size(); ++p) {
         for (size_t i = phases_[p].first; i <= phases_[p].last; ++i) {
             Map &map = maps_[i];
@@ -176,12 +182,12 @@ void Plan::make_maps() {
                 const Layer &reader = layers[to_size(step.last + 1)];
                 map.kernel = reader.kernel;
                 map.stride = reader.stride;
-                map.words = words_of(tier, reader.in_channels);
+                map.words = words_of(reader.in_channels);
                 map.threshold = model_.ready(step.last + 1).threshold.as<float>();
                 map.repeat = reader.gated.repeat;
                 map.groups = reader.gated.groups;
                 map.group_channels = reader.in_channels * map.repeat / map.groups;
-                map.group_words = words_of(tier, map.group_channels);
+                map.group_words = words_of(map.group_channels);
                 const size_t row = tier.operand_row(map.width, map.kernel, map.group_words);
                 map.operand_pixel =
                     static_cast<ptrdiff_t>(tier.operand_pixel(map.group_words, map.kernel));
@@ -189,6 +195,7 @@ void Plan::make_maps() {
                 const size_t group = to_size(map.height + map.kernel / 2 * 2) * row;
                 map.operand_group = static_cast<ptrdiff_t>(group);
                 operands = to_size(map.groups) * group;
+                if (needs_sums(reader)) grow(sums[p % 2], to_size(map.height) * to_size(map.pitch));
             }
             for (int thread = 0; thread < (inside ? threads : 1); ++thread) {
                 Map::Memory memory;
@@ -200,8 +207,14 @@ void Plan::make_maps() {
     }
     const std::shared_ptr<Aligned> turns[2] = {std::make_shared<Aligned>(whole[0] * sizeof(float)),
                                                std::make_shared<Aligned>(whole[1] * sizeof(float))};
+    for (int i = 0; i < 2; ++i) map_sums_[i] = Aligned(sums[i] * sizeof(float));
     for (size_t p = 0; p < phases_.size(); ++p) {
-        maps_[phases_[p].last].memory[0].values = turns[p % 2];
+        Map &map = maps_[phases_[p].last];
+        const int reader = steps_[phases_[p].last].last + 1;
+        map.memory[0].values = turns[p % 2];
+        if (reader <= last_layer_ && needs_sums(layers[to_size(reader)])) {
+            map.sums = map_sums_[p % 2].as<float>();
+        }
     }
 }
 
@@ -210,7 +223,7 @@ void Plan::make_scratch() {
     const Tier &tier = model_.tier();
     size_t values[2] = {}, operands = 0, signs = 0, shortcut = 0, vector = 0, most_pixels = 0;
     size_t row = 0, group_values = 0, group_signs = 0, repeated_signs = 0;
-    size_t gated = 0, input_sums = 0, pooled_sums = 0, output_sums = 0;  // whole maps
+    size_t pooled_sums = 0, output_sums = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
         const Step &step = steps_[i];
         const Map &out = maps_[i];
@@ -221,18 +234,15 @@ void Plan::make_scratch() {
             const Layer &layer = layers[to_size(step.first)];
             const auto &ready = model_.ready(step.first);
             const size_t in_pitch = to_size(ready.in_pitch), out_pitch = to_size(ready.out_pitch);
-            const size_t height = to_size(out.height), width = to_size(out.width);
-            grow(gated, height * width * out_pitch);
-            grow(input_sums, to_size(in.height) * in_pitch);
-            grow(pooled_sums, height * in_pitch);
-            grow(output_sums, height * out_pitch);
-            grow(row, std::max(to_size(in.width), width) * std::max(in_pitch, out_pitch));
-            for (const auto &side : ready.sides) grow(row, width * to_size(side.out_pitch));
-            const size_t part = to_size(ready.parts[0].out_pitch);
-            grow(group_values, to_size(step.rows_at_once) * width * part);
+            const size_t pixels = to_size(step.rows_at_once) * to_size(out.width);
+            if (in.pools_unevenly(layer.stride)) grow(pooled_sums, to_size(out.height) * in_pitch);
+            grow(output_sums, to_size(out.height) * out_pitch);
+            grow(row, pixels * std::max(in_pitch, out_pitch));
+            for (const auto &side : ready.sides) grow(row, pixels * to_size(side.out_pitch));
+            grow(group_values, pixels * to_size(ready.parts[0].out_pitch));
             for (const int size : {layer.in_channels, layer.out_channels, layer.gated.experts,
                                    layer.gated.down.out}) {
-                grow(vector, to_size(round_up(size, std::max(kLanes, tier.group))));
+                grow(vector, to_size(round_up(size, kLanes)));
             }
         } else if (step.alone) {
             const auto &ready = model_.ready(0);
@@ -249,8 +259,8 @@ void Plan::make_scratch() {
         grow(most_pixels, pixels);
         for (int at = step.first; at <= step.last; ++at) {
             const Layer &layer = layers[to_size(at)];
-            const size_t words = to_size(words_of(tier, layer.out_channels));
-            const size_t pitch = to_size(pitch_of(tier, layer.out_channels));
+            const size_t words = to_size(words_of(layer.out_channels));
+            const size_t pitch = to_size(pitch_of(layer.out_channels));
             grow(signs, pixels * words);
             if (at < step.last) {
                 grow(values[(at - step.first) % 2], pixels * pitch);
@@ -259,7 +269,7 @@ void Plan::make_scratch() {
             }
             if (layer.kind == Kind::binary_convolution && layer.shortcut &&
                 !shortcut_in_place(layer)) {
-                const size_t in_pitch = to_size(pitch_of(tier, layer.in_channels));
+                const size_t in_pitch = to_size(pitch_of(layer.in_channels));
                 grow(shortcut, pixels * std::max(pitch, in_pitch));
             }
         }
@@ -289,8 +299,6 @@ void Plan::make_scratch() {
         scratch_.push_back(std::move(scratch));
     }
     for (auto &one : vectors_) one = Aligned(vector * sizeof(float));
-    gated_values_ = Aligned(gated * sizeof(float));
-    input_sums_ = Aligned(input_sums * sizeof(float));
     pooled_sums_ = Aligned(pooled_sums * sizeof(float));
     output_sums_ = Aligned(output_sums * sizeof(float));
 }
@@ -298,7 +306,7 @@ void Plan::make_scratch() {
 size_t Plan::num_bytes() const {
     size_t total = 0;
     for (const Aligned *one : {&vectors_[0], &vectors_[1], &first_values_, &narrow_values_,
-                               &gated_values_, &input_sums_, &pooled_sums_, &output_sums_}) {
+                               &map_sums_[0], &map_sums_[1], &pooled_sums_, &output_sums_}) {
         total += one->bytes();
     }
     std::vector<const Aligned *> seen;
@@ -315,7 +323,8 @@ size_t Plan::num_bytes() const {
         total += s.values[0].bytes() + s.values[1].bytes() + s.operands.bytes() + s.signs.bytes() +
                  s.shortcut.bytes() + s.image.bytes() + s.group_values.bytes() +
                  s.group_signs.bytes() + s.repeated_signs.bytes();
-        for (int i = 0; i < 4; ++i) total += s.rows[i].bytes() + s.vectors[i].bytes();
+        for (const Aligned &one : s.rows) total += one.bytes();
+        for (const Aligned &one : s.vectors) total += one.bytes();
     }
     return total;
 }
@@ -467,9 +476,13 @@ void Plan::write_operands(const Map &map, int thread, int y, const uint32_t *sig
                           map.pitch, map.words, again);
             signs = again;
         }
-        copy_channels(signs, map.width, map.words, group % each * map.group_channels,
-                      map.group_channels, map.group_words, part);
-        tier.expand(part, map.width, map.kernel, map.stride, map.group_words,
+        const uint32_t *own = signs;
+        if (each > 1) {
+            copy_channels(signs, map.width, map.words, group % each * map.group_channels,
+                          map.group_channels, map.group_words, part);
+            own = part;
+        }
+        tier.expand(own, map.width, map.kernel, map.stride, map.group_words,
                     map.operands_at(thread, row, group));
     }
 }
@@ -489,7 +502,7 @@ void Plan::prepare_shortcut(const Layer &layer, const Model::Ready &ready, const
         const float *from = row(y);
         if (layer.stride == 2) {
             const float *below = y + 1 < in.height ? row(y + 1) : nullptr;
-            model_.tier().mean_row(from, below, in.width, ready.in_pitch, at);
+            model_.tier().mean_row(from, below, nullptr, in.width, ready.in_pitch, at);
             from = at;
         }
         if (!repeat) continue;

@@ -52,11 +52,13 @@ class Plan {
     void run_binary(size_t step, int y, int rows, int thread);
     void write_operands(const Map &map, int thread, int y, const uint32_t *signs);
     void run_gated(size_t step, int thread);
+    void sum_input(size_t step, int thread);
+    void pool_row(const Map &map, int y, const float *slope, float *means);
     int choose_expert(size_t step, int thread);
     void convolve_gated(size_t step, int expert, int y, int rows, int thread);
-    void sum_pooled(size_t step, int y, int thread);
     const float *gate_factors(size_t step, int thread);
-    void apply_gate(size_t step, const float *factors, int y, int thread);
+    void apply_gate(size_t step, const float *factors, int y, int rows, int thread);
+    void gated_shortcut(size_t step, int y, int thread, GatedRows &r);
     template <class Row>
     void prepare_shortcut(const Layer &layer, const Model::Ready &ready, const Shape &in, int begin,
                           int width, const Row &row, BinaryRows &r, Scratch &scratch) const;
@@ -69,10 +71,10 @@ class Plan {
     std::vector<Map> maps_;  // the output of each step
     std::vector<Phase> phases_;
     std::vector<Scratch> scratch_;
-    Shape first_;                                     // of the first convolution's output
-    Aligned first_values_, narrow_values_;            // of a branched_convolution
-    Aligned gated_values_;                            // of a gated_convolution before its gate
-    Aligned input_sums_, pooled_sums_, output_sums_;  // [row][channels], of a gated_convolution
+    Shape first_;                           // of the first convolution's output
+    Aligned first_values_, narrow_values_;  // of a branched_convolution
+    Aligned map_sums_[2];                   // Map::sums, of the maps by turns
+    Aligned pooled_sums_, output_sums_;     // [row][channels], of a gated_convolution
     std::vector<uint8_t> no_class_;  // position classes of 1 × 1 kernels, which have no border
     Aligned vectors_[2];
     Workers workers_;

@@ -75,18 +75,19 @@ void Plan::run_branched(const Input &image, int thread) {
         }
         tier.dense_row(dense_row(ready.last, out.width, both, in, out.row(0, y), out.pitch));
         if (!out.kernel) continue;
-        GatedRow r;
+        GatedRows r;
+        r.num_rows = 1;
         r.width = out.width;
         r.channels = out.pitch;
-        r.values = r.out = out.row(0, y);
+        r.map = out.row(0, y);
         r.factor = ready.scale.as<float>();
         r.shift = ready.shift.as<float>();
-        r.slope = ready.scale.as<float>();
+        r.sums = out.sums_at(y);
         r.next_threshold = out.threshold;
         r.signs = scratch.signs.as<uint32_t>();
         r.sign_words = out.words;
         clear_padding(r.signs, r.sign_words, out.pitch, out.width);
-        tier.gated_row(r);
+        tier.gated_rows(r);
         write_operands(out, thread, y, r.signs);
     }
 }

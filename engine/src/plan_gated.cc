@@ -1,6 +1,5 @@
 // How a plan runs a gated_convolution.
 #include <algorithm>
-#include <cmath>
 
 #include "plan_parts.h"
 
@@ -9,11 +8,9 @@ namespace burn {
 namespace {
 
 // Adds `rows` sums [row][channels] up in order, whatever the threads that made them, and divides.
-void means_of(const float *sums, int rows, int channels, int pixels, float *means) {
-    std::fill_n(means, channels, 0.0f);
-    for (int y = 0; y < rows; ++y, sums += channels) {
-        for (int c = 0; c < channels; ++c) means[c] += sums[c];
-    }
+void means_of(const Tier &tier, const float *sums, int rows, int channels, int pixels,
+              float *means) {
+    tier.sum_row(sums, rows, channels, means);
     for (int c = 0; c < channels; ++c) means[c] /= static_cast<float>(pixels);
 }
 
@@ -26,46 +23,69 @@ void Plan::run_gated(size_t index, int thread) {
     const Layer &layer = model_.program().layers[to_size(step.first)];
     const Map &out = maps_[index];
     const int threads = workers_.size();
-    const int begin = out.height * thread / threads, end = out.height * (thread + 1) / threads;
+    const auto blocks = [&](auto compute) {
+        const int end = out.height * (thread + 1) / threads;
+        for (int y = out.height * thread / threads; y < end; y += step.rows_at_once) {
+            compute(y, std::min(step.rows_at_once, end - y));
+        }
+    };
+    sum_input(index, thread);
     const int expert = choose_expert(index, thread);
     const bool mixed = layer.gated.gate == Gate::mixed;
     const float *factors = mixed ? nullptr : gate_factors(index, thread);
-    for (int y = begin; y < end;) {
-        const int rows = std::min(step.rows_at_once, end - y);
+    blocks([&](int y, int rows) {
         convolve_gated(index, expert, y, rows, thread);
-        for (const int last = y + rows; y < last; ++y) {
-            if (mixed) {
-                sum_pooled(index, y, thread);
-            } else {
-                apply_gate(index, factors, y, thread);
-            }
-        }
-    }
+        if (!mixed) apply_gate(index, factors, y, rows, thread);
+    });
     if (!mixed) return;
     workers_.barrier();
     factors = gate_factors(index, thread);
-    for (int y = begin; y < end; ++y) apply_gate(index, factors, y, thread);
+    blocks([&](int y, int rows) { apply_gate(index, factors, y, rows, thread); });
+}
+
+// Sums the rows of the input, unless the step before has summed what it wrote, and for a mixed gate
+// those of the means of 2 × 2 pixels, unless theirs is the mean of the pixels.
+void Plan::sum_input(size_t index, int thread) {
+    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
+    const Map &in = maps_[index - 1], &out = maps_[index];
+    const Tier &tier = model_.tier();
+    const int threads = workers_.size();
+    if (in.sums && !steps_[index - 1].alone) {
+        const int end = in.height * (thread + 1) / threads;
+        for (int y = in.height * thread / threads; y < end; ++y) {
+            tier.sum_row(in.row(0, y), in.width, in.pitch, in.sums_at(y));
+        }
+    }
+    if (layer.gated.gate == Gate::mixed && in.pools_unevenly(layer.stride)) {
+        float *means = scratch_[to_size(thread)].rows[0].as<float>();
+        const int end = out.height * (thread + 1) / threads;
+        for (int y = out.height * thread / threads; y < end; ++y) {
+            pool_row(in, y, nullptr, means);
+            tier.sum_row(means, out.width, in.pitch,
+                         pooled_sums_.as<float>() + static_cast<ptrdiff_t>(y) * in.pitch);
+        }
+    }
+}
+
+// Computes row y of the means of 2 × 2 pixels.
+void Plan::pool_row(const Map &map, int y, const float *slope, float *means) {
+    const float *below = 2 * y + 1 < map.height ? map.row(0, 2 * y + 1) : nullptr;
+    model_.tier().mean_row(map.row(0, 2 * y), below, slope, map.width, map.pitch, means);
 }
 
 // Computes the means of the input, where they are needed, and returns the expert that they choose.
 int Plan::choose_expert(size_t index, int thread) {
     const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
-    const Model::Ready &ready = model_.ready(steps_[index].first);
     const Gated &gated = layer.gated;
     if (gated.gate != Gate::input && gated.experts == 1) return 0;
     const Map &in = maps_[index - 1];
     const Tier &tier = model_.tier();
-    const int threads = workers_.size(), pitch = ready.in_pitch;
-    for (int y = in.height * thread / threads; y < in.height * (thread + 1) / threads; ++y) {
-        tier.sum_row(in.row(0, y), in.width, pitch,
-                     input_sums_.as<float>() + static_cast<ptrdiff_t>(y) * pitch);
-    }
-    workers_.barrier();
+    if (!steps_[index - 1].alone) workers_.barrier();  // the sums are of this step
     Scratch &scratch = scratch_[to_size(thread)];
     float *means = scratch.vectors[0].as<float>(), *values = scratch.vectors[1].as<float>();
-    means_of(input_sums_.as<float>(), in.height, pitch, in.height * in.width, means);
+    means_of(tier, in.sums, in.height, in.pitch, in.height * in.width, means);
     if (gated.experts == 1) return 0;
-    const Model::Product &choice = ready.choice;
+    const Model::Product &choice = model_.ready(steps_[index].first).choice;
     tier.linear(choice.weights.as<float>(), choice.bias.as<float>(), means, choice.in_pitch,
                 choice.out, values);
     return static_cast<int>(std::max_element(values, values + choice.out) - values);
@@ -79,7 +99,7 @@ void Plan::convolve_gated(size_t index, int expert, int y, int rows, int thread)
     const Model::Ready &ready = model_.ready(step.first);
     const int groups = layer.gated.groups, channels = layer.out_channels / groups;
     const bool mixed = layer.gated.gate == Gate::mixed;
-    float *values = gated_values_.as<float>() + static_cast<ptrdiff_t>(y) * out.width * out.pitch;
+    float *values = out.row(0, y);
     float *sums = output_sums_.as<float>() + static_cast<ptrdiff_t>(y) * out.pitch;
     if (mixed) std::fill_n(sums, static_cast<ptrdiff_t>(rows) * out.pitch, 0.0f);
     for (int group = 0; group < groups; ++group) {
@@ -121,22 +141,6 @@ void Plan::convolve_gated(size_t index, int expert, int y, int rows, int thread)
     }
 }
 
-// Sums row y of the input, or of the means of its pixels, for a mixed gate.
-void Plan::sum_pooled(size_t index, int y, int thread) {
-    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
-    const Map &in = maps_[index - 1], &out = maps_[index];
-    const Tier &tier = model_.tier();
-    const float *pooled = in.row(0, y * layer.stride);
-    if (layer.stride == 2) {
-        float *to = scratch_[to_size(thread)].rows[0].as<float>();
-        const float *below = 2 * y + 1 < in.height ? in.row(0, 2 * y + 1) : nullptr;
-        tier.mean_row(pooled, below, in.width, in.pitch, to);
-        pooled = to;
-    }
-    tier.sum_row(pooled, out.width, in.pitch,
-                 pooled_sums_.as<float>() + static_cast<ptrdiff_t>(y) * in.pitch);
-}
-
 // Returns scale · gate for each channel, in the thread's memory.
 const float *Plan::gate_factors(size_t index, int thread) {
     const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
@@ -152,101 +156,108 @@ const float *Plan::gate_factors(size_t index, int thread) {
     if (gated.gate == Gate::mixed) {
         float *pooled = scratch.vectors[3].as<float>();
         const int pixels = out.height * out.width;
-        means_of(output_sums_.as<float>(), out.height, out.pitch, pixels, taken);
-        means_of(pooled_sums_.as<float>(), out.height, in.pitch, pixels, pooled);
+        means_of(tier, output_sums_.as<float>(), out.height, out.pitch, pixels, taken);
+        if (in.pools_unevenly(layer.stride)) {
+            means_of(tier, pooled_sums_.as<float>(), out.height, in.pitch, pixels, pooled);
+        } else {
+            means_of(tier, in.sums, in.height, in.pitch, in.height * in.width, pooled);
+        }
         const float *mix = ready.mix.as<float>();
-        for (int o = 0; o < layer.out_channels; ++o) {
-            taken[o] = mix[o] * pooled[o % layer.in_channels] + (1 - mix[o]) * taken[o];
+        for (int first = 0; first < layer.out_channels; first += layer.in_channels) {
+            for (int c = 0; c < layer.in_channels; ++c) {
+                const int o = first + c;
+                taken[o] = mix[o] * pooled[c] + (1 - mix[o]) * taken[o];
+            }
         }
     }
-    auto product = [&](const Model::RoundedProduct &matrix, float *x, int size, float *y) {
-        std::fill(x + size, x + matrix.in_pitch, 0.0f);
+    auto product = [&](const Model::RoundedProduct &matrix, const float *x, float *y) {
         tier.rounded_linear(matrix.weights.as<int16_t>(), matrix.scale.as<float>(),
-                            matrix.bias.as<float>(), x, matrix.in_pitch, matrix.out, y);
+                            matrix.bias.as<float>(), x, matrix.in, matrix.num_groups, y);
     };
-    product(ready.down, taken, gated.down.in, inner);
+    product(ready.down, taken, inner);
     for (int i = 0; i < gated.down.out; ++i) inner[i] = std::max(inner[i], 0.0f);
-    product(ready.up, inner, gated.down.out, factors);
-    const float *scale = ready.scale.as<float>();
-    for (int o = 0; o < layer.out_channels; ++o) {
-        factors[o] = scale[o] / (1 + std::exp(-factors[o]));
-    }
+    product(ready.up, inner, factors);
+    tier.sigmoid(ready.scale.as<float>(), layer.out_channels, factors);
     std::fill(factors + layer.out_channels, factors + ready.out_pitch, 0.0f);
     return factors;
 }
 
-// Computes row y of the output from the values before the gate and the shortcut.
-void Plan::apply_gate(size_t index, const float *factors, int y, int thread) {
+// Computes a block of rows of the output from the values before the gate and the shortcut.
+void Plan::apply_gate(size_t index, const float *factors, int y, int rows, int thread) {
+    const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
+    const Model::Ready &ready = model_.ready(steps_[index].first);
+    const Map &out = maps_[index];
+    GatedRows r;
+    r.num_rows = rows;
+    r.width = out.width;
+    r.channels = out.pitch;
+    r.map = out.row(0, y);
+    r.factor = factors;
+    r.shift = ready.shift.as<float>();
+    r.slope = ready.slope.as<float>();
+    r.product = layer.gated.product;
+    r.sums = out.sums_at(y);
+    if (layer.shortcut) gated_shortcut(index, y, thread, r);
+    if (out.kernel) {
+        r.next_threshold = out.threshold;
+        r.signs = scratch_[to_size(thread)].signs.as<uint32_t>();
+        r.sign_words = out.words;
+    }
+    clear_padding(r.signs, r.sign_words, out.pitch, rows * out.width);
+    model_.tier().gated_rows(r);
+    if (!out.kernel) return;
+    for (int row = 0; row < rows; ++row) {
+        write_operands(out, thread, y + row,
+                       r.signs + static_cast<ptrdiff_t>(row) * out.width * out.words);
+    }
+}
+
+// Prepares the shortcut of a block of rows from row y: the mean of pixels, copied channels or
+// convolutions, where there are such.
+void Plan::gated_shortcut(size_t index, int y, int thread, GatedRows &r) {
     const Layer &layer = model_.program().layers[to_size(steps_[index].first)];
     const Model::Ready &ready = model_.ready(steps_[index].first);
     const Map &in = maps_[index - 1], &out = maps_[index];
     const Tier &tier = model_.tier();
     Scratch &scratch = scratch_[to_size(thread)];
-    GatedRow r;
-    r.width = out.width;
-    r.channels = out.pitch;
-    r.values = gated_values_.as<float>() + static_cast<ptrdiff_t>(y) * out.width * out.pitch;
-    r.factor = factors;
-    r.shift = ready.shift.as<float>();
-    r.slope = ready.slope.as<float>();
-    r.product = layer.gated.product;
-    r.out = out.row(0, y);
-    if (out.kernel) {
-        r.next_threshold = out.threshold;
-        r.signs = scratch.signs.as<uint32_t>();
-        r.sign_words = out.words;
+    const int pixels = r.num_rows * r.width;
+    const bool repeat = ready.sides.empty() && layer.in_channels != layer.out_channels;
+    r.shortcut = in.row(0, y * layer.stride);
+    r.shortcut_slope = ready.shortcut_slope.as<float>();
+    r.shortcut_pixel = in.pitch;
+    r.shortcut_channels = repeat ? layer.in_channels : in.pitch;
+    // The slope comes before the mean of pixels, and before channels are copied.
+    if (layer.stride == 2) {
+        float *means = scratch.rows[0].as<float>();
+        const ptrdiff_t row_size = static_cast<ptrdiff_t>(r.width) * in.pitch;
+        for (int row = 0; row < r.num_rows; ++row) {
+            pool_row(in, y + row, r.shortcut_slope, means + row * row_size);
+        }
+        r.shortcut = means;
+        r.shortcut_slope = nullptr;
     }
-    if (layer.shortcut) {
-        const bool sides = !ready.sides.empty();
-        const bool repeat = !sides && layer.in_channels != layer.out_channels;
-        const bool copied = repeat && layer.in_channels % kLanes != 0;
-        const float *slope = ready.shortcut_slope.as<float>();
-        r.shortcut = in.row(0, y * layer.stride);
-        r.shortcut_slope = sides ? nullptr : slope;
-        r.shortcut_pixel = in.pitch;
-        r.shortcut_channels = repeat ? layer.in_channels : in.pitch;
-        // The slope comes before the mean of pixels, and before channels are copied.
-        auto with_slope = [&](const float *row, float *to) {
-            tier.leaky_row(row, slope, in.width, in.pitch, to);
-            return to;
-        };
-        if (layer.stride == 2) {
-            const float *below = 2 * y + 1 < in.height ? in.row(0, 2 * y + 1) : nullptr;
-            if (!sides) {
-                r.shortcut = with_slope(r.shortcut, scratch.rows[0].as<float>());
-                if (below) below = with_slope(below, scratch.rows[1].as<float>());
-                r.shortcut_slope = nullptr;
+    if (repeat && layer.in_channels % kLanes != 0) {
+        float *to = scratch.rows[1].as<float>();
+        for (ptrdiff_t pixel = 0; pixel < pixels; ++pixel, to += out.pitch) {
+            for (int o = 0; o < layer.out_channels; ++o) {
+                const int c = o % layer.in_channels;
+                const float value = r.shortcut[pixel * in.pitch + c];
+                to[o] = r.shortcut_slope && value < 0 ? r.shortcut_slope[c] * value : value;
             }
-            float *means = scratch.rows[2].as<float>();
-            tier.mean_row(r.shortcut, below, in.width, in.pitch, means);
-            r.shortcut = means;
-        } else if (copied) {
-            r.shortcut = with_slope(r.shortcut, scratch.rows[0].as<float>());
-            r.shortcut_slope = nullptr;
+            std::fill(to + layer.out_channels, to + out.pitch, 0.0f);
         }
-        if (copied) {
-            float *to = scratch.rows[3].as<float>();
-            for (ptrdiff_t x = 0; x < out.width; ++x) {
-                for (int o = 0; o < layer.out_channels; ++o) {
-                    to[x * out.pitch + o] = r.shortcut[x * in.pitch + o % layer.in_channels];
-                }
-                std::fill(to + x * out.pitch + layer.out_channels, to + (x + 1) * out.pitch, 0.0f);
-            }
-            r.shortcut = to;
-            r.shortcut_pixel = r.shortcut_channels = out.pitch;
-        }
-        float *turns[2] = {scratch.rows[0].as<float>(), scratch.rows[1].as<float>()};
-        for (const Model::Dense &side : ready.sides) {
-            tier.dense_row(
-                dense_row(side, out.width, r.shortcut, r.shortcut_pixel, turns[0], side.out_pitch));
-            r.shortcut = turns[0];
-            r.shortcut_pixel = r.shortcut_channels = side.out_pitch;
-            std::swap(turns[0], turns[1]);
-        }
+        r.shortcut = scratch.rows[1].as<float>();
+        r.shortcut_slope = nullptr;
+        r.shortcut_pixel = r.shortcut_channels = out.pitch;
     }
-    clear_padding(r.signs, r.sign_words, out.pitch, out.width);
-    tier.gated_row(r);
-    if (out.kernel) write_operands(out, thread, y, r.signs);
+    float *turns[2] = {scratch.rows[1].as<float>(), scratch.rows[2].as<float>()};
+    for (const Model::Dense &side : ready.sides) {
+        tier.dense_row(
+            dense_row(side, pixels, r.shortcut, r.shortcut_pixel, turns[0], side.out_pitch));
+        r.shortcut = turns[0];
+        r.shortcut_pixel = r.shortcut_channels = side.out_pitch;
+        std::swap(turns[0], turns[1]);
+    }
 }
 
 }  // namespace burn

@@ -29,6 +29,7 @@ struct Plan::Map {
         Aligned operands;                 // with a border of kernel / 2 rows and pixels
     };
     std::vector<Memory> memory;  // one, or one for each thread
+    float *sums = nullptr;       // of each row's pixels, [row][pitch]; null if no gate reads them
 
     const Memory &of(int thread) const {
         return memory.size() == 1 ? memory[0] : memory[to_size(thread)];
@@ -36,6 +37,14 @@ struct Plan::Map {
     float *row(int thread, int y) const {
         return of(thread).values->as<float>() +
                static_cast<ptrdiff_t>(y % kept_rows) * width * pitch;
+    }
+    // Whether some means of 2 × 2 pixels are of fewer, so that their mean is not that of all
+    // pixels.
+    bool pools_unevenly(int pool_stride) const {
+        return pool_stride == 2 && (height % 2 || width % 2);
+    }
+    float *sums_at(int y) const {
+        return sums ? sums + static_cast<ptrdiff_t>(y) * pitch : nullptr;
     }
     uint8_t *operands_at(int thread, int padded_row, int group = 0) const {
         return of(thread).operands.as<uint8_t>() + group * operand_group + padded_row * operand_row;
@@ -72,7 +81,7 @@ struct Plan::Scratch {
     Aligned operands;   // of the layer that reads them
     Aligned signs;
     Aligned shortcut;
-    Aligned rows[4];     // of a gated_convolution or branched_convolution
+    Aligned rows[3];     // of a gated_convolution or branched_convolution
     Aligned vectors[4];  // means and gates of a gated_convolution
     Aligned group_values, group_signs, repeated_signs;
     Aligned image;  // rows of the image as floats

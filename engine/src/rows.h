@@ -82,13 +82,11 @@ struct FloatCounts {
     const Floats &at(int pixel, int vector) const { return values[pixel * V + vector]; }
 };
 
-// Computes everything from the counts of a tile's pixels and G groups of output channels from
+// Computes everything from the counts of a tile's pixels and V vectors of output channels from
 // `channel`. P: the number of pixels, if it is known, or else 0.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs, class Counts>
-BURN_INLINE void finish(const BinaryRows &r,
-                        const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
+template <class Kernel, int P, int V, bool has_shortcut, bool has_signs, class Counts>
+BURN_INLINE void finish(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
                         const Tile &tile, int channel, const Counts &counts) {
-    constexpr int kVectors = G * Kernel::group / kLanes;
     using Floats = typename Kernel::Floats;
     const int row = tile.row, x = tile.x;
     const ptrdiff_t out_channels = r.layer->out_channels;
@@ -107,14 +105,14 @@ BURN_INLINE void finish(const BinaryRows &r,
                 (static_cast<ptrdiff_t>(row) * r.width + x) * sign_pixel + channel / kLanes;
     }
     constexpr bool may_sum = !has_shortcut && !has_signs;
-    Floats total[kVectors];
+    Floats total[V];
     if constexpr (may_sum) {
         for (Floats &sum : total) sum = Kernel::all(0.0f);
     }
     const auto compute = [&](int p) __attribute__((always_inline)) {
         const float *pixel_bias = bias + column_class[p] * out_channels;
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < V; ++v) {
             Floats y = Kernel::multiply_add(counts.at(p, v), constants.multiplier[v],
                                             Kernel::load(pixel_bias + v * kLanes));
             if (has_shortcut) y = Kernel::add(y, Kernel::load(shortcut + constants.shortcut[v]));
@@ -137,73 +135,52 @@ BURN_INLINE void finish(const BinaryRows &r,
     if constexpr (may_sum) {
         if (!r.sums) return;
         float *sums = r.sums + row * r.sums_row + channel;
-        for (int v = 0; v < kVectors; ++v) {
+        for (int v = 0; v < V; ++v) {
             float *sum = sums + v * kLanes;
             Kernel::store(sum, Kernel::add(Kernel::load(sum), total[v]));
         }
     }
 }
 
-// Fetches what finish() will read and write into the first cache.
-template <class Kernel, int V>
-BURN_INLINE void prefetch(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
-                          const Tile &tile, int channel) {
-    const float *out = r.out + tile.row * r.out_row + tile.x * r.out_pixel + channel;
-    for (int p = 0; p < tile.pixels; ++p) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) __builtin_prefetch(out + p * r.out_pixel + v * kLanes, 1);
-    }
-    if (!r.shortcut) return;
-    const float *shortcut = r.shortcut + tile.row * r.shortcut_row + tile.x * r.shortcut_pixel;
-    for (int p = 0; p < tile.pixels; ++p) {
-#pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) {
-            __builtin_prefetch(shortcut + p * r.shortcut_pixel + constants.shortcut[v]);
-        }
-    }
-}
-
 // Counts and computes a tile of P pixels.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
-BURN_INLINE void count_and_finish(
-    const BinaryRows &r, const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-    const Tile &tile, int channel, const uint8_t *weights) {
+template <class Kernel, int P, int G, int V, bool has_shortcut, bool has_signs>
+BURN_INLINE void count_and_finish(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants,
+                                  const Tile &tile, int channel, const uint8_t *weights) {
     const BinaryLayer &layer = *r.layer;
     typename Kernel::template Counts<P, G> counts;
     Kernel::template count<P, G>(tile.operands, layer.stride * r.operand_pixel, r.operand_row,
                                  weights, layer.kernel, tile.taps, layer.in_words, counts);
-    finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel, counts);
+    finish<Kernel, P, V, has_shortcut, has_signs>(r, constants, tile, channel, counts);
 }
 
 // Counts and computes the last tile of a row, of at most P pixels.
-template <class Kernel, int P, int G, bool has_shortcut, bool has_signs>
-void last_tile(const BinaryRows &r,
-               const ChannelConstants<Kernel, G * Kernel::group / kLanes> &constants,
-               const Tile &tile, int channel, const uint8_t *weights) {
+template <class Kernel, int P, int G, int V, bool has_shortcut, bool has_signs>
+void last_tile(const BinaryRows &r, const ChannelConstants<Kernel, V> &constants, const Tile &tile,
+               int channel, const uint8_t *weights) {
     if constexpr (P > 0) {
         if (tile.pixels == P) {
-            count_and_finish<Kernel, P, G, has_shortcut, has_signs>(r, constants, tile, channel,
-                                                                    weights);
+            count_and_finish<Kernel, P, G, V, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                       weights);
         } else {
-            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(r, constants, tile, channel,
-                                                                 weights);
+            last_tile<Kernel, P - 1, G, V, has_shortcut, has_signs>(r, constants, tile, channel,
+                                                                    weights);
         }
     }
 }
 
-// Computes all pixels of G groups of output channels from `channel`.
-template <class Kernel, int G, bool has_shortcut, bool has_signs>
+// Counts all pixels of G groups of output channels from `channel`, and computes V vectors of them.
+template <class Kernel, int G, int V, bool has_shortcut, bool has_signs>
 void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     constexpr int P = Kernel::tile;
-    const ChannelConstants<Kernel, G * Kernel::group / kLanes> constants(r, channel);
+    const ChannelConstants<Kernel, V> constants(r, channel);
     if constexpr (Kernel::batch == 1) {
         for (int row = 0; row < r.num_rows; ++row) {
             int x = 0;
             for (; x + P <= r.width; x += P) {
-                count_and_finish<Kernel, P, G, has_shortcut, has_signs>(
+                count_and_finish<Kernel, P, G, V, has_shortcut, has_signs>(
                     r, constants, Tile(r, row, x, P), channel, weights);
             }
-            last_tile<Kernel, P - 1, G, has_shortcut, has_signs>(
+            last_tile<Kernel, P - 1, G, V, has_shortcut, has_signs>(
                 r, constants, Tile(r, row, x, r.width - x), channel, weights);
         }
     } else {
@@ -216,8 +193,7 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
                                             r.operand_row, weights, layer.kernel, layer.in_words,
                                             counts);
             for (int i = 0; i < num_tiles; ++i) {
-                if (i + 1 < num_tiles) prefetch(r, constants, tiles[i + 1], channel);
-                finish<Kernel, 0, G, has_shortcut, has_signs>(r, constants, tiles[i], channel,
+                finish<Kernel, 0, V, has_shortcut, has_signs>(r, constants, tiles[i], channel,
                                                               counts[i]);
             }
             num_tiles = 0;
@@ -232,19 +208,34 @@ void all_pixels(const BinaryRows &r, int channel, const uint8_t *weights) {
     }
 }
 
+// Computes the last output channels, at most V vectors of a group.
+template <class Kernel, int V, bool has_shortcut, bool has_signs>
+void last_channels(const BinaryRows &r, int channel, const uint8_t *weights) {
+    if constexpr (V > 0) {
+        if (channel + V * kLanes == r.layer->out_channels) {
+            all_pixels<Kernel, 1, V, has_shortcut, has_signs>(r, channel, weights);
+        } else {
+            last_channels<Kernel, V - 1, has_shortcut, has_signs>(r, channel, weights);
+        }
+    }
+}
+
 // Computes all pixels of the output channels from `channel`, G groups at a time as long as so many
 // are left, then fewer. weights: those of these channels.
 template <class Kernel, int G, bool has_shortcut, bool has_signs>
 void channels_from(const BinaryRows &r, int channel, const uint8_t *weights) {
+    constexpr int kVectors = Kernel::group / kLanes;
     const BinaryLayer &layer = *r.layer;
     const size_t group_bytes = Kernel::group_bytes(layer.kernel, layer.in_words);
     while (channel + G * Kernel::group <= layer.out_channels) {
-        all_pixels<Kernel, G, has_shortcut, has_signs>(r, channel, weights);
+        all_pixels<Kernel, G, G * kVectors, has_shortcut, has_signs>(r, channel, weights);
         channel += G * Kernel::group;
         weights += G * group_bytes;
     }
     if constexpr (G > 1) {
         channels_from<Kernel, G / 2, has_shortcut, has_signs>(r, channel, weights);
+    } else {
+        last_channels<Kernel, kVectors - 1, has_shortcut, has_signs>(r, channel, weights);
     }
 }
 
@@ -306,26 +297,37 @@ void stem_row(const StemRows &r) {
     }
 }
 
-template <class Kernel>
-void mean_row(const float *top, const float *bottom, int width, int channels, float *out) {
-    if (!bottom) bottom = top;  // the mean of a row with itself
+template <class Kernel, bool has_slope>
+void mean_row_with(const float *top, const float *bottom, const float *slope, int width,
+                   int channels, float *out) {
     const auto quarter = Kernel::all(0.25f), zero = Kernel::all(0.0f);
     for (int x = 0; x < width; x += 2, out += channels) {
         const ptrdiff_t left = static_cast<ptrdiff_t>(x) * channels;
         const ptrdiff_t right = x + 1 < width ? left + channels : left;
         for (int c = 0; c < channels; c += kLanes) {
-            const auto above =
-                Kernel::add(Kernel::load(top + left + c), Kernel::load(top + right + c));
-            const auto below =
-                Kernel::add(Kernel::load(bottom + left + c), Kernel::load(bottom + right + c));
+            const auto value = [&](const float *row,
+                                   ptrdiff_t pixel) __attribute__((always_inline)) {
+                const auto y = Kernel::load(row + pixel + c);
+                return has_slope ? Kernel::leaky(y, Kernel::load(slope + c)) : y;
+            };
+            const auto above = Kernel::add(value(top, left), value(top, right));
+            const auto below = Kernel::add(value(bottom, left), value(bottom, right));
             Kernel::store(out + c, Kernel::multiply_add(Kernel::add(above, below), quarter, zero));
         }
     }
 }
 
+template <class Kernel>
+void mean_row(const float *top, const float *bottom, const float *slope, int width, int channels,
+              float *out) {
+    if (!bottom) bottom = top;  // the mean of a row with itself
+    slope ? mean_row_with<Kernel, true>(top, bottom, slope, width, channels, out)
+          : mean_row_with<Kernel, false>(top, bottom, slope, width, channels, out);
+}
+
 // Rows are worked on in blocks of this many vectors of channels. Pixels are a power of two of bytes
 // apart in many maps, so single vectors of a row's pixels would share a few sets of the cache.
-constexpr int kBlock = 4;
+constexpr int kBlock = 2;
 
 template <class Kernel, int V>
 void sum_block(const float *row, int width, int channels, float *sum) {
@@ -368,76 +370,81 @@ void sign_row(const float *row, const float *threshold, int width, int channels,
     }
 }
 
-// Computes the V vectors of channels from `c` of all pixels.
-template <class Kernel, int V, bool has_shortcut, bool has_slope, bool product, bool has_signs>
-void gated_block(const GatedRow &r, int c) {
+// Computes the V vectors of channels from `c` of all pixels. has_slopes: whether any slope is
+// not 1.
+template <class Kernel, int V, bool has_shortcut, bool product, bool has_slopes>
+void gated_block(const GatedRows &r, int c) {
     using Floats = typename Kernel::Floats;
-    const auto zero = Kernel::all(0.0f);
-    const ptrdiff_t sign_pixel = 2 * r.sign_words;
+    const auto zero = Kernel::all(0.0f), one = Kernel::all(1.0f);
     Floats factor[V], shift[V], slope[V], out_slope[V], threshold[V];
     ptrdiff_t from[V] = {};
     for (int v = 0; v < V; ++v) {
         const int at = c + v * kLanes;
         factor[v] = Kernel::load(r.factor + at);
         shift[v] = Kernel::load(r.shift + at);
-        out_slope[v] = Kernel::load(r.slope + at);
-        threshold[v] = has_signs ? Kernel::load(r.next_threshold + at) : zero;
+        out_slope[v] = r.slope ? Kernel::load(r.slope + at) : one;
+        threshold[v] = r.signs ? Kernel::load(r.next_threshold + at) : zero;
         if (has_shortcut) from[v] = at % r.shortcut_channels;
-        slope[v] = has_slope ? Kernel::load(r.shortcut_slope + from[v]) : zero;
+        slope[v] = r.shortcut_slope ? Kernel::load(r.shortcut_slope + from[v]) : one;
     }
-    const float *values = r.values + c, *shortcut = r.shortcut;
-    float *out = r.out + c;
-    uint16_t *signs = nullptr;
-    if (has_signs) signs = reinterpret_cast<uint16_t *>(r.signs) + c / kLanes;
-    for (int x = 0; x < r.width; ++x) {
-        for (int v = 0; v < V; ++v) {
-            Floats y = Kernel::load(values + v * kLanes);
-            if (has_shortcut) {
-                Floats p = Kernel::load(shortcut + from[v]);
-                if (has_slope) p = Kernel::leaky(p, slope[v]);
-                if (product) y = Kernel::multiply_add(y, p, zero);
-                y = Kernel::multiply_add(y, factor[v], Kernel::add(p, shift[v]));
-            } else {
-                y = Kernel::multiply_add(y, factor[v], shift[v]);
+    const ptrdiff_t channels = r.channels, shortcut_pixel = r.shortcut_pixel;
+    const ptrdiff_t sign_pixel = 2 * r.sign_words;
+    const float *shortcut = r.shortcut;
+    float *map = r.map + c;
+    uint16_t *signs = r.signs ? reinterpret_cast<uint16_t *>(r.signs) + c / kLanes : nullptr;
+    for (int row = 0; row < r.num_rows; ++row) {
+        Floats total[V];
+        for (Floats &sum : total) sum = zero;
+        for (int x = 0; x < r.width; ++x) {
+            for (int v = 0; v < V; ++v) {
+                Floats y = Kernel::load(map + v * kLanes);
+                if (has_shortcut) {
+                    Floats p = Kernel::load(shortcut + from[v]);
+                    if (has_slopes) p = Kernel::leaky(p, slope[v]);
+                    if (product) y = Kernel::multiply_add(y, p, zero);
+                    y = Kernel::multiply_add(y, factor[v], Kernel::add(p, shift[v]));
+                } else {
+                    y = Kernel::multiply_add(y, factor[v], shift[v]);
+                }
+                if (has_slopes) y = Kernel::leaky(y, out_slope[v]);
+                Kernel::store(map + v * kLanes, y);
+                total[v] = Kernel::add(total[v], y);
+                if (signs) signs[v] = Kernel::at_least(y, threshold[v]);
             }
-            y = Kernel::leaky(y, out_slope[v]);
-            Kernel::store(out + v * kLanes, y);
-            if (has_signs) signs[v] = Kernel::at_least(y, threshold[v]);
+            map += channels;
+            if (has_shortcut) shortcut += shortcut_pixel;
+            if (signs) signs += sign_pixel;
         }
-        if (has_shortcut) shortcut += r.shortcut_pixel;
-        if (has_signs) signs += sign_pixel;
-        values += r.channels;
-        out += r.channels;
+        if (!r.sums) continue;
+        for (int v = 0; v < V; ++v) {
+            Kernel::store(r.sums + row * channels + c + v * kLanes, total[v]);
+        }
     }
 }
 
-template <class Kernel, bool has_shortcut, bool has_slope, bool product, bool has_signs>
-void gated_pixels(const GatedRow &r) {
+template <class Kernel, bool has_shortcut, bool product, bool has_slopes>
+void gated_blocks(const GatedRows &r) {
     int c = 0;
     for (; c + kBlock * kLanes <= r.channels; c += kBlock * kLanes) {
-        gated_block<Kernel, kBlock, has_shortcut, has_slope, product, has_signs>(r, c);
+        gated_block<Kernel, kBlock, has_shortcut, product, has_slopes>(r, c);
     }
     for (; c < r.channels; c += kLanes) {
-        gated_block<Kernel, 1, has_shortcut, has_slope, product, has_signs>(r, c);
-    }
-}
-
-template <class Kernel, bool has_signs>
-void gated_row_with(const GatedRow &r) {
-    if (!r.shortcut) {
-        gated_pixels<Kernel, false, false, false, has_signs>(r);
-    } else if (r.shortcut_slope) {
-        r.product ? gated_pixels<Kernel, true, true, true, has_signs>(r)
-                  : gated_pixels<Kernel, true, true, false, has_signs>(r);
-    } else {
-        r.product ? gated_pixels<Kernel, true, false, true, has_signs>(r)
-                  : gated_pixels<Kernel, true, false, false, has_signs>(r);
+        gated_block<Kernel, 1, has_shortcut, product, has_slopes>(r, c);
     }
 }
 
 template <class Kernel>
-void gated_row(const GatedRow &r) {
-    r.signs ? gated_row_with<Kernel, true>(r) : gated_row_with<Kernel, false>(r);
+void gated_rows(const GatedRows &r) {
+    const bool slopes = r.slope || r.shortcut_slope;
+    if (!r.shortcut) {
+        gated_blocks<Kernel, false, false, true>(r);
+    } else if (r.product) {
+        slopes ? gated_blocks<Kernel, true, true, true>(r)
+               : gated_blocks<Kernel, true, true, false>(r);
+    } else {
+        slopes ? gated_blocks<Kernel, true, false, true>(r)
+               : gated_blocks<Kernel, true, false, false>(r);
+    }
 }
 
 template <class Kernel, int P>
@@ -477,8 +484,8 @@ void to_unit(const uint8_t *bytes, size_t count, float *out) {
 }
 
 // Returns Σ weight[i] x[i]. `in` is a multiple of kLanes.
-template <class Kernel, class Weight>
-float dot_product(const Weight *weight, const float *x, int in) {
+template <class Kernel>
+float dot_product(const float *weight, const float *x, int in) {
     typename Kernel::Floats sums[4];
     for (auto &sum : sums) sum = Kernel::all(0.0f);
     int i = 0;
@@ -507,12 +514,50 @@ void linear(const float *weight, const float *bias, const float *x, int in, int 
     }
 }
 
+// Each lane sums for an output of its own, so that nothing is added up across lanes.
 template <class Kernel>
 void rounded_linear(const int16_t *weight, const float *scale, const float *bias, const float *x,
-                    int in, int out, float *y) {
-    for (int o = 0; o < out; ++o) {
-        const float product = dot_product<Kernel>(weight + static_cast<ptrdiff_t>(o) * in, x, in);
-        y[o] = bias[o] + scale[o] * product;
+                    int in, int num_groups, float *y) {
+    for (int group = 0; group < num_groups; ++group) {
+        typename Kernel::Floats sums[4];  // as many as hide how long an addition takes
+        for (auto &sum : sums) sum = Kernel::all(0.0f);
+        int i = 0;
+        for (; i + 4 <= in; i += 4, weight += 4 * kLanes) {
+#pragma GCC unroll 4
+            for (int s = 0; s < 4; ++s) {
+                sums[s] = Kernel::multiply_add(Kernel::load(weight + s * kLanes),
+                                               Kernel::all(x[i + s]), sums[s]);
+            }
+        }
+        for (; i < in; ++i, weight += kLanes) {
+            sums[0] = Kernel::multiply_add(Kernel::load(weight), Kernel::all(x[i]), sums[0]);
+        }
+        const auto total =
+            Kernel::add(Kernel::add(sums[0], sums[1]), Kernel::add(sums[2], sums[3]));
+        const int o = group * kLanes;
+        Kernel::store(y + o,
+                      Kernel::multiply_add(total, Kernel::load(scale + o), Kernel::load(bias + o)));
+    }
+}
+
+// Written plainly, since compilers make vectors of it. e^x = 2^n · e^r with |r| at most ln(2) / 2,
+// for which a polynomial of degree 6 has a relative error of 2e-8.
+void sigmoid(const float *scale, int count, float *x) {
+    constexpr float kRound = 12582912.0f;  // 1.5 · 2^23: floats of this size are integers
+    for (int i = 0; i < count; ++i) {
+        float value = -x[i];
+        value = value > 87.0f ? 87.0f : value;
+        value = value < -87.0f ? -87.0f : value;
+        const float n = (value * 1.44269504f + kRound) - kRound;
+        const float r = (value - n * 0.693359375f) + n * 2.12194440e-4f;  // ln(2) in two parts
+        float power = 1.0f / 720;
+        for (const float c : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+            power = power * r + c;
+        }
+        const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+        float two_to_n;
+        std::memcpy(&two_to_n, &bits, sizeof bits);
+        x[i] = scale[i] / (1.0f + power * two_to_n);
     }
 }
 
@@ -545,11 +590,12 @@ constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layo
         sum_row<Kernel>,
         leaky_row<Kernel>,
         sign_row<Kernel>,
-        gated_row<Kernel>,
+        gated_rows<Kernel>,
         dense_row<Kernel>,
         to_unit,
         linear<Kernel>,
         rounded_linear<Kernel>,
+        sigmoid,
         layout.hamming,
     };
 }

@@ -9,8 +9,8 @@
 
 namespace burn {
 
-// Number of floats in the vectors that hold a pixel's channels. A layer's constants are padded to
-// whole groups of Tier::group channels, a multiple of kLanes.
+// Number of floats in the vectors that hold a pixel's channels. Maps and constants are padded to
+// whole vectors, the weights of binary convolutions to whole groups of Tier::group channels.
 constexpr int kLanes = 16;
 
 // Bits of a pixel's position class: the sides on which taps lie outside the map.
@@ -21,7 +21,7 @@ struct BinaryLayer {
     int kernel = 1;
     int stride = 1;
     int in_words = 0;
-    int out_channels = 0;
+    int out_channels = 0;               // a multiple of kLanes
     const void *weights = nullptr;      // laid out by Tier::lay_out
     const float *multiplier = nullptr;  // [out], of the number of taps whose signs differ
     const float *bias = nullptr;        // [position class][out]; kernel 1 has one class
@@ -75,24 +75,25 @@ struct StemRows {
     int sign_words = 0;
 };
 
-// Pixels of a gated_convolution's output: y = factor · u · (p) + shift + p, or slope · y below 0.
-struct GatedRow {
+// Some rows of a gated_convolution's output: y = factor · u · (p) + shift + p, below 0 slope · y.
+struct GatedRows {
+    int num_rows = 0;
     int width = 0;
     int channels = 0;               // padded
-    const float *values = nullptr;  // u, [x][channels]
+    float *map = nullptr;           // u, which y replaces, [row][x][channels]
     const float *factor = nullptr;  // [channels]
     const float *shift = nullptr;   // [channels]
-    const float *slope = nullptr;   // [channels]
-    // p before its slope; null if there is no shortcut. Output channel o takes channel o mod
-    // shortcut_channels.
+    const float *slope = nullptr;   // [channels]; null if it is 1
+    // p before its slope, [row][x][shortcut_pixel]; null if there is no shortcut. Output channel o
+    // takes channel o mod shortcut_channels.
     const float *shortcut = nullptr;
-    const float *shortcut_slope = nullptr;  // [shortcut_channels]; null if it is applied already
+    const float *shortcut_slope = nullptr;  // [shortcut_channels]; null if it is 1, or applied
     int shortcut_channels = 0;              // a multiple of kLanes
     ptrdiff_t shortcut_pixel = 0;           // floats from one pixel to the next
     bool product = false;
-    float *out = nullptr;                   // [x][channels]; may be `values`
+    float *sums = nullptr;  // of each row's pixels, [row][channels]; null if nothing wants them
     const float *next_threshold = nullptr;  // as in BinaryRows
-    uint32_t *signs = nullptr;              // [x][sign_words]
+    uint32_t *signs = nullptr;              // [row][x][sign_words]
     int sign_words = 0;
 };
 
@@ -132,8 +133,10 @@ struct Tier {
     void (*stem_row)(const StemRows &);
 
     // Computes the mean of each 2 × 2 block of two rows [pixel][channels]. bottom is null if there
-    // is no second row. The last block of an odd width has one column.
-    void (*mean_row)(const float *top, const float *bottom, int width, int channels, float *out);
+    // is no second row. The last block of an odd width has one column. slope [channels] is first
+    // applied to values below 0; null if there is none.
+    void (*mean_row)(const float *top, const float *bottom, const float *slope, int width,
+                     int channels, float *out);
 
     // Computes the sum [channels] of pixels [width][channels].
     void (*sum_row)(const float *row, int width, int channels, float *sum);
@@ -145,7 +148,7 @@ struct Tier {
     void (*sign_row)(const float *row, const float *threshold, int width, int channels, int words,
                      uint32_t *signs);
 
-    void (*gated_row)(const GatedRow &);
+    void (*gated_rows)(const GatedRows &);
     void (*dense_row)(const DenseRow &);
 
     // Converts `count` bytes to floats from 0 to 1.
@@ -155,9 +158,13 @@ struct Tier {
     void (*linear)(const float *weight, const float *bias, const float *x, int in, int out,
                    float *y);
 
-    // Computes y[o] = bias[o] + scale[o] · Σ weight[o][i] x[i]. `in` is a multiple of kLanes.
+    // Computes y[o] = bias[o] + scale[o] · Σ weight[o / kLanes][i][o mod kLanes] x[i] of
+    // `num_groups` groups of kLanes outputs.
     void (*rounded_linear)(const int16_t *weight, const float *scale, const float *bias,
-                           const float *x, int in, int out, float *y);
+                           const float *x, int in, int num_groups, float *y);
+
+    // Replaces each of `count` values x by scale / (1 + e^-x).
+    void (*sigmoid)(const float *scale, int count, float *x);
 
     // Counts the bits in which each code [count][bytes] differs from a query [bytes].
     void (*hamming)(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,

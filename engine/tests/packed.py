@@ -179,6 +179,7 @@ def gated(
     side=(),
     float_sides=False,
     hidden=3,
+    slopes=True,
 ):
     """Return channels, fields and tensors of a random gated_convolution.
 
@@ -197,6 +198,7 @@ def gated(
         side: Outputs of the shortcut's convolutions.
         float_sides: Whether their weights are float32, as in format 4, and not integers.
         hidden: Values inside the gate.
+        slopes: Whether the slopes of the shortcut and of the output are random, or else 1.
     """
     used = repeat * width // groups
     bits = random.integers(0, 2, (experts * out, kernel, kernel, used))
@@ -228,6 +230,8 @@ def gated(
         arrays["mix"] = random.random(out)
     if shortcut and not side:
         arrays["shortcut_slope"] = random.normal(size=width) / 2
+    if not slopes:
+        arrays |= {name: np.ones_like(arrays[name]) for name in ("slope", "shortcut_slope")}
     before = width
     for index, after in enumerate(side):
         (matrix if float_sides else rounded)(f"side.{index}", after, before)
@@ -272,6 +276,15 @@ NETWORKS = {
             {"out": 64, "kernel": 1, "repeat": 2, "groups": 2},
         ),
         "num_classes": 3,
+    },
+    # BNext's layers without PReLUs of the shortcut.
+    "no slopes": {
+        "first": (16, 3, 1),
+        "blocks": (
+            {"out": 16, "stride": 2, "product": True, "slopes": False},
+            {"out": 32, "kernel": 1, "repeat": 2, "groups": 2, "slopes": False},
+            {"out": 32, "stride": 2, "slopes": False},
+        ),
     },
     # As in expert networks: a stem of branches, groups, experts, shortcuts with convolutions.
     "experts": {

@@ -94,7 +94,7 @@ def uncertain(layer, x):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("size", [(1, 1), (3, 2), (11, 14), (32, 33)])
+@pytest.mark.parametrize("size", [(1, 1), (3, 2), (11, 14), (12, 20), (32, 33)])
 @pytest.mark.parametrize("network", packed.NETWORKS)
 @pytest.mark.parametrize("isa", _core.supported_isas())
 def test_every_layer(write, isa, network, size, dtype):
@@ -117,7 +117,7 @@ def test_every_layer(write, isa, network, size, dtype):
         x = found  # the core's own output, so that errors do not accumulate
 
 
-@pytest.mark.parametrize("network", ["odd", "gated", "experts", "mixture"])
+@pytest.mark.parametrize("network", ["odd", "gated", "no slopes", "experts", "mixture"])
 @pytest.mark.parametrize("isa", _core.supported_isas())
 def test_threads_do_not_change_the_result(write, isa, network):
     path = write(network)
@@ -125,6 +125,27 @@ def test_threads_do_not_change_the_result(write, isa, network):
     expected = load(path, isa=isa)(images)
     for threads in (2, 5):
         np.testing.assert_array_equal(load(path, threads, isa)(images), expected)
+
+
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_gates_that_are_open_and_shut(tmp_path, isa):
+    """The engine has an e^x of its own: arguments at which float32's is 0, tiny, large, infinite."""
+    network = packed.random_network(blocks=({"out": 64},))
+    arguments = np.linspace(-120, 120, 64, dtype=np.float32)
+    network.tensors["block0.gate.up.weight"][:] = 0
+    network.tensors["block0.gate.up.bias"][:] = arguments
+    path = tmp_path / "model.bnn"
+    path.write_bytes(network.to_bytes())
+    layer = parse_program(path.read_bytes()).layers[1]
+    images = packed.random_images(shape=(2, 9, 8, 3))
+    model = load(path, isa=isa)
+    x = model.layer(images, "stem")
+    largest, _ = magnitude(layer, x)
+    # The polynomial and its argument are rounded about ten times, and so is the rest.
+    wrong = np.abs(model.layer(images, "block0") - reference.run_layer(layer, x)) > (
+        2 * 20 * ROUNDING * largest + 1e-37
+    )
+    assert not (wrong & ~uncertain(layer, x)).any()
 
 
 @pytest.mark.parametrize("network", ["odd", "gated", "experts"])
