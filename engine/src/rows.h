@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "hamming.h"
+#include "resample.h"
 #include "tier.h"
 
 #define BURN_INLINE inline __attribute__((always_inline))
@@ -550,6 +551,10 @@ constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layo
         to_unit,
         linear<Kernel>,
         rounded_linear<Kernel>,
+#if !defined(__wasm__)
+        mix_pixels,
+        mix_rows,
+#endif
         layout.hamming,
     };
 }

@@ -33,7 +33,8 @@ from burn_engine.features_file import FeaturesFile
 from burn_engine.format import parse_program
 from burn_engine.images import PillowMissing, read_input
 from burn_engine.many import Progress, paths_in, read_ahead
-from burn_engine.model import Model, isas, load, load_bytes
+from burn_engine.model import Model, load, load_bytes
+from burn_engine.native import isas
 from burn_engine.pretrained import PRETRAINED, read_model
 from burn_engine.terminal import (
     OUTPUT,

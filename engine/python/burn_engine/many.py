@@ -12,10 +12,10 @@ from typing import TextIO, TypeVar
 
 from burn_engine.folders import SUFFIXES, Skipped, is_hidden, is_image, suffix_of, walk
 
+IMAGE_ERRORS = (OSError, ValueError, MemoryError)  # for which an image is left out
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
-_OF_AN_IMAGE = (OSError, ValueError, MemoryError)  # errors for which an image is left out
 
 _Item = TypeVar("_Item")
 _Read = TypeVar("_Read")
@@ -141,7 +141,7 @@ def read_ahead(
             each, answer = item
             found = answer.get()
             room.put(None)
-            if isinstance(found, Exception) and not isinstance(found, _OF_AN_IMAGE):
+            if isinstance(found, Exception) and not isinstance(found, IMAGE_ERRORS):
                 raise found
             yield each, found
     finally:
