@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.collection import Photo, covers, located
+from burn_engine.collection import UNKNOWN, Photo, covers, located
 from burn_engine.errors import ModelError, path_of
 from burn_engine.format import Floats, ImageSize
 from burn_engine.images import PillowMissing
@@ -115,8 +115,14 @@ def update(
     changes = Changes()
     before = index.stamps()
     there = {photo.name for photo in photos}
+    # A link to nothing may be one to a disk that will be there again.
+    unknown = tuple(photo.name + "/" for photo in photos if photo.stamp == UNKNOWN)
     vanished = [
-        name for name in before if name not in there and any(covers(root, name) for root in roots)
+        name
+        for name in before
+        if name not in there
+        and not name.startswith(unknown)
+        and any(covers(root, name) for root in roots)
     ]
     index.remove(vanished)
     changes.removed = len(vanished)

@@ -11,6 +11,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -188,17 +189,21 @@ def read_input(path: str | os.PathLike[str], size: ImageSize | None) -> NDArray[
         ValueError: The file is not an image, or needs Pillow, which is missing.
         OSError: The file cannot be read.
     """
-    name = file_name_of(path)
-    if not stat.S_ISREG(os.stat(name).st_mode):  # noqa: PTH116 - a pipe would block
-        raise ValueError(f"{name}: not a regular file")
-    if suffix_of(name) == ".npy":
-        return _read_npy(name)
+    name = file_name_of(path)  # a Path takes as long as opening the file, and is for errors alone
     try:
+        if not stat.S_ISREG(os.stat(name).st_mode):  # noqa: PTH116 - a pipe would block
+            raise ValueError("not a regular file")
+        if suffix_of(name) == ".npy":
+            return _read_npy(name)
         return prepare(read_photo(name, enough_for(size)), size)
+    except OSError as error:
+        if error.filename == name:
+            error.filename = str(Path(name))
+        raise
     except PillowMissing as error:
-        raise PillowMissing(f"{name}: {error}") from None
+        raise PillowMissing(f"{Path(name)}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{Path(name)}: {error}") from None
 
 
 def read_photo(path: str | os.PathLike[str], shortest: int | None = None) -> NDArray[np.uint8]:
@@ -290,11 +295,8 @@ def _read_npy(path: str) -> NDArray[Any]:
             array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, TypeError, OverflowError, SyntaxError, EOFError):
         # NumPy's own texts give advice about its options, some of it unsafe.
-        raise ValueError(f"{path}: not an array of numbers as numpy.save writes it") from None
-    try:
-        batch, single = check_images(array)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError("not an array of numbers as numpy.save writes it") from None
+    batch, single = check_images(array)
     if not single:
-        raise ValueError(f"{path}: shape {array.shape}; expected one image, (height, width, 3)")
+        raise ValueError(f"shape {array.shape}; expected one image, (height, width, 3)")
     return batch[0]
