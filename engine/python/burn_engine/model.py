@@ -122,7 +122,7 @@ class Model:
                   used unchanged: they are neither resized nor cropped;
                 - the path (str or Path) of a photograph, or a PIL image, which is turned upright,
                   resized and cropped as `image` says. A .npy file holds one array (h, w, 3). PPM
-                  and PGM files of the right size need only NumPy, all others Pillow;
+                  and PGM files need only NumPy, all others Pillow;
                 - one array (h, w, 3);
                 - a list or tuple of the last two, which must give inputs of one size.
 
