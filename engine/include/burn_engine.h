@@ -149,6 +149,24 @@ BURN_API size_t burn_plan_bytes(const burn_plan *plan);
 BURN_API int burn_run(burn_plan *plan, const void *images, burn_pixels type, size_t count,
                       float *outputs);
 
+/* Resizes an image by bicubic interpolation that averages where it reduces the size, first across,
+ * then down, each rounded to bytes, and cuts out a part: how a photograph becomes an input, to the
+ * byte as Pillow's BICUBIC does it.
+ *
+ * isa: as in burn_load.
+ * pixels: height × width × 3 bytes, row by row. Only read.
+ * height, width: size of the image, 1 to 2^20 pixels each.
+ * new_height, new_width: size after resizing, 1 to 2^20 pixels each.
+ * top, left: the first row and column of the resized image that are wanted.
+ * rows, columns: size of the part that is wanted; it lies in the resized image.
+ * out: memory of the caller for rows × columns × 3 bytes.
+ *
+ * Returns 0, or 1 if the instruction set is not available, if a number is out of range, if memory
+ * is short, or if a pointer is NULL. The library for browsers does not have it. */
+BURN_API int burn_resize(const char *isa, const uint8_t *pixels, int height, int width,
+                         int new_height, int new_width, int top, int left, int rows, int columns,
+                         uint8_t *out);
+
 /* Finds, for each query, the k codes that differ from it in the fewest bits.
  *
  * isa: as in burn_load.

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <memory>
 #include <sstream>
 
@@ -80,6 +81,30 @@ nb::tuple nearest(Codes codes, Codes queries, size_t k, std::optional<std::strin
                           array_of(std::move(distances), count, k));
 }
 
+using Photo = nb::ndarray<const uint8_t, nb::numpy, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+nb::object resize(Photo photo, int new_height, int new_width, int top, int left, int rows,
+                  int columns) {
+    const size_t most = std::numeric_limits<int>::max();
+    if (photo.shape(2) != 3 || photo.shape(0) > most || photo.shape(1) > most) {
+        throw nb::value_error("photo is not (height, width, 3)");
+    }
+    if (rows < 0 || columns < 0) throw nb::value_error("a size is negative");
+    const size_t shape[3] = {static_cast<size_t>(rows), static_cast<size_t>(columns), 3};
+    std::unique_ptr<uint8_t[]> values(new uint8_t[shape[0] * shape[1] * 3 + 1]);
+    int status = 0;
+    {
+        nb::gil_scoped_release release;
+        status = burn_resize(nullptr, photo.data(), static_cast<int>(photo.shape(0)),
+                             static_cast<int>(photo.shape(1)), new_height, new_width, top, left,
+                             rows, columns, values.get());
+    }
+    check(status);
+    uint8_t *data = values.release();
+    nb::capsule owner(data, [](void *p) noexcept { delete[] static_cast<uint8_t *>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t>(data, 3, shape, owner));
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -92,6 +117,9 @@ NB_MODULE(_core, m) {
 
     m.def("nearest", nearest, nb::arg("codes").noconvert(), nb::arg("queries").noconvert(), "k"_a,
           "isa"_a.none());
+
+    m.def("resize", resize, nb::arg("photo").noconvert(), "new_height"_a, "new_width"_a, "top"_a,
+          "left"_a, "rows"_a, "columns"_a);
 
     nb::class_<Plan>(m, "Plan")
         .def_prop_ro("shape",

@@ -8,6 +8,7 @@
 #include "../include/burn_engine.h"
 #include "nearest.h"
 #include "plan.h"
+#include "resize.h"
 
 struct burn_model : burn::Model {
     using Model::Model;
@@ -19,6 +20,7 @@ struct burn_plan : burn::Plan {
 namespace {
 
 constexpr size_t kMostCodeBytes = size_t{1} << 20;
+constexpr int kMostSide = 1 << 20;  // of an image that is resized
 
 thread_local std::string last_error;
 
@@ -202,5 +204,24 @@ int burn_nearest(const char *isa, const uint8_t *codes, size_t count, size_t byt
         burn::nearest(tier, codes, count, bytes, queries, num_queries, k, positions, distances);
     });
 }
+
+#if !defined(__wasm__)
+int burn_resize(const char *isa, const uint8_t *pixels, int height, int width, int new_height,
+                int new_width, int top, int left, int rows, int columns, uint8_t *out) {
+    return guarded([&] {
+        const burn::Tier &tier = burn::choose_tier(isa ? isa : "");
+        for (const int side : {height, width, new_height, new_width}) {
+            if (side < 1 || side > kMostSide) throw burn::Error("a side is not 1 to 2^20 pixels");
+        }
+        if (top < 0 || left < 0 || rows < 1 || columns < 1 || rows > new_height - top ||
+            columns > new_width - left) {
+            throw burn::Error("the part does not lie in the resized image");
+        }
+        if (!pixels || !out) throw burn::Error("a pointer is null");
+        burn::resize(tier, pixels, height, width, new_height, new_width, top, left, rows, columns,
+                     out);
+    });
+}
+#endif
 
 }  // extern "C"

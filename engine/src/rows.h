@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "hamming.h"
+#include "resample.h"
 #include "tier.h"
 
 #define BURN_INLINE inline __attribute__((always_inline))
@@ -596,6 +597,10 @@ constexpr Tier tier_of(const char *name, bool (*supported)(), const Layout &layo
         linear<Kernel>,
         rounded_linear<Kernel>,
         sigmoid,
+#if !defined(__wasm__)
+        mix_pixels,
+        mix_rows,
+#endif
         layout.hamming,
     };
 }

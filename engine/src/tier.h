@@ -111,6 +111,20 @@ struct DenseRow {
     ptrdiff_t out_pixel = 0;
 };
 
+#if !defined(__wasm__)            // JavaScript resizes by itself
+constexpr int kWeightBits = 22;   // behind the point of a weight
+constexpr int kMixPixels = 4;     // that mix_pixels adds up at once
+constexpr size_t kMixBytes = 16;  // that mix_rows computes at once
+
+// How pixels of 3 bytes are made of those of another row.
+struct PixelMix {
+    int count = 0;                     // of the new pixels
+    int steps = 0;                     // of kMixPixels pixels each
+    const ptrdiff_t *first = nullptr;  // [count], the first byte that a new pixel is made of
+    const int32_t *weights = nullptr;  // [count][steps · kMixPixels]
+};
+#endif
+
 // The kernels of one instruction set.
 struct Tier {
     const char *name;
@@ -165,6 +179,17 @@ struct Tier {
 
     // Replaces each of `count` values x by scale / (1 + e^-x).
     void (*sigmoid)(const float *scale, int count, float *x);
+
+#if !defined(__wasm__)
+    // Makes the pixels of a row. Of those that a new pixel is made of, kMixBytes bytes more are
+    // read, also behind the row, and a byte behind the new ones is written.
+    void (*mix_pixels)(const uint8_t *row, const PixelMix &mix, uint8_t *out);
+
+    // Adds up `num_rows` rows of `count` bytes, a multiple of kMixBytes, times their weights. Each
+    // row is `step` bytes behind the one before it.
+    void (*mix_rows)(const uint8_t *rows, ptrdiff_t step, const int32_t *weights, int num_rows,
+                     size_t count, uint8_t *out);
+#endif
 
     // Counts the bits in which each code [count][bytes] differs from a query [bytes].
     void (*hamming)(const uint8_t *query, const uint8_t *codes, size_t count, size_t bytes,

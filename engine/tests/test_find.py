@@ -19,8 +19,10 @@ import pytest
 
 import packed
 from burn_engine import Index, cli, load
+from burn_engine.features_file import FeaturesFile
 from burn_engine.finding import sole_writer
 from burn_engine.sheet import MOST_THUMBNAILS, Shown, write_sheet
+from burn_engine.whole_file import whole_file
 
 
 def ppm(seed):
@@ -427,3 +429,132 @@ def test_a_process_ends_without_a_word(photos, command, name):
         )
         Path("mine.bnn").unlink(missing_ok=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["run", "index", "duplicates"])
+def test_a_link_to_nothing_that_looks_like_a_folder_is_named(photos, command, run_command, name):
+    (photos / "trips").symlink_to("/nothing/here")
+    if name == "duplicates":
+        status, _, err = run_command(name, "photos")
+    elif name == "run":
+        status, _, err = run_command(name, command.model, "photos")
+    else:
+        status, out, err = command(name, "photos", "a.index")
+        assert "6 images (6 new, 1 left out)" in out
+    assert status == 2
+    assert err.splitlines() == [
+        "burn-engine: photos/trips: No such file or directory",
+        "burn-engine: 1 of 7 images were left out; see above",
+    ]
+
+
+def test_what_lies_behind_a_link_stays_while_it_leads_to_nothing(photos, command, tmp_path):
+    """It may be a disk that is not there today."""
+    (photos / "more").rename(tmp_path / "disk")
+    (photos / "more").symlink_to(tmp_path / "disk")
+    command("index", "photos", "a.index")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    assert "6 images (0 new, 1 left out, 4 unchanged)" in command("index", "photos", "a.index")[1]
+    (photos / "more").unlink()
+    assert "4 images (0 new, 2 vanished, 4" in command("index", "photos", "a.index")[1]
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("name", ["search", "cluster", "duplicates"])
+def test_an_interrupted_page_is_not_written_and_says_so(photos, command, name, there):
+    pytest.importorskip("PIL")
+    (photos / "copy.ppm").write_bytes((photos / "0.ppm").read_bytes())
+    command("index", "photos", "a.index")
+    if there:
+        Path("page.html").write_text("before")
+    arguments = {
+        "search": ["search", "a.index", "photos/0.ppm", "--model", command.model],
+        "cluster": ["cluster", "a.index"],
+        "duplicates": ["duplicates", "photos"],
+    }[name]
+    code = (
+        "import sys, time; from burn_engine import cli, sheet\n"
+        "def slow(*a): print('now', file=sys.stderr, flush=True); time.sleep(60)\n"
+        "sheet._thumbnail = slow\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments, "--html", "page.html"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert running.stderr.readline() == "now\n"
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err.splitlines() == [
+        "burn-engine: stopped: page.html was not written"
+        + (", and is as it was" if there else "")
+        + "; all results were printed",
+        "burn-engine: interrupted",
+    ]
+    assert "photos/" in out
+    assert [path.read_text() for path in Path().glob("*.html")] == ["before"] * there
+    assert not list(Path().glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["search", "cluster", "duplicates"])
+def test_a_page_is_written_though_nobody_reads_the_output(photos, command, name):
+    """As with `| head -1`, which closes its end after the first line."""
+    (photos / "copy.ppm").write_bytes((photos / "0.ppm").read_bytes())
+    command("index", "photos", "a.index")
+    arguments = {
+        "search": ["search", "a.index", "photos/0.ppm", "--model", command.model],
+        "cluster": ["cluster", "a.index"],
+        "duplicates": ["duplicates", "photos"],
+    }[name]
+    code = "import sys; from burn_engine import cli; sys.exit(cli.main(sys.argv[1:]))"
+    read, written = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "--json", "--html", "page.html"],
+        stdout=written, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(written)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("page.html").read_text().rstrip().endswith("</html>")
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    """But not another file's, nor one that is held, nor one that has just been made."""
+    path, other = tmp_path / "a.index", tmp_path / "b.index"
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from burn_engine.whole_file import whole_file\n"
+        "with whole_file(Path(sys.argv[1])) as file:\n"
+        "    file.write(b'half'); file.flush(); print('now', flush=True); time.sleep(60)"
+    )
+    for each in (path, other):
+        with subprocess.Popen(
+            [sys.executable, "-c", code, each], stdout=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "now\n"
+            running.kill()
+    left = sorted(tmp_path.iterdir())
+    assert len(left) == 2
+
+    def write():
+        with whole_file(path) as file:
+            file.write(b"whole")
+
+    write()
+    assert sorted(tmp_path.iterdir()) == [*left, path]  # they are not old enough
+    for each in left:
+        os.utime(each, (1, 1))
+    for each in left:
+        with each.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            write()
+            assert each.exists()
+    write()
+    kept = [each for each in left if each.exists()]
+    assert len(kept) == 1
+    with FeaturesFile(other) as features:
+        features.add(np.zeros(3, np.float32))
+    assert sorted(tmp_path.iterdir()) == [path, other]

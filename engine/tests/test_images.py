@@ -12,9 +12,11 @@ import zlib
 import numpy as np
 import pytest
 
+import burn_engine
 import packed
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_images, read_input
+from burn_engine.native import resizing_core
 from burn_engine.pixels import decode, turned
 
 SIZE = ImageSize(20, 16)
@@ -112,8 +114,65 @@ def test_without_pillow(tmp_path):
     with pytest.raises(ValueError, match=r"a\.png: .* need Pillow: pip install pil"):
         read_input(path, SIZE)
     np.testing.assert_array_equal(prepare(photo(20, 27), SIZE), photo(20, 27)[2:18, 6:22])
-    with pytest.raises(ValueError, match=r"30 × 40 pixels.*20 × 27; that needs Pillow: pip inst"):
+
+
+@pytest.mark.usefixtures("no_pillow")
+def test_without_pillow_the_core_resizes(monkeypatch):
+    if burn_engine.isas() != ["reference"]:
+        assert prepare(photo(30, 40), SIZE).shape == (16, 16, 3)
+    monkeypatch.setitem(sys.modules, "burn_engine._core", None)
+    with pytest.raises(ValueError, match=r"30 × 40 pixels.*20 × 27; without .* Pillow: pip inst"):
         prepare(photo(30, 40), SIZE)
+
+
+@pytest.mark.parametrize("isa", burn_engine.isas()[:-1])
+def test_the_core_resizes_to_pillows_bytes(isa, monkeypatch):
+    """At random sizes and parts; a third of the images are black and white, which overshoots."""
+    image_module = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("BURN_ENGINE_ISA", isa)
+    random = np.random.default_rng(0)
+    bicubic = image_module.Resampling.BICUBIC
+    for number in range(150):
+        height, width = np.exp(random.uniform(0, 6, 2)).astype(int).tolist()
+        new_height, new_width = np.exp(random.uniform(0, 5, 2)).astype(int).tolist()
+        image = photo(height, width, number)
+        if number % 3 == 0:
+            image = np.where(image > 127, 255, 0).astype(np.uint8)
+        across = image_module.fromarray(image).resize((new_width, height), bicubic)
+        expected = np.asarray(across.resize((new_width, new_height), bicubic))
+        top, left = int(random.integers(new_height)), int(random.integers(new_width))
+        rows = int(random.integers(1, new_height - top + 1))
+        columns = int(random.integers(1, new_width - left + 1))
+        core = resizing_core()
+        found = core.resize(image, new_height, new_width, top, left, rows, columns)
+        np.testing.assert_array_equal(found, expected[top:, left:][:rows, :columns])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 4, 0, 0, 1, 1), "a side is not 1 to"),
+        ((4, 2**21, 0, 0, 1, 1), "a side is not 1 to"),
+        ((4, 4, 1, 0, 4, 4), "does not lie in the resized image"),
+        ((4, 4, 0, -1, 4, 4), "does not lie in the resized image"),
+        ((4, 4, 0, 0, 0, 4), "does not lie in the resized image"),
+        ((4, 4, 0, 0, 4, -1), "a size is negative"),
+    ],
+)
+def test_the_core_refuses_parts_that_are_not_there(arguments, message):
+    core = pytest.importorskip("burn_engine._core", exc_type=ImportError)
+    with pytest.raises(ValueError, match=message):
+        core.resize(photo(5, 6), *arguments)
+    with pytest.raises(ValueError, match="photo is not"):
+        core.resize(photo(5, 6)[..., :2].copy(), 4, 4, 0, 0, 4, 4)
+
+
+@pytest.mark.parametrize("size", [(30, 41), (41, 30), (19, 200), (16, 16), (77, 20)])
+def test_the_reference_prepares_alike(size, monkeypatch):
+    pytest.importorskip("PIL")
+    found = prepare(photo(*size), SIZE)
+    monkeypatch.setenv("BURN_ENGINE_ISA", "reference")
+    np.testing.assert_array_equal(found, prepare(photo(*size), SIZE))
 
 
 def test_other_things_than_files(tmp_path):

@@ -325,3 +325,15 @@ def test_shapes_that_no_array_has(tmp_path):
         (tmp_path / "a.index").write_bytes(len(text).to_bytes(8, "little") + text)
         with pytest.raises(ModelError, match=r"a\.index: "):
             Index.load(tmp_path / "a.index")
+
+
+def test_names_follow_what_is_added_and_removed():
+    """They are listed once, not in every search, where a million took longer than the search."""
+    index = Index(3, vectors="none")
+    for names in (["a", "b"], ["c"], ["a"]):  # the last is replaced
+        index.add(names, np.ones((len(names), 3), np.float32))
+        assert index.names is index.names
+    assert index.names == ("b", "c", "a")
+    index.remove("b")
+    assert index.names == ("c", "a")
+    assert [match.name for match in index.search(np.ones(3, np.float32))] == ["c", "a"]

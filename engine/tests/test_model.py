@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packed
-from burn_engine import ModelError, load, reference
+from burn_engine import ModelError, isas, load, reference
 from burn_engine import model as model_module
 from burn_engine.format import parse_program
 from burn_engine.images import read_input
@@ -378,7 +378,7 @@ def test_without_a_core_the_reference_runs_and_says_so(write, monkeypatch):
     assert len(warned) == 1
     assert "\n" not in str(warned[0].message)
     assert warned[0].filename == __file__
-    assert model_module.isas() == ["reference"]
+    assert isas() == ["reference"]
     with pytest.raises(ValueError, match="isa 'avx2' is not available; choose from reference"):
         load(path, isa="avx2")
     monkeypatch.setenv("BURN_ENGINE_ISA", "reference")

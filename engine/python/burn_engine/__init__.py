@@ -13,7 +13,8 @@ from burn_engine.copies import Copy, duplicates
 from burn_engine.errors import ModelError
 from burn_engine.index import Index, Match
 from burn_engine.learning import Learned, learn
-from burn_engine.model import Model, isas, load
+from burn_engine.model import Model, load
+from burn_engine.native import isas
 
 try:
     __version__ = version("burn-engine")

@@ -33,7 +33,8 @@ from burn_engine.features_file import FeaturesFile
 from burn_engine.format import parse_program
 from burn_engine.images import PillowMissing, read_input
 from burn_engine.many import Progress, paths_in, read_ahead
-from burn_engine.model import Model, isas, load, load_bytes
+from burn_engine.model import Model, load, load_bytes
+from burn_engine.native import isas
 from burn_engine.pretrained import PRETRAINED, read_model
 from burn_engine.terminal import (
     OUTPUT,
@@ -279,7 +280,6 @@ def _run(options: argparse.Namespace) -> None:
     progress = Progress(sys.stderr, total)
     failed: list[str] = []
     done = 0
-    printing = True
     no_pillow = False  # whether an image needed Pillow, which is said once
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)
@@ -296,13 +296,9 @@ def _run(options: argparse.Namespace) -> None:
             repeated = isinstance(image, PillowMissing) and no_pillow
             no_pillow |= isinstance(image, PillowMissing)
             progress.clear()
-            if printing and (error is None or options.json):
-                try:
+            if error is None or options.json:
+                with output(last=file is None):
                     _print_result(result, options)
-                except BrokenPipeError:  # the reader has left; the file is still wanted
-                    if file is None:
-                        raise
-                    printing = False
             if error is not None:
                 failed.append(error)
                 if total != 1 and not repeated:
@@ -380,7 +376,6 @@ def _finite(value: float, path: str) -> float:
     return value
 
 
-@output()
 def _print_result(result: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(result), flush=True)

@@ -66,7 +66,7 @@ def _cluster(options: argparse.Namespace) -> None:
         members = _by_centrality(found, label)
         images = [location(names[at], path.parent) for at in members.tolist()]
         groups.append((images, found.centrality[members].tolist()))
-    with output():
+    with output(last=page is None):
         for images, cosines in groups:
             _print(images, cosines, as_json=options.json)
     if page is not None:
@@ -118,7 +118,4 @@ def _write(
         f"{count:,} images of {index} in {len(groups):,} groups. The most central images of each "
         "group are first; the number is the cosine with the group's centre."
     )
-    progress = Progress(sys.stderr, sum(len(figures) for _, figures in sections), "page: ")
-    with contextlib.ExitStack() as stack:
-        stack.callback(progress.clear)
-        write_sheet(page, "Similar images", text, sections, progress.show)
+    write_sheet(page, "Similar images", text, sections)

@@ -21,6 +21,7 @@ from burn_engine.pixels import MOST_BYTES, decode
 
 _TAR_SUFFIX = ".tar"
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # which are refused
+UNKNOWN = (0, 0)  # the stamp of what cannot be opened, or is no file
 _IN_TAR = ":"  # between the path of a tar file and the name of its member
 
 
@@ -33,7 +34,7 @@ class Photo:
             a tar file that path, a colon and the member's name.
         path: The file to open.
         stamp: Time of its last change in nanoseconds and its size in bytes; by these it is known
-            whether it has changed.
+            whether it has changed. UNKNOWN if it is no file.
         offset: Where its bytes begin in the file, if it is a member of a tar file.
         in_tar: Whether it is.
     """
@@ -144,9 +145,9 @@ def _files(arguments: Sequence[str], base: Path, say: Callable[[str], None]) -> 
             status = Path(path).stat()
         except (OSError, ValueError):  # the reader says why
             status = None
-        stamp = (_in_64_bits(status.st_mtime_ns), status.st_size) if status else (0, 0)
-        if status and not stat.S_ISREG(status.st_mode):
-            stamp = (0, 0)
+        stamp = UNKNOWN
+        if status and stat.S_ISREG(status.st_mode):
+            stamp = (_in_64_bits(status.st_mtime_ns), status.st_size)
         yield Photo(name_of(path, base), path, stamp)
 
 

@@ -69,7 +69,7 @@ def _duplicates(options: argparse.Namespace) -> None:
             )
             raise
     results = [[_result(kept[copy.position], copy, seen) for copy in group] for group in groups]
-    with output():
+    with output(last=page is None):
         for group in results:
             _print(group, as_json=options.json)
     if page is not None:
@@ -188,7 +188,4 @@ def _write(
     inside = sum(map(len, groups))
     if inside > MOST_THUMBNAILS:
         text += f" Images after the first {MOST_THUMBNAILS:,} are shown by their names alone."
-    progress = Progress(sys.stderr, inside, "page: ")
-    with contextlib.ExitStack() as stack:
-        stack.callback(progress.clear)
-        write_sheet(page, "Copies", text, sections, progress.show)
+    write_sheet(page, "Copies", text, sections)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from burn_engine.format import Floats
+from burn_engine.whole_file import hidden_name, hold
 
 
 class FeaturesFile:
@@ -54,12 +54,14 @@ class FeaturesFile:
 
     def _begin(self) -> BinaryIO:
         """Create the hidden file, whose name is known first: a signal may come at any moment."""
-        beside = self._path.parent / f".writing.{secrets.token_hex(8)}"
+        beside = hidden_name(self._path)
         if beside.exists() or beside.is_symlink():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self._beside = beside
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        return os.fdopen(os.open(beside, flags, 0o600), "wb")
+        file = os.fdopen(os.open(beside, flags, 0o600), "wb")
+        hold(file)
+        return file
 
     def __exit__(
         self,

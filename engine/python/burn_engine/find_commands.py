@@ -158,7 +158,7 @@ def _search(options: argparse.Namespace) -> None:
         asked = Shown(query, query, "what was searched for")
         images = [asked, *(_shown(each) for each in found)]
         sections.append((query if len(options.queries) > 1 else "", images))
-        with output():
+        with output(last=page is None):
             _print(query, found, options)
     if page is not None:
         title = f"Like {options.queries[0]}" if len(sections) == 1 else "Similar images"

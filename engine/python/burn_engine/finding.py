@@ -8,18 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from burn_engine.collection import Photo, covers, located
+from burn_engine.collection import UNKNOWN, Photo, covers, located
 from burn_engine.errors import ModelError, path_of
-from burn_engine.format import Floats
+from burn_engine.format import Floats, ImageSize
 from burn_engine.images import PillowMissing
 from burn_engine.index import Index, Match
-from burn_engine.many import Progress, read_ahead
+from burn_engine.many import IMAGE_ERRORS, Progress, read_ahead
 from burn_engine.model import Model
 
 _AT_ONCE = 256  # images that are added to the index at once
+_TOGETHER = 8  # images that a thread takes at once, so that threads seldom wait for each other
 _SAVE_EVERY = 60.0  # seconds between two saves of an index that is being made
 
 
@@ -112,8 +115,14 @@ def update(
     changes = Changes()
     before = index.stamps()
     there = {photo.name for photo in photos}
+    # A link to nothing may be one to a disk that will be there again.
+    unknown = tuple(photo.name + "/" for photo in photos if photo.stamp == UNKNOWN)
     vanished = [
-        name for name in before if name not in there and any(covers(root, name) for root in roots)
+        name
+        for name in before
+        if name not in there
+        and not name.startswith(unknown)
+        and any(covers(root, name) for root in roots)
     ]
     index.remove(vanished)
     changes.removed = len(vanished)
@@ -153,20 +162,56 @@ def _is_no_image(error: Exception) -> bool:
 def _embeddings(
     model: Model, photos: Sequence[Photo], readers: int
 ) -> Iterator[tuple[Photo, Floats | Exception]]:
-    """Yield each image with its vector of length 1, or with the error that it caused."""
+    """Yield each image with its vector of length 1, or with the error that it caused.
+
+    The threads that read images run the network on them, too: it would be the limit in one thread.
+    """
+    some = max(1, min(_TOGETHER, len(photos) // (4 * readers)))
+    if model.backend == "reference":  # which adds in another order for several images
+        some = 1
+    parts = [photos[begin : begin + some] for begin in range(0, len(photos), some)]
     size = model.image
-    reading = read_ahead(photos, lambda photo: photo.read(size), readers)
-    with contextlib.closing(reading) as images:
-        for photo, image in images:
-            if isinstance(image, Exception):
-                yield photo, image
-                continue
-            try:
-                vector = model.embed(image)
-            except (ValueError, MemoryError) as error:
-                yield photo, type(error)(f"{photo.name}: {error}")
-            else:
-                yield photo, vector
+    network = [model]  # which no thread may hold in the end: see `read_ahead`
+    reading = read_ahead(parts, lambda part: _embedded(part, size, network), readers)
+    with contextlib.ExitStack() as stack:
+        stack.callback(network.clear)
+        for part, vectors in stack.enter_context(contextlib.closing(reading)):
+            if isinstance(vectors, Exception):
+                raise vectors
+            yield from zip(part, vectors, strict=True)
+
+
+def _embedded(
+    photos: Sequence[Photo], size: ImageSize | None, network: Sequence[Model]
+) -> list[Floats | Exception]:
+    """Return what `_embeddings` yields of some images, if the network is not taken away."""
+    found: list[NDArray[Any] | Exception] = []
+    alike: dict[tuple[Any, ...], list[int]] = {}  # positions of images that make one array
+    for at, photo in enumerate(photos):
+        try:
+            image = photo.read(size)
+        except IMAGE_ERRORS as error:
+            found.append(error)
+        else:
+            found.append(image)
+            alike.setdefault((image.shape, image.dtype), []).append(at)
+    for places in alike.values():
+        vectors = _vectors(network[0], [cast("NDArray[Any]", found[at]) for at in places])
+        for at, vector in zip(places, vectors, strict=True):
+            found[at] = vector
+            if isinstance(vector, Exception):
+                found[at] = type(vector)(f"{photos[at].name}: {vector}")
+    return found
+
+
+def _vectors(model: Model, images: Sequence[NDArray[Any]]) -> list[Floats | Exception]:
+    """Return the vectors of images of one shape, or the errors that they cause."""
+    try:
+        return list(model.embed(np.stack(images)))
+    except (ValueError, MemoryError) as error:
+        if len(images) == 1:
+            return [error]
+    return [_vectors(model, [image])[0] for image in images]
 
 
 def _add(index: Index, ready: list[tuple[Photo, Floats]]) -> None:

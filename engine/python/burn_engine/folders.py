@@ -88,7 +88,7 @@ class _Place:
         return False
 
 
-def walk(root: str | Path) -> Iterator[Listing]:
+def walk(root: str | Path, dangling: list[str] | None = None) -> Iterator[Listing]:
     """Walk through a folder at any depth: a folder before its subfolders, names in order.
 
     Links to folders are followed, except to a folder that contains the link. Folders of other
@@ -96,6 +96,8 @@ def walk(root: str | Path) -> Iterator[Listing]:
 
     Args:
         root: The folder.
+        dangling: Receives the paths of links without a suffix that lead to nothing, each before the
+            listing of its folder; None to raise an error for them.
 
     Raises:
         OSError: A folder cannot be read.
@@ -120,7 +122,13 @@ def walk(root: str | Path) -> Iterator[Listing]:
             if not entry.is_symlink():
                 is_folder = entry.is_dir(follow_symlinks=False)
             else:
-                target = _target(entry)
+                try:
+                    target = _target(entry)
+                except _LinkToNothing:
+                    if dangling is None:
+                        raise
+                    dangling.append(entry.path)
+                    continue
                 is_folder = target is not None and stat.S_ISDIR(target.st_mode)
                 if target is not None and is_folder:
                     if place.lies_in((target.st_dev, target.st_ino)):
@@ -136,6 +144,10 @@ def walk(root: str | Path) -> Iterator[Listing]:
         waiting += [(str(Path(folder, name)), place) for name in reversed(found.folders)]
 
 
+class _LinkToNothing(ValueError):
+    """A link that looks like one to a folder leads to nothing."""
+
+
 def _target(link: os.DirEntry[str]) -> os.stat_result | None:
     """Return the status of a link's target, or None if the link is named as a file and dangles.
 
@@ -148,7 +160,7 @@ def _target(link: os.DirEntry[str]) -> os.stat_result | None:
         if named_as_file:
             return None
         if isinstance(error, FileNotFoundError):
-            raise ValueError(  # noqa: TRY004
+            raise _LinkToNothing(
                 f"{link.path} is a link to nothing: fix it, or remove it"
             ) from None
         raise

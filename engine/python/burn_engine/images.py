@@ -1,6 +1,7 @@
 """Reads the images that a model accepts: arrays, image files and PIL images.
 
-Arrays (.npy) and binary PPM and PGM need only NumPy; other formats, and resizing, need Pillow.
+Arrays (.npy) and binary PPM and PGM need only NumPy, other formats Pillow. Photographs are resized
+by the compiled core, or without it by Pillow, with the same result to the byte.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from burn_engine.errors import path_of, reading
+from burn_engine.errors import file_name_of, reading
+from burn_engine.folders import suffix_of
 from burn_engine.format import ImageSize
+from burn_engine.native import resizing_core
 from burn_engine.pixels import HOW_TO_GET_PILLOW, MOST_BYTES, PillowMissing, decode, from_pillow
 
 if TYPE_CHECKING:
@@ -96,7 +99,7 @@ def read_image(image: ImageLike, size: ImageSize | None, where: str = "") -> NDA
         OSError: The file cannot be read.
     """
     if isinstance(image, str | os.PathLike):
-        return read_input(path_of(image), size)
+        return read_input(image, size)
     try:
         if _is_photo(image):
             return prepare(from_pillow(cast("Image", image)), size)
@@ -171,7 +174,7 @@ def check_size(height: int, width: int) -> None:
         )
 
 
-def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
+def read_input(path: str | os.PathLike[str], size: ImageSize | None) -> NDArray[Any]:
     """Read an image file as one input of a model.
 
     Args:
@@ -186,23 +189,28 @@ def read_input(path: str | Path, size: ImageSize | None) -> NDArray[Any]:
         ValueError: The file is not an image, or needs Pillow, which is missing.
         OSError: The file cannot be read.
     """
-    path = path_of(path)
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
-        raise ValueError(f"{path}: not a regular file")
-    if path.suffix.lower() == ".npy":
-        return _read_npy(path)
+    name = file_name_of(path)  # a Path takes as long as opening the file, and is for errors alone
     try:
-        return prepare(read_photo(path, enough_for(size)), size)
+        if not stat.S_ISREG(os.stat(name).st_mode):  # noqa: PTH116 - a pipe would block
+            raise ValueError("not a regular file")
+        if suffix_of(name) == ".npy":
+            return _read_npy(name)
+        return prepare(read_photo(name, enough_for(size)), size)
+    except OSError as error:
+        if error.filename == name:
+            error.filename = str(Path(name))
+        raise
     except PillowMissing as error:
-        raise PillowMissing(f"{path}: {error}") from None
+        raise PillowMissing(f"{Path(name)}: {error}") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{Path(name)}: {error}") from None
 
 
-def read_photo(path: Path, shortest: int | None = None) -> NDArray[np.uint8]:
+def read_photo(path: str | os.PathLike[str], shortest: int | None = None) -> NDArray[np.uint8]:
     """Read an image file as uint8 (height, width, 3), upright; `shortest` as in `decode`."""
     with reading(path), open(path, "rb") as file:
-        encoded = file.read(MOST_BYTES + 1)
+        # Not MOST_BYTES at once: Python takes the memory for as many as are asked for.
+        encoded = file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
     if len(encoded) > MOST_BYTES:
         raise ValueError(f"more than {MOST_BYTES} bytes: not read as an image")
     return decode(encoded, shortest=shortest)
@@ -238,23 +246,39 @@ def prepare(photo: NDArray[np.uint8], size: ImageSize | None) -> NDArray[np.uint
     if min(height, width) != size.resize:
         scale = size.resize / min(height, width)
         new = [max(size.resize, round(side * scale)) for side in (height, width)]
-        photo = _resize(photo, new[0], new[1])
+        return _resized_centre(photo, new[0], new[1], size.size)
     return np.ascontiguousarray(_centre(photo, size.size, size.size))
 
 
 def _centre(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    top = round((photo.shape[0] - height) / 2)  # half to even, as torchvision's center_crop rounds
-    left = round((photo.shape[1] - width) / 2)
+    top, left = _corner(photo.shape[0], photo.shape[1], height, width)
     return photo[top : top + height, left : left + width]
 
 
-def _resize(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+def _corner(height: int, width: int, wanted_height: int, wanted_width: int) -> tuple[int, int]:
+    """Return row and column at which the centre of an image begins, all in pixels."""
+    # half to even, as torchvision's center_crop rounds
+    return round((height - wanted_height) / 2), round((width - wanted_width) / 2)
+
+
+def _resized_centre(
+    photo: NDArray[np.uint8], height: int, width: int, size: int
+) -> NDArray[np.uint8]:
+    """Resize a photograph to a height and width, and cut out its centre of `size` × `size`."""
+    core = resizing_core()
+    if core is not None:
+        top, left = _corner(height, width, size, size)
+        return core.resize(np.ascontiguousarray(photo), height, width, top, left, size, size)
+    return np.ascontiguousarray(_centre(_resized(photo, height, width), size, size))
+
+
+def _resized(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
     try:
         from PIL import Image
     except ImportError:
         raise PillowMissing(
             f"{photo.shape[0]} × {photo.shape[1]} pixels, to be resized to {height} × {width}; "
-            f"that needs Pillow: {HOW_TO_GET_PILLOW}"
+            f"without the compiled core that needs Pillow: {HOW_TO_GET_PILLOW}"
         ) from None
     image = Image.fromarray(np.ascontiguousarray(photo))
     # First across, then down: Pillow chooses the order by the lengths, and so the rounding.
@@ -262,7 +286,7 @@ def _resize(photo: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
     return np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
 
 
-def _read_npy(path: Path) -> NDArray[Any]:
+def _read_npy(path: str) -> NDArray[Any]:
     try:
         # Mapped, so that the header's shape is checked against the file's length before memory is
         # allocated.
@@ -271,11 +295,8 @@ def _read_npy(path: Path) -> NDArray[Any]:
             array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, TypeError, OverflowError, SyntaxError, EOFError):
         # NumPy's own texts give advice about its options, some of it unsafe.
-        raise ValueError(f"{path}: not an array of numbers as numpy.save writes it") from None
-    try:
-        batch, single = check_images(array)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError("not an array of numbers as numpy.save writes it") from None
+    batch, single = check_images(array)
     if not single:
-        raise ValueError(f"{path}: shape {array.shape}; expected one image, (height, width, 3)")
+        raise ValueError(f"shape {array.shape}; expected one image, (height, width, 3)")
     return batch[0]

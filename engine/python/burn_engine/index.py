@@ -72,6 +72,7 @@ class Index:
         self.network = network
         self.vectors = vectors
         kept = _KEPT[vectors]
+        self._names: tuple[str, ...] | None = None  # made when they are asked for
         self._rows = _Rows(
             {},
             np.empty((0, self._code_bytes), np.uint8),
@@ -95,7 +96,9 @@ class Index:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the images, by their position."""
-        return tuple(self._rows.positions)
+        if self._names is None:
+            self._names = tuple(self._rows.positions)
+        return self._names
 
     @property
     def codes(self) -> NDArray[np.uint8]:
@@ -147,6 +150,7 @@ class Index:
         self._remove([name for name in names if name in self])
         # A signal may end this at any line. Until the last one, which is a single step of
         # Python's, the new rows lie behind those that the index has.
+        self._names = None
         begin = len(self)
         rows = self._rows
         self._rows = _Rows(
@@ -201,6 +205,7 @@ class Index:
         rows, count = self._rows, len(self)
         keep = np.ones(count, bool)
         keep[[rows.positions[name] for name in names]] = False
+        self._names = None
         left = (name for name, kept in zip(rows.positions, keep, strict=True) if kept)
         self._rows = _Rows(
             {name: position for position, name in enumerate(left)},

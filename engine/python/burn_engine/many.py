@@ -12,10 +12,10 @@ from typing import TextIO, TypeVar
 
 from burn_engine.folders import SUFFIXES, Skipped, is_hidden, is_image, suffix_of, walk
 
+IMAGE_ERRORS = (OSError, ValueError, MemoryError)  # for which an image is left out
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
-_OF_AN_IMAGE = (OSError, ValueError, MemoryError)  # errors for which an image is left out
 
 _Item = TypeVar("_Item")
 _Read = TypeVar("_Read")
@@ -28,8 +28,8 @@ def paths_in(
 
     Args:
         arguments: Files; folders, whose images (and .npy files) at any depth are taken in
-            alphabetical order, as `folders.walk` has them; and "-", for a list on standard input
-            with one path a line.
+            alphabetical order, as `folders.walk` has them, and links to nothing, which whoever
+            reads them will name; and "-", for a list on standard input with one path a line.
         say: Called with a line about what is skipped of a folder, if there is anything to tell.
 
     Raises:
@@ -41,10 +41,13 @@ def paths_in(
             yield from _listed(sys.stdin)
         elif Path(argument).is_dir():
             found, skipped = False, Skipped()
-            for listing in walk(argument):
-                for name in skipped.add(listing, is_read):
-                    found = True
-                    yield str(Path(listing.path, name))
+            dangling: list[str] = []
+            for listing in walk(argument, dangling):
+                names = skipped.add(listing, is_read)
+                found |= bool(names or dangling)
+                yield from (str(Path(listing.path, name)) for name in names)
+                yield from dangling
+                dangling.clear()
             text = skipped.text(others=False)
             if not found:
                 raise ValueError(
@@ -141,7 +144,7 @@ def read_ahead(
             each, answer = item
             found = answer.get()
             room.put(None)
-            if isinstance(found, Exception) and not isinstance(found, _OF_AN_IMAGE):
+            if isinstance(found, Exception) and not isinstance(found, IMAGE_ERRORS):
                 raise found
             yield each, found
     finally:

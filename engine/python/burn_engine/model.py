@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
-import warnings
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -23,6 +20,7 @@ from burn_engine.format import (
     parse_program,
 )
 from burn_engine.images import ImagesLike, read_images
+from burn_engine.native import chosen_core
 from burn_engine.pretrained import read_model
 from burn_engine.vectors import normalized, signs
 
@@ -78,12 +76,6 @@ def load_bytes(data: bytes, threads: int = 1, isa: str | None = None) -> Model:
     return Model(program, _Native(native, program, int(threads)))
 
 
-def isas() -> list[str]:
-    """Return the values of `isa` that `load` accepts on this machine, best first."""
-    core, _ = _find_core()
-    return [*(core.supported_isas() if core is not None else ()), "reference"]
-
-
 class Model:
     """A packed network, created by `load`. Several threads may use it at the same time.
 
@@ -130,7 +122,7 @@ class Model:
                   used unchanged: they are neither resized nor cropped;
                 - the path (str or Path) of a photograph, or a PIL image, which is turned upright,
                   resized and cropped as `image` says. A .npy file holds one array (h, w, 3). PPM
-                  and PGM files of the right size need only NumPy, all others Pillow;
+                  and PGM files need only NumPy, all others Pillow;
                 - one array (h, w, 3);
                 - a list or tuple of the last two, which must give inputs of one size.
 
@@ -287,41 +279,3 @@ class _Native:
             del self._free[max(1, min(_KEPT_PLANS, _KEPT_THREADS // self._threads)) :]
             while len(self._free) > 1 and sum(p.num_bytes for _, p in self._free) > _KEPT_BYTES:
                 self._free.pop()
-
-
-def _find_core() -> tuple[ModuleType | None, str]:
-    """Return the compiled core, or None and the reason why it is missing."""
-    try:
-        return importlib.import_module("burn_engine._core"), ""
-    except ImportError as error:
-        return None, str(error)
-
-
-def chosen_core(isa: str | None) -> tuple[Any, str]:
-    """Return the compiled core and its instruction set, or (None, "reference").
-
-    Args:
-        isa: As in `load`, with the same warning and the same error.
-    """
-    source = "isa"
-    if isa is None:
-        isa = os.environ.get("BURN_ENGINE_ISA") or None
-        source = "BURN_ENGINE_ISA"
-    core, reason = _find_core()
-    if isa is None and core is None:
-        warnings.warn(
-            "burn-engine runs its NumPy reference, which is slow, because the compiled core is "
-            f"missing ({reason}). Install a C++ compiler and reinstall burn-engine from its "
-            "sources, with pip's options --force-reinstall --no-cache-dir",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-        return None, "reference"
-    there_are = isas()
-    if isa is not None and (not isinstance(isa, str) or isa not in there_are):
-        raise ValueError(
-            f"{source} {shown(isa)} is not available; choose from {', '.join(there_are)}"
-        )
-    if isa == "reference":
-        return None, "reference"
-    return core, isa or there_are[0]

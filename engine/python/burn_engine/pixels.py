@@ -81,7 +81,7 @@ def decode(
         _refuse_bombs(image, encoded)
         if shortest is not None and shortest < min(image.size):
             image.draft(None, _of_short_side(image, shortest))  # does nothing but to JPEG
-    return from_pillow(image, upright=upright)
+        return _pixels_of(image, upright=upright)
 
 
 def _of_short_side(image: Image, shortest: int) -> tuple[int, int]:
@@ -95,8 +95,12 @@ def from_pillow(image: Image, *, upright: bool = True) -> NDArray[np.uint8]:
     """Convert a PIL image to pixels; arguments, result and errors as those of `decode`."""
     _check_pixels(image.height, image.width)
     with _decoding():
-        image.load()  # which turns a TIFF upright, and finds EXIF data behind a PNG's pixels
-        pixels = _in_frame(image, _colours(image))
+        return _pixels_of(image, upright=upright)
+
+
+def _pixels_of(image: Image, *, upright: bool) -> NDArray[np.uint8]:
+    image.load()  # which turns a TIFF upright, and finds EXIF data behind a PNG's pixels
+    pixels = _in_frame(image, _colours(image))
     if upright:
         exif = image.info.get("exif")
         pixels = turned(pixels, orientation_of(exif) if isinstance(exif, bytes) else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from burn_engine.model import chosen_core
+from burn_engine.native import chosen_core
 
 _BLOCK = 2**22  # bytes of codes that the reference compares at once
 

@@ -6,12 +6,15 @@ import base64
 import html
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from burn_engine.collection import identity_of
+from burn_engine.many import Progress
+from burn_engine.terminal import complain
 from burn_engine.whole_file import whole_file
 
 MOST_THUMBNAILS = 2_000  # of about 4 kB each; images after these are shown by their names alone
@@ -86,20 +89,39 @@ def write_sheet(
     title: str,
     about: str,
     sections: Sequence[tuple[str, Sequence[Shown]]],
-    progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write a contact sheet, complete or not at all.
+    """Write a contact sheet, complete or not at all, while a line on the terminal shows progress.
+
+    An interrupt says that it is not written.
 
     Args:
         to: The HTML file, which is replaced if it exists.
         title: Title of the page.
         about: A sentence below it.
         sections: Headings, "" for none, and the images under them.
-        progress: Called with the number of images that are on the page.
 
     Raises:
         ValueError: The file cannot be written.
     """
+    progress = Progress(sys.stderr, sum(len(images) for _, images in sections), "page: ")
+    try:
+        _write(to, title, about, sections, progress)
+    except KeyboardInterrupt:
+        progress.clear()
+        unchanged = ", and is as it was" if to.exists() else ""
+        complain(f"stopped: {to} was not written{unchanged}; all results were printed")
+        raise
+    finally:
+        progress.clear()
+
+
+def _write(
+    to: Path,
+    title: str,
+    about: str,
+    sections: Sequence[tuple[str, Sequence[Shown]]],
+    progress: Progress,
+) -> None:
     done = 0
     parts = []
     for heading, images in sections:
@@ -107,7 +129,7 @@ def write_sheet(
         for image in images:
             figures.append(_figure(image, to.parent, thumbnail=done < MOST_THUMBNAILS))
             done += 1
-            progress(done)
+            progress.show(done)
         head = f"<h2>{html.escape(_text(heading))}</h2>" if heading else ""
         parts.append(f'<section>{head}<div class="images">{"".join(figures)}</div></section>')
     page = _PAGE.format(

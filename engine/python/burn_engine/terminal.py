@@ -14,10 +14,19 @@ OUTPUT = "standard output"
 
 
 @contextlib.contextmanager
-def output() -> Iterator[None]:
-    """Name standard output in an error of writing to it."""
+def output(*, last: bool = True) -> Iterator[None]:
+    """Name standard output in an error of writing to it.
+
+    Args:
+        last: Whether nothing is left to do if its reader has closed it, as `head` does. Otherwise
+            this is no error, and what is printed from then on is discarded.
+    """
     try:
         yield
+    except BrokenPipeError:
+        if last:
+            raise
+        discard_output()
     except OSError as error:
         if error.filename is None:
             error.filename = OUTPUT

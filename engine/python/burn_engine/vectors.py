@@ -19,11 +19,11 @@ def normalized(features: ArrayLike) -> Floats:
             small for their squares.
     """
     values = np.asarray(features, np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("features are not finite")
     with np.errstate(over="ignore"):
         lengths = np.sqrt(np.einsum("nd,nd->n", values, values))[:, None]
     if not (np.isfinite(lengths).all() and lengths.all()):
+        if not np.isfinite(values).all():
+            raise ValueError("features are not finite")
         if not values.any(axis=1).all():
             raise ValueError("all features of an image are 0")
         raise ValueError("the features of an image are too large or too small")

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_ABANDONED = 60.0  # seconds after which a file that no process holds is left of one that was killed
 
 
 @contextlib.contextmanager
@@ -21,12 +30,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         ValueError: The file cannot be written.
     """
-    beside = path.parent / f".writing.{secrets.token_hex(8)}"
+    beside = hidden_name(path)
     try:
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "it is not a regular file")
         try:
             with beside.open("xb") as file:
+                hold(file)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -35,3 +45,32 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def hidden_name(path: Path) -> Path:
+    """Return a new name in a file's folder, under which it is written, and remove old such files.
+
+    A process that is killed leaves one. Those of the same `path` are removed that have not changed
+    for a minute and that no process holds (`hold`).
+    """
+    own = ".writing." + hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
+    for left in path.parent.glob(f"{own}????????"):
+        with contextlib.suppress(OSError):  # it is another's, or on a file system without locks
+            _remove_abandoned(left)
+    return path.parent / (own + secrets.token_hex(4))
+
+
+def hold(file: BinaryIO) -> None:
+    """Keep others from taking an open file to be abandoned, as long as this process lives."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_abandoned(left: Path) -> None:
+    if fcntl is None or left.is_symlink() or not left.is_file():
+        return
+    with left.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED:
+            left.unlink()

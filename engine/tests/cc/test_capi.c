@@ -72,6 +72,20 @@ static void test_load_errors(const char *path) {
     unsetenv("BURN_ENGINE_ISA");
 }
 
+#if !defined(__wasm__)
+static void test_resize(void) {
+    unsigned char image[5 * 6 * 3], part[2 * 3 * 3];
+    memset(image, 77, sizeof image);
+    CHECK(burn_resize(NULL, image, 5, 6, 9, 4, 7, 1, 2, 3, part) == 0);
+    for (size_t i = 0; i < sizeof part; ++i) CHECK(part[i] == 77);
+    FAILS(burn_resize("sse9", image, 5, 6, 9, 4, 7, 1, 2, 3, part), "sse9");
+    FAILS(burn_resize(NULL, image, 5, 0, 9, 4, 7, 1, 2, 3, part), "a side is not 1 to 2^20");
+    FAILS(burn_resize(NULL, image, 5, 6, 9, 4, 8, 1, 2, 3, part), "does not lie");
+    FAILS(burn_resize(NULL, image, 5, 6, 9, 4, 7, 1, 2, 3, NULL), "null");
+    FAILS(burn_resize(NULL, NULL, 5, 6, 9, 4, 7, 1, 2, 3, part), "null");
+}
+#endif
+
 static void test_nothing(void) {
     burn_plan *plan = NULL;
     burn_free(NULL);
@@ -250,6 +264,9 @@ int main(int argc, char **argv) {
     fill(images, sizeof images);
     test_versions();
     test_load_errors(argv[1]);
+#if !defined(__wasm__)
+    test_resize();
+#endif
     test_nothing();
     burn_model *model = load_from_memory(argv[1]);
     CHECK(burn_load(argv[2], NULL, &without) == 0);
