@@ -9,6 +9,7 @@ const SHARES = Array.from({ length: 8 }, (_, i) => 10 ** ((i - 3) / 2));
 const KNOWN_REFUSED = 0.05; // share of the known images for which the threshold is set
 const LEAST_FOR_THRESHOLD = 10; // images
 const MOST_CLASSES = 1_000_000;
+const MOST_SCORES = 10_000_000; // images × classes, which take 8 bytes each, several times
 
 // Where a class has a single image.
 const MOST = 3; // largest feature that counts, in standard deviations of all features
@@ -18,12 +19,12 @@ const TINY = 1e-300;
 const SMALLEST = 1e-20; // largest of all features, so that sums of squares are numbers
 const LARGEST = 1e20;
 
-export function learn(features, labels, classes) {
+export function learn(features, labels, classes, { onProgress } = {}) {
   const names = checkedClasses(classes);
   const values = checkedFeatures(features, labels, names);
   const answers = Array.from(labels);
   const counts = countsOf(answers, names.length);
-  const { way, model, factor, scores } = chosen(values, answers, counts);
+  const { way, model, factor, scores } = chosen(values, answers, counts, onProgress);
   const { weight, bias } = model.classifier(way.share);
   const learned = {
     classes: names,
@@ -96,6 +97,12 @@ function checkedFeatures(features, labels, names) {
   if (labels.length !== features.length) {
     throw new Error(`${labels.length} labels for ${features.length} images`);
   }
+  if (features.length * names.length > MOST_SCORES) {
+    throw new Error(
+      `${features.length} images of ${names.length} classes are too many for JavaScript: the two ` +
+        `multiplied must not be more than ${MOST_SCORES}; burn_engine.learn in Python takes more`,
+    );
+  }
   const columns = features[0]?.length;
   const values = matrix(features.length, columns);
   features.forEach((row, i) => {
@@ -163,6 +170,19 @@ function timesRows(a, b) {
     }
     const row = rowOf(a, i);
     for (; j < b.rows; ++j) product.data[i * b.rows + j] = dot(row, rowOf(b, j));
+  }
+  return product;
+}
+
+// a · aᵀ, of which one half is the other's mirror image.
+function gramOf(a) {
+  const product = matrix(a.rows, a.rows);
+  for (let i = 0; i < a.rows; ++i) {
+    const before = { ...a, rows: i + 1, data: a.data.subarray(0, (i + 1) * a.columns) };
+    const row = { ...a, rows: 1, data: rowOf(a, i) };
+    const { data } = timesRows(row, before);
+    product.data.set(data, i * a.rows);
+    for (let j = 0; j < i; ++j) product.data[j * a.rows + i] = data[j];
   }
   return product;
 }
@@ -242,7 +262,7 @@ function rowsOf(features, labels, counts, equalLength) {
   const rows = lessRow(scaled, mean);
   const few = number <= columns;
   const turned = transposed(rows);
-  const gram = few ? timesRows(rows, rows) : timesRows(turned, turned);
+  const gram = gramOf(few ? rows : turned);
   const { values, vectors } = eigen(gram.data, gram.rows);
   const largest = values.reduce((a, b) => Math.max(a, b));
   const kept = [...values.keys()].filter((k) => values[k] > 1e-10 * largest + TINY);
@@ -278,7 +298,7 @@ class Lda {
       within.data.set(rowOf(points, i).map((one, j) => one - mean[j]), i * points.columns);
     });
     const turned = transposed(within);
-    const { values, vectors } = eigen(timesRows(turned, turned).data, points.columns);
+    const { values, vectors } = eigen(gramOf(turned).data, points.columns);
     this.values = values.map((one) => Math.max(one, 0));
     this.vectors = { rows: points.columns, columns: points.columns, data: vectors };
     this.means = timesRows(means, this.vectors);
@@ -461,7 +481,7 @@ function stretched(scores, zero, length) {
 
 // --- The choice. ---
 
-function chosen(features, labels, counts) {
+function chosen(features, labels, counts, onProgress) {
   if (counts.includes(1)) {
     const model = new Means(features, labels, counts);
     const scores = model.leftOut().map((row) => row.map((one) => CERTAINTY * one));
@@ -469,12 +489,17 @@ function chosen(features, labels, counts) {
     return { way, model, factor: CERTAINTY, scores };
   }
   let best = null;
+  const progress = progressOf(features, counts.length, onProgress);
   for (const equalLength of [false, true]) {
     const rows = rowsOf(features, labels, counts, equalLength);
-    for (const [kind, model] of Object.entries({ lda: new Lda(rows), ridge: new Ridge(rows) })) {
+    progress.prepared();
+    const models = { lda: new Lda(rows), ridge: new Ridge(rows) };
+    progress.prepared();
+    for (const [kind, model] of Object.entries(models)) {
       for (const share of SHARES) {
         const scores = model.leftOut(share);
         const { factor, loss } = calibrate(scores, labels, model.prior);
+        progress.tried();
         if (best && loss >= best.loss) continue;
         best = { loss, way: { kind, equalLength, share }, model, factor, scores };
       }
@@ -482,6 +507,17 @@ function chosen(features, labels, counts) {
   }
   const { factor, model } = best;
   return { ...best, scores: best.scores.map((row) => calibrated(row, factor, model.prior)) };
+}
+
+// Eigenvalues take some times as long as a trial of one amount of shrinkage, as measured for 512
+// features.
+function progressOf({ rows, columns }, classes, tell = () => {}) {
+  const rank = Math.min(rows, columns);
+  const preparation = (rank / 10 / classes) * (1 + (10 * rank) / rows);
+  const whole = 4 * preparation + 4 * SHARES.length;
+  let done = 0;
+  const add = (part) => tell(Math.min((done += part) / whole, 1));
+  return { prepared: () => add(preparation), tried: () => add(1) };
 }
 
 function calibrated(row, factor, prior) {
