@@ -52,7 +52,8 @@ export function classify(learned, features) {
     const row = weight.subarray(c * length, (c + 1) * length);
     return one + dot(row, features);
   });
-  const found = softmax(scores).map((part, c) => ({ name: classes[c], percent: 100 * part }));
+  const parts = softmax(scores, scores);
+  const found = parts.map((part, c) => ({ name: classes[c], percent: 100 * part }));
   return {
     classes: found.sort((a, b) => b.percent - a.percent),
     noneOfThese: threshold === null ? null : cosine(towards, features) < threshold,
@@ -187,6 +188,13 @@ function gramOf(a) {
   return product;
 }
 
+// row: returns the numbers of a row, of which those that are left out are 0.
+function rowsFrom(rows, columns, row) {
+  const made = matrix(rows, columns);
+  for (let i = 0; i < rows; ++i) made.data.set(row(i), i * columns);
+  return made;
+}
+
 function transposed({ rows, columns, data }) {
   const turned = matrix(columns, rows);
   for (let i = 0; i < rows; ++i) {
@@ -203,7 +211,9 @@ function timesVector(a, vector) {
 
 // Math.max takes no more arguments than fit on the stack.
 function largestOf(numbers) {
-  return numbers.reduce((a, b) => Math.max(a, b));
+  let largest = -Infinity;
+  for (let i = 0; i < numbers.length; ++i) largest = Math.max(largest, numbers[i]);
+  return largest;
 }
 
 function normOf(row) {
@@ -315,7 +325,8 @@ class Lda {
     scaledMeans.data.set(means.data.map((one, at) => one * inverse[at % means.columns]));
     const sizes = counts.map((_, c) => dot(rowOf(means, c), rowOf(scaledMeans, c)));
     const atZero = timesVector(scaledMeans, zero);
-    return labels.map((label, i) => {
+    return rowsFrom(number, counts.length, (i) => {
+      const label = labels[i];
       const point = rowOf(points, i);
       const mean = rowOf(means, label);
       const others = Math.max(counts[label] - 1, 1);
@@ -325,7 +336,7 @@ class Lda {
       const k = (others + 1) / others / (1 - ((others + 1) / others) * leverage);
       // Of the means without the image: uᵀ A⁻¹ μ and μᵀ A⁻¹ μ, with the whole A.
       const along = timesVector(means, scaled);
-      const constant = [...sizes];
+      const constant = Float64Array.from(sizes);
       constant[label] += (leverage / others - 2 * along[label]) / others;
       along[label] -= leverage / others;
       constant.forEach((_, c) => (constant[c] += k * along[c] ** 2));
@@ -393,7 +404,8 @@ class Ridge {
     const inverse = this.values.map((one) => 1 / (one + share * unit));
     const cross = this.scaledCross(share);
     const atZero = timesVector(cross, zero).map((one, c) => one + this.mean[c]);
-    return labels.map((label, i) => {
+    return rowsFrom(number, counts.length, (i) => {
+      const label = labels[i];
       const point = rowOf(points, i);
       const scaled = point.map((one, j) => one * inverse[j]);
       const leverage = 1 / number + dot(scaled, point);
@@ -456,9 +468,10 @@ class Means {
   }
 
   leftOut() {
-    return this.labels.map((label, i) => {
+    return rowsFrom(this.labels.length, this.counts.length, (i) => {
+      const label = this.labels[i];
       const count = this.counts[label];
-      if (count < 2) return this.counts.map(() => 0);
+      if (count < 2) return [];
       const means = { ...this.means, data: this.means.data.slice() };
       const own = rowOf(means, label);
       const row = rowOf(this.rows, i);
@@ -484,7 +497,8 @@ function stretched(scores, zero, length) {
 function chosen(features, labels, counts, onProgress) {
   if (counts.includes(1)) {
     const model = new Means(features, labels, counts);
-    const scores = model.leftOut().map((row) => row.map((one) => CERTAINTY * one));
+    const scores = model.leftOut();
+    scores.data.forEach((one, at) => (scores.data[at] = CERTAINTY * one));
     const way = { kind: "means", equalLength: true, share: 0 };
     return { way, model, factor: CERTAINTY, scores };
   }
@@ -505,8 +519,12 @@ function chosen(features, labels, counts, onProgress) {
       }
     }
   }
-  const { factor, model } = best;
-  return { ...best, scores: best.scores.map((row) => calibrated(row, factor, model.prior)) };
+  const { factor, model, scores } = best;
+  for (let i = 0; i < labels.length; ++i) {
+    const row = rowOf(scores, i);
+    calibrated(row, factor, model.prior, row);
+  }
+  return best;
 }
 
 // Eigenvalues take some times as long as a trial of one amount of shrinkage, as measured for 512
@@ -520,31 +538,45 @@ function progressOf({ rows, columns }, classes, tell = () => {}) {
   return { prepared: () => add(preparation), tried: () => add(1) };
 }
 
-function calibrated(row, factor, prior) {
-  return row.map((one, c) => factor * one + prior[c]);
+function calibrated(row, factor, prior, result) {
+  for (let c = 0; c < row.length; ++c) result[c] = factor * row[c] + prior[c];
+  return result;
 }
 
 // The factor for which softmax(factor · scores + prior) has the least cross-entropy, and that,
 // where a label counts as 1 - 1 / (n + 2) of an answer and the other classes share the rest.
-function calibrate(all, labels, prior) {
-  const number = all.length;
-  const classes = prior.length;
-  const scores = all.map((row) => {
+function calibrate({ rows: number, columns: classes, data }, labels, prior) {
+  const scores = matrix(number, classes);
+  scores.data.set(data);
+  for (let i = 0; i < number; ++i) {
+    const row = rowOf(scores, i);
     const highest = largestOf(row);
-    return row.map((one) => one - highest);
-  });
-  const answers = labels.map((label) => {
-    const answer = new Array(classes).fill(1 / (number + 2) / (classes - 1));
+    for (let c = 0; c < classes; ++c) row[c] -= highest;
+  }
+  const other = 1 / (number + 2) / (classes - 1);
+  const answer = new Float64Array(classes);
+  const answerOf = (label) => {
+    answer.fill(other);
     answer[label] = 1 - 1 / (number + 2);
     return answer;
-  });
-  const sumWith = (weights) => scores.reduce((sum, row, i) => sum + dot(row, weights[i]), 0);
-  const target = sumWith(answers);
-  const probabilities = (factor) => scores.map((row) => softmax(calibrated(row, factor, prior)));
-  const slope = (logarithm) => sumWith(probabilities(Math.exp(logarithm))) - target;
-  const flat = scores.flat();
-  const mean = flat.reduce((a, b) => a + b) / flat.length;
-  const variance = flat.reduce((sum, one) => sum + (one - mean) ** 2, 0) / flat.length;
+  };
+  const probabilities = new Float64Array(classes);
+  const probabilitiesOf = (row, factor) =>
+    softmax(calibrated(row, factor, prior, probabilities), probabilities);
+  // Sum over the images of a function of one's scores and label.
+  const sumOf = (part) => {
+    let sum = 0;
+    for (let i = 0; i < number; ++i) sum += part(rowOf(scores, i), labels[i]);
+    return sum;
+  };
+  const target = sumOf((row, label) => dot(row, answerOf(label)));
+  const slope = (logarithm) => {
+    const factor = Math.exp(logarithm);
+    return sumOf((row) => dot(row, probabilitiesOf(row, factor))) - target;
+  };
+  const mean = scores.data.reduce((a, b) => a + b) / scores.data.length;
+  const variance =
+    scores.data.reduce((sum, one) => sum + (one - mean) ** 2, 0) / scores.data.length;
   const spread = Math.max(Math.sqrt(variance), TINY);
   let low = Math.log(1e-3 / spread);
   let high = Math.log(1e4 / spread);
@@ -555,25 +587,28 @@ function calibrate(all, labels, prior) {
     else high = middle;
   }
   const factor = Math.exp(high);
-  let loss = 0;
-  probabilities(factor).forEach((row, i) => {
-    row.forEach((one, c) => (loss -= answers[i][c] * Math.log(Math.max(one, TINY))));
+  const loss = sumOf((row, label) => {
+    probabilitiesOf(row, factor);
+    answerOf(label);
+    return probabilities.reduce((sum, one, c) => sum - answer[c] * Math.log(Math.max(one, TINY)), 0);
   });
   return { factor, loss: loss / number };
 }
 
-function softmax(scores) {
+function softmax(scores, result) {
   const highest = largestOf(scores);
-  const powers = scores.map((one) => Math.exp(one - highest));
-  const sum = powers.reduce((a, b) => a + b);
-  return powers.map((one) => one / sum);
+  let sum = 0;
+  for (let c = 0; c < scores.length; ++c) sum += result[c] = Math.exp(scores[c] - highest);
+  for (let c = 0; c < scores.length; ++c) result[c] /= sum;
+  return result;
 }
 
 // Accuracy, its error, the largest class's share, and the confusions.
 function judged(scores, labels, counts) {
   const confusion = counts.map(() => new Array(counts.length).fill(0));
   labels.forEach((label, i) => {
-    if (counts[label] > 1) ++confusion[label][scores[i].indexOf(largestOf(scores[i]))];
+    const row = rowOf(scores, i);
+    if (counts[label] > 1) ++confusion[label][row.indexOf(largestOf(row))];
   });
   const numbers = confusion.map((row) => row.reduce((a, b) => a + b));
   const number = numbers.reduce((a, b) => a + b);
