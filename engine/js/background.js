@@ -46,7 +46,7 @@ class Background {
     this.#learner = null;
     if (!learner) {
       await new Promise((resume) => setTimeout(resume, 50)); // to be drawn before it stands still
-      signal?.throwIfAborted();
+      if (signal?.aborted) throw signal.reason;
       return this.#network.ask("learn", values, onProgress);
     }
     const stop = () => learner.end(signal.reason);

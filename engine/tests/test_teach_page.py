@@ -372,8 +372,9 @@ def test_it_fits_a_narrow_screen(browser, folder, tmp_path, scheme):
     page.context.close()
 
 
-def test_it_runs_from_the_packages_folder_on_a_server(browser, folder, tmp_path):
-    """Without `burn-engine teach`: the files beside it, and the network as photos.bnn."""
+@pytest.fixture
+def served(folder, tmp_path):
+    """The address of the package's folder on a server, with the network as photos.bnn."""
     shutil.copytree(PACKAGE, tmp_path / "js")
     shutil.copy(folder / "base.bnn", tmp_path / "js" / "photos.bnn")
 
@@ -384,16 +385,96 @@ def test_it_runs_from_the_packages_folder_on_a_server(browser, folder, tmp_path)
     handler = functools.partial(Quiet, directory=str(tmp_path / "js"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{server.server_address[1]}/"
-        page, said, asked = opened(browser, base + "teach.html")
-        teach(page, 1, "red", photographs(tmp_path, 0, 2))
-        teach(page, 2, "green", photographs(tmp_path, 1, 2))
-        assert "4 photographs" in facts(page)
-        assert {worker.url for worker in page.workers} == {base + "teach.js"}
-        assert all(url.startswith((base, "data:", "blob:")) for url in asked)
-        assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
-        page.context.close()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
+
+
+def test_it_runs_from_the_packages_folder_on_a_server(browser, served, tmp_path):
+    """Without `burn-engine teach`: the files beside it, and the network as photos.bnn."""
+    page, said, asked = opened(browser, served + "teach.html")
+    teach(page, 1, "red", photographs(tmp_path, 0, 2))
+    teach(page, 2, "green", photographs(tmp_path, 1, 2))
+    assert "4 photographs" in facts(page)
+    assert {worker.url for worker in page.workers} == {served + "teach.js"}
+    assert all(url.startswith((served, "data:", "blob:")) for url in asked)
+    assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
+    page.context.close()
+
+
+# The longest time without a tick of the page while it learns, and how long that takes, in ms.
+LEARNING = """async (isAlone) => {
+  const { openBackground, workersOf } = await import("./background.js");
+  const bytes = async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer());
+  const network = await bytes("photos.bnn");
+  const wasm = await bytes("burn_engine.wasm");
+  const none = () => { throw new Error("none"); };
+  const makeWorker = isAlone ? none : workersOf(document.getElementById("code"));
+  const background = await openBackground({ network, wasm, makeWorker });
+  const labels = Array.from({ length: 1000 }, (_, i) => i % 10);
+  const features = labels.map((label) => {
+    return Float32Array.from({ length: 192 }, (_, j) => Math.random() + (j % 10 === label));
+  });
+  let [last, longest, clicks] = [performance.now(), 0, 0];
+  const began = last;
+  document.body.onclick = () => ++clicks;
+  const tick = () => {
+    const now = performance.now();
+    longest = Math.max(longest, now - last);
+    last = now;
+  };
+  const timer = setInterval(tick, 5);
+  const clicking = setInterval(() => document.body.click(), 50);
+  const progress = [];
+  const onProgress = (share) => progress.push(share);
+  const { accuracy } = await background.learn(features, labels, [..."abcdefghij"], { onProgress });
+  tick();
+  clearInterval(timer);
+  clearInterval(clicking);
+  return { longest, whole: last - began, clicks, progress, accuracy };
+}"""
+
+
+def test_a_thousand_photographs_are_learned_beside_the_page(browser, served):
+    page, _, _ = opened(browser, served + "teach.html")
+    found, alone = page.evaluate(LEARNING, False), page.evaluate(LEARNING, True)
+    assert found["accuracy"] > 0.9
+    assert found["progress"] == sorted(found["progress"])
+    assert len(found["progress"]) == 36
+    assert found["clicks"] > 2
+    # Of 0.5 to 2 s; a page that learns itself stands still for all of it.
+    assert found["longest"] < 0.5 * found["whole"]
+    assert alone["longest"] > 0.8 * alone["whole"]
+    page.context.close()
+
+
+def test_learning_that_is_stopped_says_so_and_another_begins(browser, served):
+    page, _, _ = opened(browser, served + "teach.html")
+    said = page.evaluate("""async () => {
+      const { openBackground, workersOf } = await import("./background.js");
+      const bytes = async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer());
+      const [network, wasm] = [await bytes("photos.bnn"), await bytes("burn_engine.wasm")];
+      const makeWorker = workersOf(document.getElementById("code"));
+      const background = await openBackground({ network, wasm, makeWorker });
+      const labels = Array.from({ length: 600 }, (_, i) => i % 2);
+      const features = labels.map((label) => {
+        return Float32Array.from({ length: 300 }, () => label + Math.random());
+      });
+      const said = [];
+      for (const when of ["before", "at once", "later"]) {
+        const stop = new AbortController();
+        if (when === "before") stop.abort();
+        const onProgress = () => when === "later" && stop.abort();
+        const options = { signal: stop.signal, onProgress };
+        const learning = background.learn(features, labels, ["a", "b"], options);
+        if (when === "at once") stop.abort();
+        said.push(await learning.then(() => "learned", (error) => error.name));
+      }
+      const few = [features.slice(0, 20), labels.slice(0, 20)];
+      const { accuracy } = await background.learn(...few, ["a", "b"]);
+      return [...said, accuracy];
+    }""")
+    assert said == ["AbortError", "AbortError", "AbortError", 1]
+    page.context.close()
 
 
 def test_the_packages_own_page_says_what_files_need(browser):
