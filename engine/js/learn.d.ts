@@ -49,19 +49,28 @@ export interface Learned {
   temperature: number;
 }
 
+export interface LearnOptions {
+  /** Is told how much of the work is done, from 0 to 1. */
+  onProgress?: (share: number) => void;
+}
+
 /**
  * Learns to classify images by their features, from one to some hundreds of each class, as
  * `burn_engine.learn` of Python does, with the same result up to rounding.
  *
+ * A page stands still meanwhile, so for hundreds of images a page calls it in a worker.
+ *
  * @param features of each image, all of one length and finite, as `Model.features` returns them.
  * @param labels each image's class, a number from 0 to classes - 1.
  * @param classes names of the classes, at least two; each has at least one image.
- * @throws Error with one sentence if this is not so, or all images have the same features.
+ * @throws Error with one sentence if this is not so, all images have the same features, or the
+ *   number of images multiplied by that of classes is more than 10,000,000.
  */
 export function learn(
   features: ArrayLike<number>[],
   labels: ArrayLike<number>,
   classes: string[],
+  options?: LearnOptions,
 ): Learned;
 
 /**

@@ -9,6 +9,7 @@ const SHARES = Array.from({ length: 8 }, (_, i) => 10 ** ((i - 3) / 2));
 const KNOWN_REFUSED = 0.05; // share of the known images for which the threshold is set
 const LEAST_FOR_THRESHOLD = 10; // images
 const MOST_CLASSES = 1_000_000;
+const MOST_SCORES = 10_000_000; // images × classes, which take 8 bytes each, several times
 
 // Where a class has a single image.
 const MOST = 3; // largest feature that counts, in standard deviations of all features
@@ -18,12 +19,12 @@ const TINY = 1e-300;
 const SMALLEST = 1e-20; // largest of all features, so that sums of squares are numbers
 const LARGEST = 1e20;
 
-export function learn(features, labels, classes) {
+export function learn(features, labels, classes, { onProgress } = {}) {
   const names = checkedClasses(classes);
   const values = checkedFeatures(features, labels, names);
   const answers = Array.from(labels);
   const counts = countsOf(answers, names.length);
-  const { way, model, factor, scores } = chosen(values, answers, counts);
+  const { way, model, factor, scores } = chosen(values, answers, counts, onProgress);
   const { weight, bias } = model.classifier(way.share);
   const learned = {
     classes: names,
@@ -51,7 +52,8 @@ export function classify(learned, features) {
     const row = weight.subarray(c * length, (c + 1) * length);
     return one + dot(row, features);
   });
-  const found = softmax(scores).map((part, c) => ({ name: classes[c], percent: 100 * part }));
+  const parts = softmax(scores, scores);
+  const found = parts.map((part, c) => ({ name: classes[c], percent: 100 * part }));
   return {
     classes: found.sort((a, b) => b.percent - a.percent),
     noneOfThese: threshold === null ? null : cosine(towards, features) < threshold,
@@ -95,6 +97,12 @@ function checkedFeatures(features, labels, names) {
   if (!labels) throw new Error("there are no labels");
   if (labels.length !== features.length) {
     throw new Error(`${labels.length} labels for ${features.length} images`);
+  }
+  if (features.length * names.length > MOST_SCORES) {
+    throw new Error(
+      `${features.length} images of ${names.length} classes are too many for JavaScript: the two ` +
+        `multiplied must not be more than ${MOST_SCORES}; burn_engine.learn in Python takes more`,
+    );
   }
   const columns = features[0]?.length;
   const values = matrix(features.length, columns);
@@ -167,6 +175,26 @@ function timesRows(a, b) {
   return product;
 }
 
+// a · aᵀ, of which one half is the other's mirror image.
+function gramOf(a) {
+  const product = matrix(a.rows, a.rows);
+  for (let i = 0; i < a.rows; ++i) {
+    const before = { ...a, rows: i + 1, data: a.data.subarray(0, (i + 1) * a.columns) };
+    const row = { ...a, rows: 1, data: rowOf(a, i) };
+    const { data } = timesRows(row, before);
+    product.data.set(data, i * a.rows);
+    for (let j = 0; j < i; ++j) product.data[j * a.rows + i] = data[j];
+  }
+  return product;
+}
+
+// row: returns the numbers of a row, of which those that are left out are 0.
+function rowsFrom(rows, columns, row) {
+  const made = matrix(rows, columns);
+  for (let i = 0; i < rows; ++i) made.data.set(row(i), i * columns);
+  return made;
+}
+
 function transposed({ rows, columns, data }) {
   const turned = matrix(columns, rows);
   for (let i = 0; i < rows; ++i) {
@@ -183,7 +211,9 @@ function timesVector(a, vector) {
 
 // Math.max takes no more arguments than fit on the stack.
 function largestOf(numbers) {
-  return numbers.reduce((a, b) => Math.max(a, b));
+  let largest = -Infinity;
+  for (let i = 0; i < numbers.length; ++i) largest = Math.max(largest, numbers[i]);
+  return largest;
 }
 
 function normOf(row) {
@@ -242,7 +272,7 @@ function rowsOf(features, labels, counts, equalLength) {
   const rows = lessRow(scaled, mean);
   const few = number <= columns;
   const turned = transposed(rows);
-  const gram = few ? timesRows(rows, rows) : timesRows(turned, turned);
+  const gram = gramOf(few ? rows : turned);
   const { values, vectors } = eigen(gram.data, gram.rows);
   const largest = values.reduce((a, b) => Math.max(a, b));
   const kept = [...values.keys()].filter((k) => values[k] > 1e-10 * largest + TINY);
@@ -278,7 +308,7 @@ class Lda {
       within.data.set(rowOf(points, i).map((one, j) => one - mean[j]), i * points.columns);
     });
     const turned = transposed(within);
-    const { values, vectors } = eigen(timesRows(turned, turned).data, points.columns);
+    const { values, vectors } = eigen(gramOf(turned).data, points.columns);
     this.values = values.map((one) => Math.max(one, 0));
     this.vectors = { rows: points.columns, columns: points.columns, data: vectors };
     this.means = timesRows(means, this.vectors);
@@ -295,7 +325,8 @@ class Lda {
     scaledMeans.data.set(means.data.map((one, at) => one * inverse[at % means.columns]));
     const sizes = counts.map((_, c) => dot(rowOf(means, c), rowOf(scaledMeans, c)));
     const atZero = timesVector(scaledMeans, zero);
-    return labels.map((label, i) => {
+    return rowsFrom(number, counts.length, (i) => {
+      const label = labels[i];
       const point = rowOf(points, i);
       const mean = rowOf(means, label);
       const others = Math.max(counts[label] - 1, 1);
@@ -305,7 +336,7 @@ class Lda {
       const k = (others + 1) / others / (1 - ((others + 1) / others) * leverage);
       // Of the means without the image: uᵀ A⁻¹ μ and μᵀ A⁻¹ μ, with the whole A.
       const along = timesVector(means, scaled);
-      const constant = [...sizes];
+      const constant = Float64Array.from(sizes);
       constant[label] += (leverage / others - 2 * along[label]) / others;
       along[label] -= leverage / others;
       constant.forEach((_, c) => (constant[c] += k * along[c] ** 2));
@@ -373,7 +404,8 @@ class Ridge {
     const inverse = this.values.map((one) => 1 / (one + share * unit));
     const cross = this.scaledCross(share);
     const atZero = timesVector(cross, zero).map((one, c) => one + this.mean[c]);
-    return labels.map((label, i) => {
+    return rowsFrom(number, counts.length, (i) => {
+      const label = labels[i];
       const point = rowOf(points, i);
       const scaled = point.map((one, j) => one * inverse[j]);
       const leverage = 1 / number + dot(scaled, point);
@@ -436,9 +468,10 @@ class Means {
   }
 
   leftOut() {
-    return this.labels.map((label, i) => {
+    return rowsFrom(this.labels.length, this.counts.length, (i) => {
+      const label = this.labels[i];
       const count = this.counts[label];
-      if (count < 2) return this.counts.map(() => 0);
+      if (count < 2) return [];
       const means = { ...this.means, data: this.means.data.slice() };
       const own = rowOf(means, label);
       const row = rowOf(this.rows, i);
@@ -461,54 +494,89 @@ function stretched(scores, zero, length) {
 
 // --- The choice. ---
 
-function chosen(features, labels, counts) {
+function chosen(features, labels, counts, onProgress) {
   if (counts.includes(1)) {
     const model = new Means(features, labels, counts);
-    const scores = model.leftOut().map((row) => row.map((one) => CERTAINTY * one));
+    const scores = model.leftOut();
+    scores.data.forEach((one, at) => (scores.data[at] = CERTAINTY * one));
     const way = { kind: "means", equalLength: true, share: 0 };
     return { way, model, factor: CERTAINTY, scores };
   }
   let best = null;
+  const progress = progressOf(features, counts.length, onProgress);
   for (const equalLength of [false, true]) {
     const rows = rowsOf(features, labels, counts, equalLength);
-    for (const [kind, model] of Object.entries({ lda: new Lda(rows), ridge: new Ridge(rows) })) {
+    progress.prepared();
+    const models = { lda: new Lda(rows), ridge: new Ridge(rows) };
+    progress.prepared();
+    for (const [kind, model] of Object.entries(models)) {
       for (const share of SHARES) {
         const scores = model.leftOut(share);
         const { factor, loss } = calibrate(scores, labels, model.prior);
+        progress.tried();
         if (best && loss >= best.loss) continue;
         best = { loss, way: { kind, equalLength, share }, model, factor, scores };
       }
     }
   }
-  const { factor, model } = best;
-  return { ...best, scores: best.scores.map((row) => calibrated(row, factor, model.prior)) };
+  const { factor, model, scores } = best;
+  for (let i = 0; i < labels.length; ++i) {
+    const row = rowOf(scores, i);
+    calibrated(row, factor, model.prior, row);
+  }
+  return best;
 }
 
-function calibrated(row, factor, prior) {
-  return row.map((one, c) => factor * one + prior[c]);
+// Eigenvalues take some times as long as a trial of one amount of shrinkage, as measured for 512
+// features.
+function progressOf({ rows, columns }, classes, tell = () => {}) {
+  const rank = Math.min(rows, columns);
+  const preparation = (rank / 10 / classes) * (1 + (10 * rank) / rows);
+  const whole = 4 * preparation + 4 * SHARES.length;
+  let done = 0;
+  const add = (part) => tell(Math.min((done += part) / whole, 1));
+  return { prepared: () => add(preparation), tried: () => add(1) };
+}
+
+function calibrated(row, factor, prior, result) {
+  for (let c = 0; c < row.length; ++c) result[c] = factor * row[c] + prior[c];
+  return result;
 }
 
 // The factor for which softmax(factor · scores + prior) has the least cross-entropy, and that,
 // where a label counts as 1 - 1 / (n + 2) of an answer and the other classes share the rest.
-function calibrate(all, labels, prior) {
-  const number = all.length;
-  const classes = prior.length;
-  const scores = all.map((row) => {
+function calibrate({ rows: number, columns: classes, data }, labels, prior) {
+  const scores = matrix(number, classes);
+  scores.data.set(data);
+  for (let i = 0; i < number; ++i) {
+    const row = rowOf(scores, i);
     const highest = largestOf(row);
-    return row.map((one) => one - highest);
-  });
-  const answers = labels.map((label) => {
-    const answer = new Array(classes).fill(1 / (number + 2) / (classes - 1));
+    for (let c = 0; c < classes; ++c) row[c] -= highest;
+  }
+  const other = 1 / (number + 2) / (classes - 1);
+  const answer = new Float64Array(classes);
+  const answerOf = (label) => {
+    answer.fill(other);
     answer[label] = 1 - 1 / (number + 2);
     return answer;
-  });
-  const sumWith = (weights) => scores.reduce((sum, row, i) => sum + dot(row, weights[i]), 0);
-  const target = sumWith(answers);
-  const probabilities = (factor) => scores.map((row) => softmax(calibrated(row, factor, prior)));
-  const slope = (logarithm) => sumWith(probabilities(Math.exp(logarithm))) - target;
-  const flat = scores.flat();
-  const mean = flat.reduce((a, b) => a + b) / flat.length;
-  const variance = flat.reduce((sum, one) => sum + (one - mean) ** 2, 0) / flat.length;
+  };
+  const probabilities = new Float64Array(classes);
+  const probabilitiesOf = (row, factor) =>
+    softmax(calibrated(row, factor, prior, probabilities), probabilities);
+  // Sum over the images of a function of one's scores and label.
+  const sumOf = (part) => {
+    let sum = 0;
+    for (let i = 0; i < number; ++i) sum += part(rowOf(scores, i), labels[i]);
+    return sum;
+  };
+  const target = sumOf((row, label) => dot(row, answerOf(label)));
+  const slope = (logarithm) => {
+    const factor = Math.exp(logarithm);
+    return sumOf((row) => dot(row, probabilitiesOf(row, factor))) - target;
+  };
+  const mean = scores.data.reduce((a, b) => a + b) / scores.data.length;
+  const variance =
+    scores.data.reduce((sum, one) => sum + (one - mean) ** 2, 0) / scores.data.length;
   const spread = Math.max(Math.sqrt(variance), TINY);
   let low = Math.log(1e-3 / spread);
   let high = Math.log(1e4 / spread);
@@ -519,25 +587,28 @@ function calibrate(all, labels, prior) {
     else high = middle;
   }
   const factor = Math.exp(high);
-  let loss = 0;
-  probabilities(factor).forEach((row, i) => {
-    row.forEach((one, c) => (loss -= answers[i][c] * Math.log(Math.max(one, TINY))));
+  const loss = sumOf((row, label) => {
+    probabilitiesOf(row, factor);
+    answerOf(label);
+    return probabilities.reduce((sum, one, c) => sum - answer[c] * Math.log(Math.max(one, TINY)), 0);
   });
   return { factor, loss: loss / number };
 }
 
-function softmax(scores) {
+function softmax(scores, result) {
   const highest = largestOf(scores);
-  const powers = scores.map((one) => Math.exp(one - highest));
-  const sum = powers.reduce((a, b) => a + b);
-  return powers.map((one) => one / sum);
+  let sum = 0;
+  for (let c = 0; c < scores.length; ++c) sum += result[c] = Math.exp(scores[c] - highest);
+  for (let c = 0; c < scores.length; ++c) result[c] /= sum;
+  return result;
 }
 
 // Accuracy, its error, the largest class's share, and the confusions.
 function judged(scores, labels, counts) {
   const confusion = counts.map(() => new Array(counts.length).fill(0));
   labels.forEach((label, i) => {
-    if (counts[label] > 1) ++confusion[label][scores[i].indexOf(largestOf(scores[i]))];
+    const row = rowOf(scores, i);
+    if (counts[label] > 1) ++confusion[label][row.indexOf(largestOf(row))];
   });
   const numbers = confusion.map((row) => row.reduce((a, b) => a + b));
   const number = numbers.reduce((a, b) => a + b);

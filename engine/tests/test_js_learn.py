@@ -115,6 +115,17 @@ def test_what_is_learned_is_what_python_learns(found, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_it_says_how_far_it_is(found, name):
+    progress = found[name]["progress"]
+    assert progress == sorted(progress)
+    if found[name]["way"]["kind"] == "means":
+        assert progress == []  # a moment
+    else:
+        assert progress[0] > 0
+        assert progress[-1] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_probabilities_of_images_are_pythons(found, name):
     values, labels, names = CASES[name]
     learned = burn_engine.learn(values, labels, names)
@@ -214,6 +225,25 @@ def test_what_cannot_be_learned_is_refused(changed, sentence):
     usual = {"features": [[1, 2], [2, 1], [3, 5], [1, 1]], "labels": [0, 0, 1, 1]}
     (one,) = ask({"classes": ["a", "b"], **usual, **changed})
     assert one["refused"].startswith(f"Error: {sentence}")
+
+
+def test_too_many_classes_are_refused_at_once():
+    """Not when the memory ends: the confusions alone would take 80 GB."""
+    names = [str(i) for i in range(100_000)]
+    labels = list(range(100_000))
+    found = ask(
+        {"features": [[i] for i in labels], "labels": labels, "classes": names},
+        {
+            "features": [[i] for i in range(3_200)],
+            "labels": labels[:3_200],
+            "classes": names[:3_200],
+        },
+    )
+    assert [one["refused"] for one in found] == [
+        f"Error: {count} images of {count} classes are too many for JavaScript: the two multiplied "
+        "must not be more than 10000000; burn_engine.learn in Python takes more"
+        for count in (100_000, 3_200)
+    ]
 
 
 @pytest.mark.parametrize("count", [12, 22, 39])

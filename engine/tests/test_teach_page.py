@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import http.server
 import json
 import re
@@ -17,6 +19,7 @@ import burn_engine
 from burn_engine.cli import main
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_photo
+from burn_engine.page_code import page_code
 from packed import random_network
 
 Image = pytest.importorskip("PIL.Image")
@@ -186,16 +189,17 @@ def test_what_cannot_be_read_is_named_and_left_out(page, tmp_path):
 def test_photographs_can_be_dropped(page, tmp_path):
     (photo,) = photographs(tmp_path, 0, 1)
     drop = """async ([selector, name, bytes]) => {
+      const panel = document.getElementById("panel").shadowRoot;
       const dataTransfer = new DataTransfer();
       dataTransfer.items.add(new File([new Uint8Array(bytes)], name, { type: "image/png" }));
       const options = { dataTransfer, bubbles: true, cancelable: true };
       for (const kind of ["dragenter", "dragover", "drop"]) {
-        document.querySelector(selector).dispatchEvent(new DragEvent(kind, options));
+        panel.querySelector(selector).dispatchEvent(new DragEvent(kind, options));
       }
     }"""
     page.evaluate(drop, [".class:nth-child(2) header", photo.name, list(photo.read_bytes())])
     page.locator(".class:nth-child(2) .photos li").wait_for()
-    page.evaluate(drop, ["#try h2", photo.name, list(photo.read_bytes())])
+    page.evaluate(drop, ["#trial h2", photo.name, list(photo.read_bytes())])
     page.wait_for_selector("#shown:not([hidden])")
     assert page.locator(".over").count() == 0
 
@@ -225,6 +229,132 @@ def test_the_camera_is_used_with_the_keyboard_alone(page, tmp_path):
     assert page.locator(".hold:visible").count() == 0
 
 
+def altered(page, *changes):
+    """Return a page with other texts, which may be of its script."""
+    code = script(page)
+    for old, new in changes:
+        assert old in page
+        page = page.replace(old, new)
+    return page.replace(digest(code), digest(script(page)))
+
+
+def script(page):
+    return re.findall(r'id="code">(.*?)</script>', page, re.DOTALL)[0]
+
+
+def digest(text):
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# Learning that takes seconds, whatever the computer and the number of photographs.
+SLOW = (
+    "function chosen(features, labels, counts, onProgress) {",
+    "function chosen(features, labels, counts, onProgress) {"
+    "onProgress(0.25); for (const end = Date.now() + 3000; Date.now() < end; );",
+)
+
+
+def test_the_page_goes_on_while_it_learns_and_learning_can_be_stopped(browser, folder, tmp_path):
+    slow = tmp_path / "slow.html"
+    slow.write_text(altered((folder / "teach.html").read_text(), SLOW))
+    page, said, _ = opened(browser, slow.as_uri())
+    teach(page, 1, "red", photographs(tmp_path, 0, 2))
+    teach(page, 2, "green", photographs(tmp_path, 1, 2))
+    page.wait_for_selector("#doing:not([hidden]) >> text=Learning from 4 photographs")
+    page.wait_for_function(
+        "document.getElementById('panel').shadowRoot.getElementById('share').value === 0.25"
+    )
+    ticks = "new Promise((done) => { let n = 0; const t = setInterval(() => ++n, 5);"
+    ticks += " setTimeout(() => { clearInterval(t); done(n); }, 500); })"
+    assert page.evaluate(ticks) > 5  # a page that stands still has none
+    assert page.is_disabled("#save")
+    page.click("#stop")
+    page.wait_for_selector("#facts >> text=it was stopped")
+    assert page.is_hidden("#doing")
+    page.click("#facts button")
+    page.wait_for_selector("#doing:not([hidden])")
+    # A change is learned from instead, without an end of what is learned before.
+    page.locator(".class:nth-child(1) .photos button").first.click()
+    page.wait_for_selector("#doing:not([hidden]) >> text=Learning from 3 photographs")
+    assert "of 2 photographs" in facts(page)
+    assert said == []
+    page.context.close()
+
+
+@pytest.mark.parametrize("refused", ["worker-src 'none'", "worker-src https:"])
+def test_a_page_that_may_have_no_workers_learns_itself(browser, folder, tmp_path, refused):
+    alone = tmp_path / "alone.html"
+    alone.write_text(altered((folder / "teach.html").read_text(), ("worker-src blob:", refused)))
+    page, _, _ = opened(browser, alone.as_uri())
+    teach(page, 1, "red", photographs(tmp_path, 0, 3))
+    teach(page, 2, "green", photographs(tmp_path, 1, 3))
+    assert "6 photographs" in facts(page)
+    assert page.workers == []
+    page.set_input_files("#tried", photographs(tmp_path, 1, 1)[0])
+    page.wait_for_selector("#found ol")
+    page.context.close()
+
+
+def test_reading_can_be_stopped(page, tmp_path):
+    paths = photographs(tmp_path, 0, 150)
+    page.locator(".class:nth-child(1) input[type=file]").set_input_files(paths)
+    page.wait_for_selector("#doing:not([hidden]) >> text=Reading")
+    page.click("#stop")
+    page.wait_for_selector("#doing", state="hidden")
+    count = page.locator(".class:nth-child(1) .photos li").count()
+    assert 0 < count < len(paths)
+    assert page.inner_text(".class:nth-child(1) .count") == str(count)
+
+
+def test_the_keyboard_walks_among_photographs(page, tmp_path):
+    teach(page, 1, "red", photographs(tmp_path, 0, 30))
+    focused = """() => {
+      const item = document.getElementById("panel").shadowRoot.activeElement.closest("li");
+      return item ? [...item.parentElement.children].indexOf(item) : null;
+    }"""
+    page.focus(".class:nth-child(1) .remove")
+    page.keyboard.press("Tab")  # to the button for files
+    page.keyboard.press("Tab")
+    places = [page.evaluate(focused)]
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowDown", "ArrowUp", "End", "Home"):
+        page.keyboard.press(key)
+        places.append(page.evaluate(focused))
+    down = places.pop(4)
+    assert down is not None
+    assert down > 2  # a line below
+    assert places == [0, 1, 2, 1, 1, 29, 0]
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) is None  # one stop for all photographs
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Delete")
+    assert page.inner_text(".class:nth-child(1) .count") == "29"
+    assert page.evaluate(focused) == 0
+
+
+def test_a_screen_reader_is_told_what_everything_is(page, tmp_path):
+    teach(page, 1, "red", photographs(tmp_path, 0, 2))
+    teach(page, 2, "green", photographs(tmp_path, 1, 2))
+    facts(page)
+    page.set_input_files("#tried", photographs(tmp_path, 1, 1)[0])
+    page.wait_for_selector("#found ol")
+    told = page.locator("body").aria_snapshot()
+    for part in (
+        '- heading "Teach it your classes" [level=1]',
+        '- group "red":',
+        '- textbox "Name of the class": red',
+        '- button "Remove red"',
+        '- button "Add photographs…"',
+        '- list "Photographs of red":',
+        '- button "Remove this photograph"',
+        '- region "What it learned":',
+        '- heading "What it learned" [level=2]',
+        "- status:",
+        '- img "1 0.png"',
+        '- button "Try a photograph…"',
+    ):
+        assert part in told, told
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_narrow_screen(browser, folder, tmp_path, scheme):
     address = (folder / "teach.html").as_uri()
@@ -242,8 +372,9 @@ def test_it_fits_a_narrow_screen(browser, folder, tmp_path, scheme):
     page.context.close()
 
 
-def test_it_runs_from_the_packages_folder_on_a_server(browser, folder, tmp_path):
-    """Without `burn-engine teach`: the files beside it, and the network as photos.bnn."""
+@pytest.fixture
+def served(folder, tmp_path):
+    """The address of the package's folder on a server, with the network as photos.bnn."""
     shutil.copytree(PACKAGE, tmp_path / "js")
     shutil.copy(folder / "base.bnn", tmp_path / "js" / "photos.bnn")
 
@@ -254,15 +385,96 @@ def test_it_runs_from_the_packages_folder_on_a_server(browser, folder, tmp_path)
     handler = functools.partial(Quiet, directory=str(tmp_path / "js"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        base = f"http://127.0.0.1:{server.server_address[1]}/"
-        page, said, asked = opened(browser, base + "teach.html")
-        teach(page, 1, "red", photographs(tmp_path, 0, 2))
-        teach(page, 2, "green", photographs(tmp_path, 1, 2))
-        assert "4 photographs" in facts(page)
-        assert all(url.startswith((base, "data:", "blob:")) for url in asked)
-        assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
-        page.context.close()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
         server.shutdown()
+
+
+def test_it_runs_from_the_packages_folder_on_a_server(browser, served, tmp_path):
+    """Without `burn-engine teach`: the files beside it, and the network as photos.bnn."""
+    page, said, asked = opened(browser, served + "teach.html")
+    teach(page, 1, "red", photographs(tmp_path, 0, 2))
+    teach(page, 2, "green", photographs(tmp_path, 1, 2))
+    assert "4 photographs" in facts(page)
+    assert {worker.url for worker in page.workers} == {served + "teach.js"}
+    assert all(url.startswith((served, "data:", "blob:")) for url in asked)
+    assert [text for text in said if not re.search("GPU stall|Canvas2D", text)] == []
+    page.context.close()
+
+
+# The longest time without a tick of the page while it learns, and how long that takes, in ms.
+LEARNING = """async (isAlone) => {
+  const { openBackground, workersOf } = await import("./background.js");
+  const bytes = async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer());
+  const network = await bytes("photos.bnn");
+  const wasm = await bytes("burn_engine.wasm");
+  const none = () => { throw new Error("none"); };
+  const makeWorker = isAlone ? none : workersOf(document.getElementById("code"));
+  const background = await openBackground({ network, wasm, makeWorker });
+  const labels = Array.from({ length: 1000 }, (_, i) => i % 10);
+  const features = labels.map((label) => {
+    return Float32Array.from({ length: 192 }, (_, j) => Math.random() + (j % 10 === label));
+  });
+  let [last, longest, clicks] = [performance.now(), 0, 0];
+  const began = last;
+  document.body.onclick = () => ++clicks;
+  const tick = () => {
+    const now = performance.now();
+    longest = Math.max(longest, now - last);
+    last = now;
+  };
+  const timer = setInterval(tick, 5);
+  const clicking = setInterval(() => document.body.click(), 50);
+  const progress = [];
+  const onProgress = (share) => progress.push(share);
+  const { accuracy } = await background.learn(features, labels, [..."abcdefghij"], { onProgress });
+  tick();
+  clearInterval(timer);
+  clearInterval(clicking);
+  return { longest, whole: last - began, clicks, progress, accuracy };
+}"""
+
+
+def test_a_thousand_photographs_are_learned_beside_the_page(browser, served):
+    page, _, _ = opened(browser, served + "teach.html")
+    found, alone = page.evaluate(LEARNING, False), page.evaluate(LEARNING, True)
+    assert found["accuracy"] > 0.9
+    assert found["progress"] == sorted(found["progress"])
+    assert len(found["progress"]) == 36
+    assert found["clicks"] > 2
+    # Of 0.5 to 2 s; a page that learns itself stands still for all of it.
+    assert found["longest"] < 0.5 * found["whole"]
+    assert alone["longest"] > 0.8 * alone["whole"]
+    page.context.close()
+
+
+def test_learning_that_is_stopped_says_so_and_another_begins(browser, served):
+    page, _, _ = opened(browser, served + "teach.html")
+    said = page.evaluate("""async () => {
+      const { openBackground, workersOf } = await import("./background.js");
+      const bytes = async (name) => new Uint8Array(await (await fetch(name)).arrayBuffer());
+      const [network, wasm] = [await bytes("photos.bnn"), await bytes("burn_engine.wasm")];
+      const makeWorker = workersOf(document.getElementById("code"));
+      const background = await openBackground({ network, wasm, makeWorker });
+      const labels = Array.from({ length: 600 }, (_, i) => i % 2);
+      const features = labels.map((label) => {
+        return Float32Array.from({ length: 300 }, () => label + Math.random());
+      });
+      const said = [];
+      for (const when of ["before", "at once", "later"]) {
+        const stop = new AbortController();
+        if (when === "before") stop.abort();
+        const onProgress = () => when === "later" && stop.abort();
+        const options = { signal: stop.signal, onProgress };
+        const learning = background.learn(features, labels, ["a", "b"], options);
+        if (when === "at once") stop.abort();
+        said.push(await learning.then(() => "learned", (error) => error.name));
+      }
+      const few = [features.slice(0, 20), labels.slice(0, 20)];
+      const { accuracy } = await background.learn(...few, ["a", "b"]);
+      return [...said, accuracy];
+    }""")
+    assert said == ["AbortError", "AbortError", "AbortError", 1]
+    page.context.close()
 
 
 def test_the_packages_own_page_says_what_files_need(browser):
@@ -276,17 +488,28 @@ def test_the_packages_own_page_says_what_files_need(browser):
 # --- The command. ---
 
 
+def test_a_script_of_modules_keeps_their_names_apart():
+    code = page_code(
+        'import { learn } from "./learn.js";\nimport { eigen } from "./symmetric.js";\nlearn();\n'
+    )
+    assert code.count("function eigen(") == 1
+    assert code.index("const $symmetric =") < code.index("const $learn =")
+    assert code.endswith("const { learn } = $learn;\nconst { eigen } = $symmetric;\nlearn();\n")
+    with pytest.raises(AssertionError, match="import learn"):
+        page_code('import learn from "./learn.js";\n')
+    with pytest.raises(AssertionError, match="end the element"):
+        page_code('const text = "</script>";\n')
+
+
 def test_the_page_holds_all_it_needs(folder):
     page = (folder / "teach.html").read_text(encoding="utf-8")
     files = json.loads(*re.findall(r'id="files">(.*?)</script>', page, re.DOTALL))
     assert files["name"] == "base.bnn"
     assert files["network"].startswith("data:application/octet-stream;base64,")
-    imports = json.loads(*re.findall(r'"importmap">(.*?)</script>', page, re.DOTALL))["imports"]
-    assert set(imports) == {
-        "burn-engine", "burn-engine/learn", "burn-engine/symmetric", "burn-engine/classifier_file",
-        "teach",
-    }  # fmt: skip
-    assert not re.search("https?://", re.sub(r"data:[^\"]*", "", page))
+    assert not re.search("https?://|import |import.meta", re.sub(r"data:[^\"]*", "", page))
+    assert (
+        f"script-src 'sha256-{digest(script(page))}' 'wasm-unsafe-eval'; worker-src blob:" in page
+    )
 
 
 def test_a_name_of_a_file_is_never_part_of_the_page(tmp_path):
@@ -330,6 +553,6 @@ def test_what_cannot_be_written_is_refused_in_one_line(folder, tmp_path, capsys)
 
 
 def test_a_package_without_the_module_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("burn_engine.teach_command.files", lambda name: tmp_path)
+    monkeypatch.setattr("burn_engine.page_code.files", lambda name: tmp_path)
     assert main(["teach", str(tmp_path / "a.html")]) == 2
     assert "installed without its module for pages" in capsys.readouterr().err

@@ -56,8 +56,6 @@ ALLOWED = {
     ("learning/resume_files.py", "torch.load"): FIRST,
     ("paper/numbers.py", "files('burn.paper').joinpath('paper.csv').read_text"): PACKAGE,
     ("report/load/images.py", "Image.open"): STREAM,
-    ("report/sections/try_it.py", "(web / 'burn_engine.wasm').read_bytes"): PACKAGE,
-    ("report/sections/try_it.py", "(web / 'index.js').read_text"): PACKAGE,
     ("runtime/hardware.py", "(root / 'pyproject.toml').read_text"): PACKAGE,
     ("runtime/hardware.py", "Path('/proc/cpuinfo').read_text"): SYSTEM,
     ("runtime/hardware.py", "Path('/proc/self/statm').read_text"): SYSTEM,

@@ -21,6 +21,7 @@ from burn.report.sections import try_it as panel
 from burn.report.write import write_report
 from burn_engine.format import ImageSize
 from burn_engine.images import prepare, read_photo
+from burn_engine.page_code import page_file
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "engine" / "tests"))
 from packed import random_network
@@ -114,7 +115,7 @@ def photographs(folder: Path) -> dict[str, Path]:
 
 
 PIXELS = """() => {
-  const canvas = document.querySelector("#try canvas");
+  const canvas = document.querySelector("#try .panel canvas");
   const { width, height } = canvas;
   return [...canvas.getContext("2d").getImageData(0, 0, width, height).data];
 }"""
@@ -122,9 +123,9 @@ PIXELS = """() => {
 
 def give(page: Any, photo: Path) -> str:
     """Give a photograph to the page; return what it says once it has finished."""
-    page.set_input_files("#try input", str(photo))
-    page.wait_for_selector("#try .panel[aria-busy=false]")
-    return page.inner_text("#try [role=status]")
+    page.set_input_files("#try .drop input", str(photo))
+    page.wait_for_selector("#try > .panel[aria-busy=false]")
+    return page.inner_text("#try > .panel [role=status]")
 
 
 def test_pixels_and_classes_are_those_of_burn_engine_run(page: Any, folder: Path, tmp_path):
@@ -139,9 +140,12 @@ def test_pixels_and_classes_are_those_of_burn_engine_run(page: Any, folder: Path
         scores = model(pixels.astype(np.uint8)).astype(float)
         best = np.argsort(-scores)[:5]
         percent = 100 * np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
-        assert page.locator("#try li span").all_inner_texts() == [f"class {i}" for i in best]
+        assert page.locator("#try > .panel li span").all_inner_texts() == [
+            f"class {i}" for i in best
+        ]
         shown = [
-            float(text.removesuffix(" %")) for text in page.locator("#try li b").all_inner_texts()
+            float(text.removesuffix(" %"))
+            for text in page.locator("#try > .panel li b").all_inner_texts()
         ]
         np.testing.assert_allclose(shown, percent[best], atol=0.06)  # shown with one digit
 
@@ -151,7 +155,7 @@ def test_a_file_that_is_no_image_is_one_sentence(page: Any, tmp_path: Path):
     assert give(page, tmp_path / "notes.png") == (
         "notes.png is not an image that this browser can read"
     )
-    assert page.locator("#try canvas").is_hidden()
+    assert page.locator("#try > .panel canvas").is_hidden()
 
 
 def test_a_damaged_model_is_one_sentence(browser: Any, folder: Path, tmp_path: Path):
@@ -162,7 +166,7 @@ def test_a_damaged_model_is_one_sentence(browser: Any, folder: Path, tmp_path: P
     visit = browser.new_page()
     visit.goto(damaged.as_uri())
     visit.wait_for_selector("#try .fault")
-    assert visit.inner_text("#try [role=status]") == (
+    assert visit.inner_text("#try > .panel [role=status]") == (
         "The model of this page cannot run here: file: 3 bytes long, too short for a header"
     )
     visit.close()
@@ -180,6 +184,60 @@ def test_a_model_without_classes_says_how_many_features_it_gave(browser: Any, fo
     visit.close()
 
 
+def test_it_learns_classes_in_the_page_and_saves_them(page: Any, folder: Path, tmp_path: Path):
+    """The panel of `burn-engine teach`, whose own tests are in engine/tests/test_teach_page.py."""
+    kinds: dict[str, list[Path]] = {"red": [], "green": []}
+    random = np.random.default_rng(7)
+    for place, (kind, paths) in enumerate(kinds.items()):
+        for number in range(4):
+            pixels = random.integers(0, 120, (50, 60, 3), dtype=np.uint8)
+            pixels[..., place] += 120
+            paths.append(tmp_path / f"{kind}{number}.png")
+            Image.fromarray(pixels).save(paths[-1])
+        card = page.locator(f"#teach .class:nth-child({place + 1})")
+        card.locator("header input").fill(kind)
+        card.locator("input[type=file]").set_input_files(paths)
+    page.wait_for_selector("#facts >> text=8 photographs")
+    assert {worker.url.partition(":")[0] for worker in page.workers} == {"blob"}
+    page.set_input_files("#tried", kinds["green"][0])
+    page.wait_for_selector("#found ol")
+    best = page.locator("#found li span").first.inner_text()
+    with page.expect_download() as download:
+        page.click("#save")
+    download.value.save_as(tmp_path / "mine.bnn")
+    mine = burn_engine.load(tmp_path / "mine.bnn")
+    assert mine.classes == ("red", "green")
+    scores = mine(prepare(read_photo(kinds["green"][0]), SIZE))
+    assert best == mine.classes[int(scores.argmax())]
+    assert page.locator("#teach h2").first.get_attribute("aria-level") == "4"  # below the page's
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_what_learns_fits_and_has_the_pages_colours(browser: Any, folder: Path, scheme, width):
+    size = {"width": width, "height": 800}
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    visit = context.new_page()
+    visit.goto((folder / "page.html").as_uri())
+    visit.locator("#add").wait_for()
+    assert visit.evaluate("document.documentElement.scrollWidth") == width
+    roles = set(re.findall(r"var\((--[\w-]+)\)", page_file("panel_markup.js").decode()))
+    roles.remove("--share")  # of an answer
+    unset = visit.evaluate(
+        "(names) => { const style = getComputedStyle(document.querySelector('.teach'));"
+        " return names.filter((name) => !style.getPropertyValue(name).trim()); }",
+        sorted(roles),
+    )
+    assert unset == []
+    context.close()
+
+
+def test_a_model_that_does_not_say_how_photographs_become_images_learns_nothing(folder, tmp_path):
+    model = tmp_path / "any.bnn"
+    model.write_bytes(random_network(2, num_classes=3, image=None).to_bytes())
+    write_report(samples.everything(tmp_path / "runs"), tmp_path / "page.html", model)
+    assert 'class="teach"' not in (tmp_path / "page.html").read_text()
+
+
 def test_bad_models_are_refused_before_anything_is_written(folder: Path, tmp_path, monkeypatch):
     runs, out = samples.everything(tmp_path / "runs"), tmp_path / "page.html"
     (tmp_path / "broken.bnn").write_bytes(network()[:-5])
@@ -193,7 +251,7 @@ def test_bad_models_are_refused_before_anything_is_written(folder: Path, tmp_pat
     with pytest.raises(UserError, match="more than the 0 that a page may hold"):
         write_report(runs, out, folder / "student.bnn")
     monkeypatch.undo()
-    monkeypatch.setattr(panel, "files", lambda _: tmp_path)
+    monkeypatch.setattr("burn_engine.page_code.files", lambda _: tmp_path)
     with pytest.raises(UserError, match="installed without its module for pages"):
         write_report(runs, out, folder / "student.bnn")
     assert not out.exists()
@@ -207,7 +265,7 @@ def test_the_command_embeds_a_model(folder: Path, tmp_path: Path, capsys):
     )
     assert status in (0, None), capsys.readouterr().err
     text = out.read_text()
-    assert "wasm-unsafe-eval" in text
+    assert "'wasm-unsafe-eval'; worker-src blob:" in text
     assert 'id="try-model"' in text
 
 
@@ -217,3 +275,4 @@ def test_a_page_without_a_model_has_no_engine(tmp_path: Path):
     text = out.read_text()
     assert "wasm-unsafe-eval" not in text
     assert "try-engine" not in text
+    assert "worker-src" not in text

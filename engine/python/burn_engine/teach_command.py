@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import base64
+import hashlib
 import json
-import re
-from importlib.resources import files
 from typing import Any
 
 from burn_engine.classifier_file import check_output
 from burn_engine.errors import ModelError, in_file, path_of
 from burn_engine.format import parse_program
+from burn_engine.page_code import page_code, page_file
 from burn_engine.pretrained import find, read_model
 from burn_engine.terminal import add_base, output, printable
 from burn_engine.whole_file import whole_file
 
-_MODULES = ("index", "learn", "classifier_file", "symmetric", "teach")
-_ENTRIES = {"index": "burn-engine", "learn": "burn-engine/learn", "teach": "teach"}
+# Of the package's page, which lies beside its files.
+_POLICY = "script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval'; worker-src 'self' blob:"
+_OPENING = '<script type="application/json" id="files">'
+_CODE = '<script type="module" id="code" src="teach.js"'
 
 
 def add_to(commands: Any) -> None:
@@ -44,40 +46,29 @@ def teaching_page(network: bytes, name: str) -> bytes:
     Raises:
         ValueError: The package was installed without its module for pages.
     """
-    web = files("burn_engine") / "web"
-    try:
-        page = (web / "teach.html").read_text(encoding="utf-8")
-        engine = (web / "burn_engine.wasm").read_bytes()
-        texts = {one: (web / f"{one}.js").read_text(encoding="utf-8") for one in _MODULES}
-    except OSError:
-        raise ValueError(
-            "this burn-engine was installed without its module for pages, as where there was no "
-            "C++ compiler; install it again with one"
-        ) from None
-    # A module that is an address itself has no folder, so it imports the others by name.
-    imports = {
-        _ENTRIES.get(one, f"burn-engine/{one}"): _data(
-            "text/javascript",
-            re.sub(r'from "\./(\w+)\.js"', r'from "burn-engine/\1"', text).encode(),
-        )
-        for one, text in texts.items()
-    }
+    page = page_file("teach.html").decode().replace("\r\n", "\n")
+    code = page_code(page_file("teach.js").decode())
     octets = "application/octet-stream"
-    inside = {"name": name, "network": _data(octets, network), "engine": _data(octets, engine)}
-    page = _with(page, '<script type="application/json" id="files">', inside)
-    return _with(page, '<script type="importmap">', {"imports": imports}).encode()
+    engine = _data(octets, page_file("burn_engine.wasm"))
+    inside = {"name": name, "network": _data(octets, network), "engine": engine}
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+    policy = f"script-src 'sha256-{digest}' 'wasm-unsafe-eval'; worker-src blob:"
+    assert _POLICY in page
+    page = page.replace(_POLICY, policy)
+    page = _with(page, _OPENING, _OPENING, json.dumps(inside).replace("<", "\\u003c"))
+    return _with(page, _CODE, '<script type="module" id="code">', code).encode()
 
 
 def _data(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def _with(page: str, opening: str, value: object) -> str:
-    """Return the page with other JSON in the one element that begins so."""
-    before, _, rest = page.partition(opening)
+def _with(page: str, begin: str, opening: str, content: str) -> str:
+    """Return the page with another opening and content of the one script that begins so."""
+    before, _, rest = page.partition(begin)
     _, closing, after = rest.partition("</script>")
-    assert closing, opening
-    return before + opening + json.dumps(value).replace("<", "\\u003c") + closing + after
+    assert closing, begin
+    return before + opening + content + closing + after
 
 
 def _teach(options: argparse.Namespace) -> None:

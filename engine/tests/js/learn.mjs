@@ -2,7 +2,7 @@
 //
 //     node learn.mjs PACKAGE < [{"features": [[…], …], "labels": […], "classes": […]}, …]
 //
-// Of each it prints what was learned, and what is said of the images in "classify"; with "base" it
+// Of each it prints what was learned, how far it said to be, and what is said of the images in "classify"; with "base" it
 // also writes the packed file "out", and prints what that file says of the raw image in "image",
 // its features, and whether it is none of these.
 import { readFileSync, writeFileSync } from "node:fs";
@@ -17,10 +17,13 @@ function decoded(row) {
 }
 
 async function answer({ features, labels, classes, classify: asked = [], base, out, image }) {
-  const learned = learn(features.map(decoded), labels, classes);
+  const progress = [];
+  const onProgress = (share) => progress.push(share);
+  const learned = learn(features.map(decoded), labels, classes, { onProgress });
   const { weight, bias, towards } = learned;
   const lists = { weight: Array.from(weight), bias: Array.from(bias), towards: Array.from(towards) };
-  const found = { ...learned, ...lists, classified: asked.map((row) => classify(learned, row)) };
+  const classified = asked.map((row) => classify(learned, row));
+  const found = { ...learned, ...lists, progress, classified };
   if (!base) return found;
   const written = withClassifier(readFileSync(base), learned);
   writeFileSync(out, written);

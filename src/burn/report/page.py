@@ -72,8 +72,7 @@ def build_page(gathered: Gathered, panel: TryIt | None = None) -> str:
 
 def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
     script, hashes = source("script.js"), []
-    try_script = f"{panel.script.strip()}\n{source('try.js')}" if panel else ""
-    for text in filter(None, (script, try_script)):
+    for text in (script, *([panel.script] if panel else [])):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         hashes.append(f"'sha256-{digest}'")
     if panel:
@@ -86,7 +85,7 @@ def _render(gathered: Gathered, detail: Detail, panel: TryIt | None) -> str:
             script=Markup(script),
             script_hashes=Markup(" ".join(hashes)),
             try_it=panel,
-            try_script=Markup(try_script),
+            try_script=Markup(panel.script if panel else ""),
         )
     )
 

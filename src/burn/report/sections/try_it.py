@@ -1,44 +1,47 @@
-"""The panel in which a packed model classifies a photograph, inside the page."""
+"""The panels in which a packed model classifies photographs and learns classes, in the page."""
 
 from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from burn.core.errors import UserError
 from burn.core.inputs import read_bytes
+from burn.report.render.templates import source
 
 MOST_MODEL_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
 class TryIt:
-    """What the panel needs.
+    """What the panels need.
 
     Attributes:
         name: Name of the model's file.
         about: What the model gives.
+        learns: Whether the model says how photographs become its images, without which there is
+            no panel to learn classes.
         model: The packed file, in base64.
         engine: The engine as a WebAssembly module, in base64.
-        script: The engine's JavaScript, a module that exports `load`, `prepare` and `decode`.
+        script: All JavaScript of the panels, also that of the engine.
     """
 
     name: str
     about: str
+    learns: bool
     model: str
     engine: str
     script: str
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the panel adds to the page, without its own few."""
+        """How many bytes the panels add to the page, without their own few."""
         return len(self.model) + len(self.engine) + len(self.script)
 
 
 def try_it(model: Path) -> TryIt:
-    """Read a packed model and the engine for the panel.
+    """Read a packed model and the engine for the panels.
 
     Args:
         model: A packed file, as `burn pack` writes it.
@@ -48,6 +51,7 @@ def try_it(model: Path) -> TryIt:
             installed without its module for pages.
     """
     import burn_engine
+    from burn_engine.page_code import page_code, page_file
 
     if not model.is_file():
         what = "not a regular file" if model.exists() else "there is no such file"
@@ -62,15 +66,10 @@ def try_it(model: Path) -> TryIt:
         network = burn_engine.load(model)
     except (OSError, ValueError) as error:
         raise UserError(f"--with-model {error}") from None
-    web = files("burn_engine") / "web"
     try:
-        module = (web / "burn_engine.wasm").read_bytes()
-        script = (web / "index.js").read_text(encoding="utf-8")
-    except OSError:
-        raise UserError(
-            "--with-model: this burn-engine was installed without its module for pages, as where "
-            "there was no C++ compiler; install it again with one"
-        ) from None
+        engine, script = page_file("burn_engine.wasm"), page_code(source("try.js"))
+    except ValueError as error:
+        raise UserError(f"--with-model: {error}") from None
     gives = f"{network.num_features:,} features"
     if network.classes:
         gives = f"{len(network.classes):,} classes"
@@ -78,7 +77,8 @@ def try_it(model: Path) -> TryIt:
     return TryIt(
         name=model.name,
         about=f"{size / 1000:,.0f} kB, {gives}{side}",
+        learns=network.image is not None,
         model=base64.b64encode(read_bytes(model, MOST_MODEL_BYTES)).decode(),
-        engine=base64.b64encode(module).decode(),
+        engine=base64.b64encode(engine).decode(),
         script=script,
     )

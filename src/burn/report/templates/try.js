@@ -1,32 +1,23 @@
+// The panels of the page that run its packed model: on a photograph, and to learn classes. The
+// workers of the page run this script, too.
+import { openBackground, workersOf } from "./background.js";
+import { openPanel } from "./panel.js";
+import { drawn } from "./picture.js";
+import { serve } from "./worker.js";
 
-// The panel of the page: a photograph, its classes and milliseconds.
-{
+const MOST_CLASSES = 5;
+
+async function start() {
   const panel = document.querySelector("#try .panel");
   const file = panel.querySelector("input");
   const drop = panel.querySelector(".drop");
   const said = panel.querySelector("[role=status]");
   const list = panel.querySelector("ol");
   const canvas = panel.querySelector("canvas");
-  const MOST_CLASSES = 5;
 
-  const embedded = (id) => {
-    const text = atob(document.getElementById(id).textContent.trim());
-    return Uint8Array.from(text, (letter) => letter.charCodeAt(0));
-  };
   const say = (text, fault = false) => {
     said.textContent = text;
     said.classList.toggle("fault", fault);
-  };
-
-  const draw = ({ data, width, height }) => {
-    canvas.width = width;
-    canvas.height = height;
-    const pixels = new ImageData(width, height);
-    for (let from = 0, to = 0; from < data.length; from += 3, to += 4) {
-      pixels.data.set([data[from], data[from + 1], data[from + 2], 255], to);
-    }
-    canvas.getContext("2d").putImageData(pixels, 0, 0);
-    canvas.hidden = false;
   };
 
   const show = (classes) => {
@@ -45,42 +36,62 @@
     );
   };
 
-  const classify = async (model, photo) => {
+  let last = null;
+  const classify = async (background, photo) => {
+    last = photo;
     panel.ariaBusy = "true";
     say("Reading the photograph …");
     list.replaceChildren();
     canvas.hidden = true;
     try {
-      const pixels = await decode(photo);
-      draw(prepare(pixels, model.imageSize));
-      model.run(pixels); // the first run also compiles the module
-      const { classes, milliseconds, output } = model.run(pixels);
+      const { classes, milliseconds, output, picture } = await background.run(photo);
+      if (last !== photo) return; // another one came meanwhile
+      drawn(picture, canvas).hidden = false;
       show(classes);
       const gives = classes.length ? "" : ` It has no classifier: it gave ${output.length} features.`;
       say(`${photo.name}: ${milliseconds.toFixed(1)} ms for the network, in this browser.${gives}`);
     } catch (error) {
+      if (last !== photo) return;
       say(error.message, true);
     }
     panel.ariaBusy = "false";
   };
 
+  let background;
   try {
-    const model = await load(embedded("try-model"), { wasm: embedded("try-engine") });
-    drop.hidden = false;
-    say("Nothing leaves this page.");
-    file.addEventListener("change", () => {
-      if (file.files.length) classify(model, file.files[0]);
-    });
-    for (const kind of ["dragover", "drop"]) {
-      panel.addEventListener(kind, (event) => {
-        event.preventDefault();
-        drop.classList.toggle("over", kind === "dragover");
-        const photo = kind === "drop" && event.dataTransfer.files[0];
-        if (photo) classify(model, photo);
-      });
-    }
-    panel.addEventListener("dragleave", () => drop.classList.remove("over"));
+    const makeWorker = workersOf(document.getElementById("try-code"));
+    const [network, wasm] = [embedded("try-model"), embedded("try-engine")];
+    background = await openBackground({ network, wasm, makeWorker });
   } catch (error) {
     say(`The model of this page cannot run here: ${error.message}`, true);
+    return;
   }
+  drop.hidden = false;
+  say("Nothing leaves this page.");
+  file.addEventListener("change", () => {
+    if (file.files.length) classify(background, file.files[0]);
+  });
+  for (const kind of ["dragover", "drop"]) {
+    panel.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.toggle("over", kind === "dragover");
+      const photo = kind === "drop" && event.dataTransfer.files[0];
+      if (photo) classify(background, photo);
+    });
+  }
+  panel.addEventListener("dragleave", () => drop.classList.remove("over"));
+
+  const teach = document.getElementById("teach");
+  if (!teach) return; // of a model that does not say how photographs become its images
+  teach.hidden = false;
+  const place = teach.querySelector(".teach");
+  openPanel(place, { background, network: () => embedded("try-model"), level: 4 });
 }
+
+function embedded(id) {
+  const text = atob(document.getElementById(id).textContent.trim());
+  return Uint8Array.from(text, (letter) => letter.charCodeAt(0));
+}
+
+if (globalThis.document) start();
+else serve();

@@ -1,0 +1,136 @@
+// Has workers do what takes long, so that the page goes on. A page that cannot have workers, as by
+// its Content-Security-Policy, does it itself and stands still meanwhile.
+import { Tasks } from "./worker.js";
+
+// Returns what makes workers of a page's own script, which calls `serve` where it is a worker's.
+// A script that is in the page has no address, so they are made of its text, which is no module.
+export function workersOf(script) {
+  if (script.src) return () => new Worker(script.src, { type: "module" });
+  const address = URL.createObjectURL(new Blob([script.text], { type: "text/javascript" }));
+  return () => new Worker(address);
+}
+
+// makeWorker: returns a worker; it may throw.
+export async function openBackground({ network, wasm, makeWorker }) {
+  const worker = await started(makeWorker);
+  const background = new Background(worker ?? new Here(), worker ? makeWorker : null);
+  await background.open(network, wasm);
+  return background;
+}
+
+class Background {
+  #network; // does what takes the network
+  #makeWorker;
+  #learner = null; // does not, and is ended to stop it
+
+  constructor(network, makeWorker) {
+    this.#network = network;
+    this.#makeWorker = makeWorker;
+  }
+
+  async open(network, wasm) {
+    Object.assign(this, await this.#network.ask("open", [network, wasm]));
+  }
+
+  features(photo) {
+    return this.#network.ask("features", [photo]);
+  }
+
+  run(photo) {
+    return this.#network.ask("run", [photo]);
+  }
+
+  async learn(features, labels, classes, { signal, onProgress } = {}) {
+    const values = [features, labels, classes];
+    const learner = this.#learner ?? (this.#makeWorker && (await started(this.#makeWorker)));
+    this.#learner = null;
+    if (!learner) {
+      await new Promise((resume) => setTimeout(resume, 50)); // to be drawn before it stands still
+      if (signal?.aborted) throw signal.reason;
+      return this.#network.ask("learn", values, onProgress);
+    }
+    const stop = () => learner.end(signal.reason);
+    signal?.addEventListener("abort", stop);
+    if (signal?.aborted) stop();
+    try {
+      return await learner.ask("learn", values, onProgress);
+    } finally {
+      signal?.removeEventListener("abort", stop);
+      if (!learner.hasEnded) this.#learner = learner;
+    }
+  }
+}
+
+// A worker that answers.
+class Beside {
+  #worker;
+  #asked = new Map(); // by number: {resolve, reject, onProgress}
+  #number = 0;
+  #end = null; // why it is no more
+
+  constructor(worker) {
+    this.#worker = worker;
+    worker.onmessage = ({ data: { id, share, result, refused } }) => {
+      const one = this.#asked.get(id);
+      if (!one) return;
+      if (share !== undefined) {
+        one.onProgress?.(share);
+        return;
+      }
+      this.#asked.delete(id);
+      if (refused === undefined) one.resolve(result);
+      else one.reject(new Error(refused));
+    };
+    worker.onerror = (event) => {
+      event.preventDefault();
+      this.end(new Error(event.message || "the page's worker ended"));
+    };
+  }
+
+  get hasEnded() {
+    return this.#end !== null;
+  }
+
+  ask(name, values, onProgress) {
+    return new Promise((resolve, reject) => {
+      if (this.#end) throw this.#end;
+      const id = ++this.#number;
+      this.#worker.postMessage({ id, name, values });
+      this.#asked.set(id, { resolve, reject, onProgress });
+    });
+  }
+
+  end(reason) {
+    this.#end = reason;
+    this.#worker.terminate();
+    for (const { reject } of this.#asked.values()) reject(reason);
+    this.#asked.clear();
+  }
+}
+
+// The page itself, in place of a worker.
+class Here {
+  #tasks = new Tasks();
+
+  async ask(name, values, onProgress) {
+    return this.#tasks[name](...values, onProgress);
+  }
+}
+
+// Returns a worker that runs; null if there can be none.
+function started(makeWorker) {
+  return new Promise((resolve) => {
+    let worker;
+    try {
+      worker = makeWorker();
+    } catch {
+      resolve(null);
+      return;
+    }
+    worker.onmessage = () => resolve(new Beside(worker));
+    worker.onerror = (event) => {
+      event.preventDefault();
+      resolve(null);
+    };
+  });
+}

@@ -1,0 +1,529 @@
+// The panel that learns classes: photographs of each, a classifier that is learned from their
+// features at once, what it says of other photographs, and the packed file with it.
+import { closeCamera, frameOf, holds, openCamera } from "./camera.js";
+import { classify, withClassifier } from "./learn.js";
+import { counted, factsOf, thousands } from "./learned_facts.js";
+import { markup, STYLE } from "./panel_markup.js";
+import { drawn, thumbnail } from "./picture.js";
+
+const BETWEEN_ANSWERS = 120; // ms, at least, of the camera
+const BEFORE_LEARNING = 250; // ms without a change
+const BEFORE_SHOWN = 250; // ms that work takes before the panel says so
+const MOST_SHOWN = 12; // classes of an answer
+const THUMBNAIL = 96; // pixels
+
+// Fills an element with the panel.
+// background: what openBackground returned. network: a function that returns the packed file's
+// bytes. level: of its headings.
+export function openPanel(place, { background, network, level = 2 }) {
+  const root = place.attachShadow({ mode: "open" });
+  root.innerHTML = `<style>${STYLE}</style>${markup(level)}`;
+  return new Panel(root, background, network);
+}
+
+class Panel {
+  #root;
+  #background;
+  #network;
+  #classes = []; // {name, photos, card}; a photo is {features, isFrame}
+  #learned = null; // what learn returned
+  #learning = null; // AbortController of what is learned, or was last
+  #isLearning = false; // or will in a moment
+  #camera = null; // MediaStream
+  #reading = 0; // groups of files that are being read
+  #isTaking = false; // a picture of the camera goes through the network
+  #tried = null; // {features} of the photograph that was given last
+  #isSaved = true;
+  #timer = 0;
+  #works = []; // what is being done; the last is shown
+
+  constructor(root, background, network) {
+    this.#root = root;
+    this.#background = background;
+    this.#network = network;
+    this.#addClass();
+    this.#addClass();
+    this.#element("add").onclick = () => {
+      this.#addClass().card.querySelector("header input").select();
+      this.#changed();
+    };
+    this.#element("camera").onclick = () => this.#switchCamera();
+    this.#element("save").onclick = () => this.#save();
+    this.#element("stop").onclick = () => this.#shownWork()?.stop();
+    const tried = this.#element("tried");
+    tried.onchange = async () => {
+      await this.#try(tried.files[0]);
+      tried.value = ""; // so that the same file can be chosen again
+    };
+    takesDrops(this.#element("trial"), ([file]) => this.#try(file));
+    for (const kind of ["dragover", "drop"]) {
+      addEventListener(kind, (event) => event.preventDefault()); // or a photograph replaces the page
+    }
+    addEventListener("beforeunload", (event) => {
+      if (!this.#isSaved) event.preventDefault();
+    });
+    this.#showFacts([NOTHING]);
+  }
+
+  #element(id) {
+    return this.#root.getElementById(id);
+  }
+
+  #problem(text) {
+    this.#element("problem").textContent = text;
+    this.#element("problem").hidden = !text;
+  }
+
+  // --- What takes a while. ---
+
+  // Returns how to say how far it is, as a share of 1, and that it has ended.
+  #begins(what, stop) {
+    const work = { what, share: null, stop, isShown: false };
+    this.#works.push(work);
+    const timer = setTimeout(() => {
+      work.isShown = true;
+      this.#showWork();
+    }, BEFORE_SHOWN);
+    return {
+      tell: (share, what = work.what) => {
+        Object.assign(work, { share, what });
+        this.#showWork();
+      },
+      end: () => {
+        clearTimeout(timer);
+        this.#works = this.#works.filter((one) => one !== work);
+        this.#showWork();
+      },
+    };
+  }
+
+  #shownWork() {
+    return this.#works.filter(({ isShown }) => isShown).at(-1);
+  }
+
+  #showWork() {
+    const work = this.#shownWork();
+    const box = this.#element("doing");
+    const hadFocus = box.contains(this.#root.activeElement);
+    box.hidden = !work;
+    if (work) {
+      this.#element("what").textContent = work.what;
+      if (work.share === null) this.#element("share").removeAttribute("value");
+      else this.#element("share").value = work.share;
+    } else if (hadFocus) {
+      this.#element("learned-name").focus({ preventScroll: true });
+    }
+  }
+
+  // --- Classes and their photographs. ---
+
+  #addClass() {
+    const names = this.#classes.map(({ name }) => name);
+    let number = this.#classes.length + 1;
+    while (names.includes(`class ${number}`)) ++number;
+    const card = this.#element("class").content.cloneNode(true).firstElementChild;
+    const made = { name: `class ${number}`, photos: [], card };
+    const name = card.querySelector("header input");
+    name.value = made.name;
+    name.oninput = () => {
+      made.name = name.value.trim();
+      label(made);
+      this.#changed();
+    };
+    card.querySelector(".remove").onclick = () => this.#removeClass(made);
+    const input = card.querySelector("input[type=file]");
+    input.onchange = async () => {
+      const files = [...input.files];
+      input.value = "";
+      await this.#addFiles(made, files);
+    };
+    takesDrops(card, (files) => this.#addFiles(made, files));
+    holds(card.querySelector(".hold"), () => this.#addFrame(made));
+    card.querySelector(".hold").hidden = !this.#camera;
+    walks(card.querySelector(".photos"));
+    this.#classes.push(made);
+    this.#element("classes").append(card);
+    label(made);
+    return made;
+  }
+
+  #removeClass(made) {
+    const { length } = made.photos;
+    const what = `${made.name || "the class"} with ${counted(length, "photograph")}`;
+    if (length && !confirm(`Remove ${what}?`)) return;
+    this.#classes = this.#classes.filter((one) => one !== made);
+    // Ends a hold, also one whose own end never comes.
+    made.card.querySelector(".hold").dispatchEvent(new Event("pointercancel"));
+    made.card.remove();
+    this.#element("add").focus();
+    this.#changed();
+  }
+
+  async #addFiles(made, files) {
+    const unread = [];
+    let done = 0;
+    let isStopped = false;
+    const work = this.#begins("Reading", () => (isStopped = true));
+    ++this.#reading;
+    for (const file of files) {
+      if (isStopped || !this.#classes.includes(made)) break; // it was removed meanwhile
+      const what = `Reading ${thousands(done + 1)} of ${thousands(files.length)}: ${file.name}`;
+      work.tell(done / files.length, what);
+      ++done;
+      try {
+        const { features, picture } = await this.#background.features(file);
+        this.#addPhoto(made, features, picture, false);
+      } catch (error) {
+        unread.push(error.message);
+      }
+    }
+    work.end();
+    --this.#reading;
+    this.#showUnread(unread, done);
+    this.#changed();
+  }
+
+  #showUnread(sentences, number) {
+    const box = this.#element("unread");
+    box.hidden = !sentences.length;
+    const lines = sentences.slice(0, 5);
+    if (sentences.length > 5) lines.push(`and ${sentences.length - 5} more`);
+    box.textContent = `Left out: ${sentences.length} of ${number}. ${lines.join("; ")}`;
+  }
+
+  async #addFrame(made) {
+    const pixels = this.#isTaking ? null : frameOf(this.#element("live"));
+    if (!pixels) return;
+    this.#isTaking = true;
+    try {
+      const { features, picture } = await this.#background.features(pixels);
+      if (this.#classes.includes(made)) this.#addPhoto(made, features, picture, true);
+    } catch (error) {
+      this.#problem(error.message);
+    }
+    this.#isTaking = false;
+    this.#changed();
+  }
+
+  #addPhoto(made, features, picture, isFrame) {
+    const photo = { features, isFrame };
+    made.photos.push(photo);
+    const item = document.createElement("li");
+    const button = buttonOf("", () => {
+      const next = item.nextElementSibling ?? item.previousElementSibling;
+      (next?.firstElementChild ?? made.card.querySelector("header input")).focus();
+      item.remove();
+      made.photos = made.photos.filter((one) => one !== photo);
+      label(made);
+      this.#changed();
+    });
+    button.title = "Remove this photograph";
+    button.setAttribute("aria-label", "Remove this photograph");
+    button.append(thumbnail(picture, THUMBNAIL));
+    button.tabIndex = made.photos.length > 1 ? -1 : 0;
+    item.append(button);
+    const list = made.card.querySelector(".photos");
+    list.append(item);
+    label(made);
+    list.scrollTop = list.scrollHeight;
+  }
+
+  // --- The camera. ---
+
+  async #switchCamera() {
+    const button = this.#element("camera");
+    const live = this.#element("live");
+    button.disabled = true;
+    this.#problem("");
+    if (this.#camera) {
+      closeCamera(this.#camera);
+      live.srcObject = null;
+      this.#camera = null;
+    } else {
+      this.#camera = await openCamera(live).catch((error) => {
+        this.#problem(`the camera cannot be used: ${error.message}`);
+        return null;
+      });
+    }
+    const camera = this.#camera;
+    button.disabled = false;
+    button.textContent = camera ? "Switch the camera off" : "Switch the camera on";
+    this.#element("viewer").hidden = !camera;
+    this.#element("said").textContent = "";
+    this.#element("shown").hidden = true;
+    this.#element("found").replaceChildren();
+    for (const { card } of this.#classes) card.querySelector(".hold").hidden = !camera;
+    if (!camera) return;
+    camera.getVideoTracks()[0].onended = () => {
+      if (this.#camera === camera) this.#switchCamera(); // it was unplugged
+    };
+    await this.#watch(camera);
+  }
+
+  async #watch(camera) {
+    const live = this.#element("live");
+    const isAsked = () =>
+      this.#camera === camera && this.#learned && this.#element("shown").hidden;
+    while (this.#camera === camera) {
+      const pixels = isAsked() && !document.hidden ? frameOf(live) : null;
+      if (pixels) {
+        try {
+          const { features } = await this.#background.features(pixels);
+          if (isAsked()) this.#showAnswer(features, this.#element("said"));
+        } catch (error) {
+          this.#problem(error.message);
+        }
+      }
+      await new Promise((resume) => setTimeout(resume, BETWEEN_ANSWERS));
+    }
+  }
+
+  // --- What is learned and what it says. ---
+
+  #taught() {
+    return this.#classes.filter(({ photos }) => photos.length);
+  }
+
+  #changed() {
+    this.#learning?.abort();
+    this.#learned = null;
+    this.#isLearning = this.#taught().length > 1;
+    this.#isSaved = !this.#taught().length;
+    this.#element("said").textContent = "";
+    for (const id of ["facts", "found"]) this.#element(id).classList.add("old");
+    this.#element("save").disabled = true;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#learn(), BEFORE_LEARNING);
+  }
+
+  async #learn() {
+    if (this.#reading) return; // its end is a change, too
+    const taught = this.#taught();
+    if (taught.length < 2) {
+      this.#says([NOTHING]);
+      return;
+    }
+    this.#learning?.abort();
+    const learning = new AbortController();
+    this.#learning = learning;
+    this.#isLearning = true;
+    const photos = taught.flatMap((one) => one.photos);
+    const labels = taught.flatMap((one, c) => one.photos.map(() => c));
+    const stop = () => {
+      learning.abort();
+      this.#says([{ text: "Nothing: it was stopped.", kind: "quiet" }]);
+      this.#element("facts").append(buttonOf("Learn now", () => this.#learn()));
+    };
+    const work = this.#begins(`Learning from ${counted(photos.length, "photograph")}`, stop);
+    const began = performance.now();
+    try {
+      const learned = await this.#background.learn(
+        photos.map(({ features }) => features),
+        labels,
+        taught.map(({ name }) => name),
+        { signal: learning.signal, onProgress: work.tell },
+      );
+      if (learning.signal.aborted) return;
+      this.#learned = learned;
+      const facts = factsOf(learned, {
+        hasFrames: photos.some(({ isFrame }) => isFrame),
+        empty: this.#classes.filter((one) => !one.photos.length).map(({ name }) => name),
+        milliseconds: performance.now() - began,
+      });
+      this.#element("save").disabled = false;
+      this.#says(facts);
+    } catch (error) {
+      // What stopped it has said so.
+      if (!learning.signal.aborted) this.#says([{ text: error.message, kind: "warning" }]);
+    } finally {
+      work.end();
+    }
+  }
+
+  #says(facts) {
+    this.#isLearning = false;
+    this.#showFacts(facts);
+    this.#showTried();
+  }
+
+  #showFacts(facts) {
+    const parts = facts.map(({ text, texts, kind }) => (texts ? list(texts) : paragraph(text, kind)));
+    this.#element("facts").replaceChildren(...parts);
+    this.#element("facts").classList.remove("old");
+  }
+
+  async #try(file) {
+    if (!file) return;
+    const shown = this.#element("shown");
+    const tried = {};
+    this.#tried = tried;
+    try {
+      const { features, picture } = await this.#background.features(file);
+      if (this.#tried !== tried) return; // another one came meanwhile
+      tried.features = features;
+      drawn(picture, shown);
+      shown.setAttribute("aria-label", file.name);
+      shown.hidden = false;
+      this.#showTried();
+    } catch (error) {
+      if (this.#tried !== tried) return;
+      shown.hidden = true;
+      this.#element("found").classList.remove("old");
+      this.#element("found").replaceChildren(paragraph(error.message, "warning"));
+    }
+  }
+
+  // The answer for the photograph that was given last; the camera's own comes by itself.
+  #showTried() {
+    const found = this.#element("found");
+    if (this.#element("shown").hidden) {
+      if (!this.#learned) found.replaceChildren();
+    } else if (this.#learned) {
+      this.#showAnswer(this.#tried.features);
+      if (this.#camera) found.append(this.#backToCamera());
+    } else if (!this.#isLearning) {
+      found.classList.remove("old");
+      found.replaceChildren(paragraph("It has not learned anything yet.", "quiet"));
+    }
+  }
+
+  #backToCamera() {
+    return buttonOf("Back to the camera", () => {
+      this.#element("shown").hidden = true;
+      this.#element("camera").focus();
+    });
+  }
+
+  // The answer, and of the camera's picture also the best class below the picture.
+  #showAnswer(features, caption) {
+    const { classes, noneOfThese } = classify(this.#learned, features);
+    const found = this.#element("found");
+    found.setAttribute("aria-live", caption ? "off" : "polite");
+    found.classList.remove("old");
+    if (caption) {
+      const best = `${classes[0].name} ${classes[0].percent.toFixed(0)} %`;
+      caption.textContent = noneOfThese ? "none of these" : best;
+    }
+    const answers = document.createElement("ol");
+    answers.setAttribute("role", "list");
+    answers.append(
+      ...classes.slice(0, MOST_SHOWN).map(({ name, percent }) => {
+        const item = document.createElement("li");
+        item.style.setProperty("--share", `${percent}%`);
+        const [words, number] = [document.createElement("span"), document.createElement("span")];
+        words.textContent = name;
+        number.textContent = `${percent.toFixed(1)} %`;
+        item.append(words, number);
+        return item;
+      }),
+    );
+    const lines = [answers];
+    if (noneOfThese) {
+      const text = "None of these: unlike all photographs that it was taught with. The nearest:";
+      lines.unshift(paragraph(text, "warning none"));
+    }
+    found.replaceChildren(...lines);
+  }
+
+  #save() {
+    let bytes;
+    try {
+      bytes = withClassifier(this.#network(), this.#learned);
+    } catch (error) {
+      this.#problem(error.message);
+      return;
+    }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));
+    link.download = "mine.bnn";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    this.#isSaved = true;
+  }
+}
+
+const NOTHING = {
+  text: "Nothing yet: give it photographs of two classes, five or more of each.",
+  kind: "quiet",
+};
+
+// What a class's card says besides its photographs.
+function label({ name, photos, card }) {
+  const number = card.querySelector(".count");
+  const list = card.querySelector(".photos");
+  card.setAttribute("aria-label", name || "a class without a name");
+  card.querySelector(".remove").setAttribute("aria-label", `Remove ${name || "this class"}`);
+  number.textContent = photos.length ? thousands(photos.length) : "";
+  number.title = counted(photos.length, "photograph");
+  list.hidden = !photos.length;
+  list.setAttribute("aria-label", `Photographs of ${name || "this class"}`);
+}
+
+// Has the arrows move among the buttons of a list, which is one stop of the tabulator, and Delete
+// press one.
+function walks(list) {
+  list.addEventListener("focusin", ({ target }) => {
+    for (const button of list.querySelectorAll("[tabindex='0']")) button.tabIndex = -1;
+    target.tabIndex = 0;
+  });
+  list.addEventListener("keydown", (event) => {
+    const buttons = [...list.querySelectorAll("button")];
+    const at = buttons.indexOf(event.target);
+    const below = buttons.findIndex(({ offsetTop }) => offsetTop > buttons[0].offsetTop);
+    const row = below < 0 ? buttons.length : below;
+    const to = {
+      ArrowLeft: at - 1,
+      ArrowRight: at + 1,
+      ArrowUp: at - row,
+      ArrowDown: at + row,
+      Home: 0,
+      End: buttons.length - 1,
+    }[event.key];
+    if (to !== undefined) buttons[to]?.focus();
+    else if (event.key === "Delete" || event.key === "Backspace") event.target.click();
+    else return;
+    event.preventDefault();
+  });
+}
+
+function takesDrops(place, take) {
+  let depth = 0; // of elements inside it that the pointer has entered
+  const over = (change) => {
+    depth = change === null ? 0 : depth + change;
+    place.classList.toggle("over", depth > 0);
+  };
+  place.addEventListener("dragenter", () => over(1));
+  place.addEventListener("dragleave", () => over(-1));
+  place.addEventListener("drop", (event) => {
+    over(null);
+    const files = [...event.dataTransfer.files];
+    if (files.length) take(files);
+  });
+}
+
+function buttonOf(text, press) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.textContent = text;
+  made.onclick = press;
+  return made;
+}
+
+function paragraph(text, kind = "") {
+  const made = document.createElement("p");
+  made.textContent = text;
+  made.className = kind;
+  return made;
+}
+
+function list(sentences) {
+  const made = document.createElement("ul");
+  made.append(
+    ...sentences.map((sentence) => {
+      const item = document.createElement("li");
+      item.textContent = sentence;
+      return item;
+    }),
+  );
+  return made;
+}

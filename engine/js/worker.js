@@ -1,0 +1,54 @@
+// What takes long in a page: photographs that go through the network, and learning. A worker does
+// it, or the page itself where it cannot have one (background.js).
+import { decode, load, prepare } from "./index.js";
+import { learn } from "./learn.js";
+
+export class Tasks {
+  #model;
+
+  async open(network, wasm) {
+    this.#model = await load(network, { wasm });
+    const { imageSize, classNames } = this.#model;
+    return { imageSize, classNames };
+  }
+
+  // photo: a file, or pixels. `picture` is what the network sees of it.
+  async features(photo) {
+    const { pixels, picture } = await this.#read(photo);
+    const features = this.#model.features(pixels);
+    if (!features.every(Number.isFinite)) throw new Error("the network's output is not finite");
+    return { features, picture };
+  }
+
+  async run(photo) {
+    const { pixels, picture } = await this.#read(photo);
+    this.#model.run(pixels); // the first run also compiles the module
+    return { ...this.#model.run(pixels), picture };
+  }
+
+  learn(features, labels, classes, onProgress) {
+    return learn(features, labels, classes, { onProgress });
+  }
+
+  async #read(photo) {
+    const pixels = photo instanceof Blob ? await decode(photo) : photo;
+    return { pixels, picture: prepare(pixels, this.#model.imageSize) };
+  }
+}
+
+// Answers the page's messages, one after the other, in a worker.
+export function serve() {
+  const tasks = new Tasks();
+  let last = Promise.resolve();
+  onmessage = ({ data: { id, name, values } }) => {
+    const onProgress = (share) => postMessage({ id, share });
+    last = last.then(async () => {
+      try {
+        postMessage({ id, result: await tasks[name](...values, onProgress) });
+      } catch (error) {
+        postMessage({ id, refused: error.message });
+      }
+    });
+  };
+  postMessage({}); // it is there
+}
