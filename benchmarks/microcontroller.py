@@ -59,6 +59,8 @@ def packed(folder: Path, config: BackboneConfig, size: int) -> Path:
         for parameter in backbone.parameters():
             if parameter.ndim == 1:  # -Os keeps one copy of equal constants: make them different
                 parameter.add_(0.1 * torch.randn(parameter.shape))
+            else:  # burn_small's are all positive at first
+                parameter.copy_(torch.randn(parameter.shape))
     weights = {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()}
     weights["classifier.weight"] = torch.randn(10, backbone.num_features)
     weights["classifier.bias"] = torch.randn(10)

@@ -217,7 +217,7 @@ def test_flash_and_stack_are_what_the_export_says(epilogue: str, optimise: str, 
 def size_of_classes(done: ExportedC, folder: Path) -> int:
     """The size that the compiler for Cortex-M gives the classes."""
     (folder / "size.c").write_text('#include "n.h"\nn_classes classes;\n')
-    call("arm-none-eabi-gcc", *BOARDS["Cortex-M4"].flags, f"-I{done.header.parent}", "-c",
+    call("arm-none-eabi-gcc", "-ffreestanding", *BOARDS["Cortex-M4"].flags, f"-I{done.header.parent}", "-c",
          folder / "size.c", "-o", folder / "size.o")  # fmt: skip
     return int(call("arm-none-eabi-size", folder / "size.o").splitlines()[1].split()[2])
 

@@ -198,10 +198,11 @@ def live(shape: tuple[Any, ...], file: Path, value_bytes: int) -> Iterator[list[
     layers = geometry_of(program, shape[-1])
     plan = plan_arena(layers, shape[2], value_bytes)
     last = len(layers) - 1
+    offsets = 2 * max(layer.out_channels for layer in layers[1:])
     blocks = max(-(-layer.out_channels // 32) for layer in layers[1:])
     common = [
         (plan.rows_at, 2 * len(layers)),
-        (plan.list_at, max(2 * plan.list_length, 13 * layers[0].kernel ** 2)),
+        (plan.list_at, max(2 * plan.list_length, 13 * layers[0].kernel ** 2, offsets)),
         (plan.eights_at, 4 * (-(-plan.list_length // 64) * 8)),
         (plan.more_at, 4 * plan.planes),
         (plan.planes_at, 4 * plan.planes * blocks),

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Places (y, x) of the pixels of a 3×3 kernel that can be outside the map; at an even size and
+# stride 2 only the first five.
+TAPS = ((0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (1, 2), (2, 1), (2, 2))
+
 _LONGEST_LIST = 768  # ones among signs that are counted at once; more of them take more memory
 
 
@@ -43,28 +47,12 @@ class Geometry:
         return self.kernel**2 * self.in_channels
 
     @property
-    def first_windows(self) -> int:
-        """Number of output rows whose kernels begin outside the map."""
-        return min(self.out_size, -(-(self.kernel // 2) // self.stride))
-
-    @property
-    def last_windows(self) -> int:
-        """Number of output rows whose kernels end outside the map."""
-        return sum(self._span(at)[1] < self.kernel for at in range(self.out_size))
-
-    @property
-    def windows(self) -> int:
-        """Number of the different parts of the kernel inside the map, along one side."""
-        return self.first_windows + self.last_windows + 1
-
-    def window(self, at: int) -> tuple[int, int, int]:
-        """Return for an output row which of these it has, its first row and that after its last."""
-        index = min(at, self.first_windows) + max(0, at + self.last_windows + 1 - self.out_size)
-        return index, *self._span(at)
-
-    def _span(self, at: int) -> tuple[int, int]:
-        top = at * self.stride - self.kernel // 2
-        return max(0, -top), min(self.kernel, self.in_size - top)
+    def outer_taps(self) -> int:
+        """Number of pixels of the kernel that may be outside the map, of the first of `TAPS`."""
+        if self.kernel == 1:
+            return 0
+        below = (self.out_size - 1) * self.stride - self.kernel // 2 + self.kernel > self.in_size
+        return len(TAPS) if below else 5
 
     @property
     def reach(self) -> int:
@@ -93,7 +81,8 @@ class Arena:
         values_rows: Number of rows of each layer's output that are kept.
         signs_at: Place of the signs of each layer's input; 0 for the first layer, which has none.
         rows_at: Place of the numbers of rows that are left to compute.
-        list_at: Place of the list of ones among signs, or of the pixels under the first kernel.
+        list_at: Place of the list of ones among signs, of a pixel's offsets, or of the pixels under
+            the first kernel.
         list_length: Number of entries of this list.
         eights_at: Place of carries, while rows of weights are counted.
         more_at: Place of counts that are added to those of 32 outputs.
@@ -138,11 +127,13 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
     blocks = max(-(-layer.out_channels // 32) for layer in binary)
     # Of the first layer, three numbers for each tap of its kernel and a byte are there.
     taps = layers[0].kernel ** 2
-    list_length = min(_LONGEST_LIST, _up_to(8, inputs + 39))
+    list_length = _up_to(8, min(_LONGEST_LIST, max(inputs // 3, 80)))
     planes = 16 if inputs > 255 else 10
     rows_at = 0
     list_at = _up_to(4, 2 * len(layers))
-    eights_at = list_at + max(2 * list_length, _up_to(4, 13 * taps))
+    # Of an output pixel at the edge of the map, all outputs' offsets.
+    offsets = max(2 * layer.out_channels for layer in binary)
+    eights_at = list_at + _up_to(4, max(2 * list_length, 13 * taps, offsets))
     more_at = eights_at + 4 * _up_to(8, list_length // 8)
     planes_at = more_at + 4 * planes
     counts_at = planes_at + 4 * planes * blocks

@@ -29,7 +29,8 @@
  * Weights are stored alike, so that bits differ where the numbers +1 and -1 do. */
 struct layer {
     const uint32_t *weight;   /* [out_channels / 32][rows]: 32 outputs' bits, see count_rows */
-    const int16_t *offset;    /* [windows][windows][out_channels]: see finish_pixel */
+    const int16_t *offset;    /* [out_channels]: see finish_output */
+    const tap_t *taps;        /* [taps at the edge of a kernel][out_channels]: see find_offsets */
     const value_t *threshold; /* [in_channels] */
     const uint32_t *flipped;  /* [words of a pixel's signs] */
     const sum_t *constants;   /* [out_channels][3]: multiplier, bias, slope */
@@ -40,7 +41,6 @@ struct layer {
     uint16_t in_channels, out_channels;
     uint16_t inputs; /* of an output: kernel * kernel * in_channels */
     uint8_t kernel, stride, shortcut;
-    uint8_t first_windows, last_windows; /* output rows whose kernels end outside the map */
     uint8_t shortcut_shift, positive_shift, negative_shift; /* with integers, see docs */
 };
 
@@ -241,20 +241,16 @@ BURN_APART void count_listed(const struct layer *layer, uint8_t *arena, uint32_t
 /* The pixels of a map under the kernel: from begin to before end, in the kernel. */
 struct window {
     uint32_t begin, end;
-    uint32_t at;    /* place of the kernel's first pixel in the map, plus the border */
-    uint32_t index; /* of the offsets for such a window */
+    uint32_t at; /* place of the kernel's first pixel in the map, plus the border */
 };
 
 /* Finds the window of the output row or column `at`. */
 static struct window find_window(const struct layer *layer, uint32_t at) {
     const uint32_t kernel = layer->kernel, border = kernel / 2, from = at * layer->stride;
-    const uint32_t after = at + layer->last_windows + 1; /* last output minus this: to the end */
     struct window window;
     window.begin = from < border ? border - from : 0;
     window.end = smaller(kernel, layer->in_size + border - from);
     window.at = from;
-    window.index = smaller(at, layer->first_windows);
-    if (after > layer->out_size) window.index += after - layer->out_size;
     return window;
 }
 
@@ -300,9 +296,8 @@ enum { NO_SHORTCUT, SAME_PIXEL, MEAN_OF_4 };
 
 /* What an output pixel is computed from.
  *
- * sum: part of the sums of products that is the same for all outputs: the number of products minus
- *   twice that of ones among the signs.
- * offset: what is added for an output: -2 * the number of ones among the weights inside the map.
+ * sum: part of the sums of products that is the same for all outputs.
+ * offset: what is added for an output, see find_offsets.
  * counts: for each output the number of products of ones, which count 4.
  * a, b, c, d: pixels of the shortcut. */
 struct terms {
@@ -359,18 +354,41 @@ BURN_INLINE void finish_outputs(struct terms *given, const int kind, uint32_t ch
     given->constants += 3 * channels;
 }
 
+/* Finds each output's offset: of the number of ones among the weights inside the map, minus half of
+ * their number, -2 times. `layer->offset` has it for a whole kernel, and `layer->taps` this number
+ * for each pixel at the edge of the kernel, to leave out. */
+static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
+                                   const struct window *rows, const struct window *columns) {
+    static const uint8_t taps[3][3] = {{0, 1, 2}, {3, 0, 5}, {4, 6, 7}}; /* not in the middle */
+    int16_t *const found = (int16_t *)(void *)(arena + BURN_LIST_AT);
+    const uint32_t outputs = layer->out_channels;
+    if (rows->end - rows->begin + columns->end - columns->begin == 2u * layer->kernel) {
+        return layer->offset;
+    }
+    for (uint32_t i = 0; i < outputs; ++i) found[i] = layer->offset[i];
+    for (uint32_t y = 0; y < 3; ++y) {
+        for (uint32_t x = 0; x < 3; ++x) {
+            const tap_t *tap = layer->taps + taps[y][x] * outputs;
+            if (y >= rows->begin && y < rows->end && x >= columns->begin && x < columns->end) {
+                continue;
+            }
+            for (uint32_t i = 0; i < outputs; ++i) found[i] = (int16_t)(found[i] + 2 * tap[i]);
+        }
+    }
+    return found;
+}
+
 /* Computes an output pixel, whose shortcut is the input at its place, or the mean of the two by two
  * pixels there that exist: at the edge, pixels count two or four times. */
 BURN_APART void finish_pixel(const struct layer *layer, const uint8_t *arena,
                              const struct window *row, const struct window *column, int32_t sum,
-                             value_t *output) {
-    const uint32_t windows = layer->first_windows + layer->last_windows + 1u;
+                             const int16_t *offset, value_t *output) {
     const struct layer *before = layer - 1;
     const value_t *map = (const value_t *)(const void *)(arena + before->values_at);
     const uint32_t channels = layer->in_channels, size = layer->in_size;
     struct terms terms = {0};
     terms.sum = sum;
-    terms.offset = layer->offset + (row->index * windows + column->index) * layer->out_channels;
+    terms.offset = offset;
     terms.counts = (const uint16_t *)(const void *)(arena + BURN_COUNTS_AT);
     terms.constants = layer->constants;
     terms.scale = layer->shortcut_shift;
@@ -413,8 +431,11 @@ BURN_APART void run_binary_row(const struct layer *layer, uint8_t *arena, uint32
             planes += BURN_PLANES;
             counts += 16;
         }
+        /* The offsets are of weights minus half of them, rounded down: one in an odd number of
+         * channels is left over. */
         finish_pixel(layer, arena, &rows, &columns,
-                     (int32_t)(pixels * layer->in_channels) - 2 * (int32_t)ones, output);
+                     (int32_t)(pixels * (layer->in_channels % 2u)) - 2 * (int32_t)ones,
+                     find_offsets(layer, arena, &rows, &columns), output);
         output += layer->out_channels;
     }
 }

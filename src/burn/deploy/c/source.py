@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from burn.core.errors import UserError
-from burn.deploy.c.arena import Geometry, plan_arena
+from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
 from burn.deploy.shared import sample_images
 from burn_engine import reference
 from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
 
-_LAYER_BYTES = 56  # of a `struct layer` where pointers have 32 bits
+_LAYER_BYTES = 52  # of a `struct layer` where pointers have 32 bits
 _LINEAR_BYTES = 28  # of a `struct linear`
 _MOST_INPUTS = 2**14 - 1  # offsets of their words, and of one more, are 16 bits
 _COUNTED_SIZE = 96  # most of the side in pixels of images on which signs are counted
@@ -107,6 +107,10 @@ class CSource:
             bits = 8 * self._value_bytes
             self.integers = to_integers(program, self._geometry, bits, origin)
         self._flipped = _rarer_signs(program, image_size)
+        binary = [one for one in program.layers if isinstance(one, BinaryConvolution)]
+        self._bits = [_weight_bits(*both) for both in zip(binary, self._flipped, strict=True)]
+        self._ones = [_ones(bits) for bits in self._bits]
+        self._tap_bytes = 1 if max(abs(ones).max() for ones in self._ones) < 128 else 2
         self._arrays: list[str] = []
         self.constants = sum(len(name.encode()) + 1 + 4 for name in program.classes)
         self._constants = self._make_constants()
@@ -165,19 +169,17 @@ class CSource:
         return "\n".join(lines)
 
     def _types(self) -> str:
-        if self.integers is None:
-            return (
-                "#define BURN_INTEGER 0\n\n"
-                "typedef float value_t;  /* of a map */\n"
-                "typedef float sum_t;    /* of arithmetic, and of vectors */\n"
-                "typedef float weight_t; /* of linear layers */"
-            )
-        return (
-            "#define BURN_INTEGER 1\n\n"
-            f"typedef int{8 * self._value_bytes}_t value_t;  /* of a map */\n"
-            "typedef int32_t sum_t;    /* of arithmetic, and of vectors */\n"
-            "typedef int16_t weight_t; /* of linear layers */"
-        )
+        value, number, weight = "float", "float", "float"
+        if self.integers:
+            value, number, weight = f"int{8 * self._value_bytes}_t", "int32_t", "int16_t"
+        kinds = {
+            "value_t": (value, "of a map"),
+            "sum_t": (number, "of arithmetic, and of vectors"),
+            "weight_t": (weight, "of linear layers"),
+            "tap_t": (f"int{8 * self._tap_bytes}_t", "numbers of weights of a pixel"),
+        }
+        lines = [f"typedef {kind} {name}; /* {why} */" for name, (kind, why) in kinds.items()]
+        return "\n".join([f"#define BURN_INTEGER {int(self.integers is not None)}", "", *lines])
 
     def _make_constants(self) -> str:
         arena, geometry = self._arena, self._geometry
@@ -231,7 +233,10 @@ class CSource:
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
         texts = _numbers(values.ravel())
-        widths = {"uint32_t": 4, "int16_t": 2, "sum_t": 4, "value_t": self._value_bytes}
+        widths = {
+            "uint32_t": 4, "int16_t": 2, "sum_t": 4, "value_t": self._value_bytes,
+            "tap_t": self._tap_bytes,
+        }  # fmt: skip
         width = widths.get(kind, 4 if self.integers is None else 2)  # else weight_t
         self.constants += -(-len(texts) * width // 4) * 4
         per_line = 8 if len(texts[0]) > 6 else 12
@@ -264,16 +269,18 @@ class CSource:
     def _layer(self, index: int) -> str:
         layer, name = self._program.layers[index], f"layer_{index}"
         assert isinstance(layer, BinaryConvolution)
-        geometry, flipped = self._geometry[index], self._flipped[index - 1]
-        bits = _weight_bits(layer, flipped)
+        bits, ones = self._bits[index - 1], self._ones[index - 1]
         self._array("uint32_t", f"{name}_weight", _rows(bits))
-        self._array("int16_t", f"{name}_offset", _offsets(bits, geometry))
+        self._array("int16_t", f"{name}_offset", -2 * ones.sum(axis=(0, 1)))
+        pointers = ["weight", "offset", "threshold", "flipped", "constants"]
+        if outer := TAPS[: self._geometry[index].outer_taps]:
+            self._array("tap_t", f"{name}_taps", np.stack([ones[tap] for tap in outer]))
+            pointers.append("taps")
         one = self.integers.layers[index - 1] if self.integers else layer
         self._array("value_t", f"{name}_threshold", one.threshold)
-        self._array("uint32_t", f"{name}_flipped", _packed(flipped[None])[0])
+        self._array("uint32_t", f"{name}_flipped", _packed(self._flipped[index - 1]))
         constants = np.stack([one.multiplier, one.bias, one.slope], axis=1)
         self._array("sum_t", f"{name}_constants", constants)
-        pointers = ("weight", "offset", "threshold", "flipped", "constants")
         kinds = ("shortcut_shift", "positive_shift", "negative_shift") if self.integers else ()
         shifts: dict[str, object] = {key: getattr(one, key) for key in kinds}
         return self._described(index, {key: f"{name}_{key}" for key in pointers} | shifts)
@@ -288,8 +295,7 @@ class CSource:
             **{key: int(getattr(geometry, key)) for key in _SIZES},
         }
         if geometry.is_binary:
-            fields |= {"inputs": geometry.inputs, "first_windows": geometry.first_windows}
-            fields["last_windows"] = geometry.last_windows
+            fields["inputs"] = geometry.inputs
         return _initializer(fields)
 
     def _linear(self, index: int) -> str:
@@ -353,19 +359,9 @@ def _packed(bits: NDArray[np.bool]) -> NDArray[np.uint32]:
     return np.packbits(padded, axis=-1, bitorder="little").view("<u4").astype(np.uint32)
 
 
-def _offsets(bits: NDArray[np.bool], geometry: Geometry) -> NDArray[np.int16]:
-    """Return -2 times the number of ones among the weights inside the map: (windows, windows, out).
-
-    A window is the part of the kernel inside the map. Those that end at the border come first and
-    last; see `find_window` in network.c.
-    """
-    taps = bits.sum(axis=3).transpose(1, 2, 0)
-    found = np.zeros((geometry.windows, geometry.windows, len(bits)), np.int64)
-    spans = [geometry.window(at) for at in range(geometry.out_size)]
-    for row, first, last in spans:
-        for column, left, right in spans:
-            found[row, column] = -2 * taps[first:last, left:right].sum(axis=(0, 1))
-    return found.astype(np.int16)
+def _ones(bits: NDArray[np.bool]) -> NDArray[np.int64]:
+    """Return how many weights of each tap are ones, minus half of the weights: (k, k, out)."""
+    return bits.sum(axis=3).transpose(1, 2, 0) - bits.shape[3] // 2
 
 
 def _numbers(values: NDArray[np.generic]) -> list[str]:
