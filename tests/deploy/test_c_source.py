@@ -25,7 +25,7 @@ from samples import NETWORKS, save
 import burn_engine
 from burn.cli.main import main
 from burn.core.errors import UserError
-from burn.deploy.c import export, fixed_point
+from burn.deploy.c import arena, export, fixed_point, source
 from burn.deploy.c.arena import Geometry, plan_arena
 from burn.deploy.c.export import export_c
 from burn.deploy.c.fixed_point import to_integers
@@ -152,6 +152,36 @@ def test_every_layer_of_reactnets(name: str, epilogue: str, tmp_path: Path):
     check(network, packed, noise(size))
 
 
+@pytest.mark.parametrize(
+    ("shape", "epilogue"), [("a pixel of many words", "int32"), ("all kinds of layers", "float")]
+)
+def test_ones_that_fit_into_no_list_are_counted_in_parts(
+    shape: str, epilogue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(arena, "_LONGEST_LIST", 40)  # of one word
+    packed = random_file(tmp_path / "n.bnn", SHAPES[shape])
+    network = host(packed, tmp_path, epilogue)
+    check = check_float if epilogue == "float" else check_integers
+    check(network, packed, noise(SHAPES[shape][-1], 1))
+
+
+def test_which_signs_are_stored_as_ones_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    packed = random_file(tmp_path / "n.bnn", SHAPES["all kinds of layers"])
+    images = noise(SHAPES["all kinds of layers"][-1])
+    maps = []
+    rarer = source._rarer_signs
+    for name, chosen in (
+        ("rarer", rarer),
+        ("commoner", lambda *given: [~flipped for flipped in rarer(*given)]),
+    ):
+        monkeypatch.setattr(source, "_rarer_signs", chosen)
+        (tmp_path / name).mkdir()
+        maps.append(host(packed, tmp_path / name, "float").maps(images, 6))
+    assert all(np.array_equal(one, other) for one, other in zip(*maps, strict=True))
+
+
 @pytest.mark.parametrize(("epilogue", "least"), [("float", 98), ("int32", 98), ("int16", 90)])
 def test_the_class_is_the_desktop_engines(epilogue: str, least: int, tmp_path: Path):
     packed = digits_file(tmp_path)
@@ -166,38 +196,41 @@ def live(shape: tuple[Any, ...], file: Path, value_bytes: int) -> Iterator[list[
     """What is in use at once, as places and sizes: the common memory and that of each phase."""
     program = read_program(random_file(file, shape))
     layers = geometry_of(program, shape[-1])
-    arena = plan_arena(layers, shape[2], value_bytes)
+    plan = plan_arena(layers, shape[2], value_bytes)
     last = len(layers) - 1
+    offsets = 2 * max(layer.out_channels for layer in layers[1:])
+    blocks = max(-(-layer.out_channels // 32) for layer in layers[1:])
     common = [
-        (arena.rows_at, 2 * len(layers)),
-        (arena.patch_at, 4 * max(layers[0].kernel ** 2, *(layer.words for layer in layers[1:]))),
-        (arena.mask_at, 4 * max(layer.words * layer.has_masks for layer in layers[1:])),
-        (arena.shortcut_at, 4 * max(layer.in_channels * layer.shortcut for layer in layers)),
-        (arena.counts_at, 2 * max(layer.out_channels for layer in layers[1:])),
+        (plan.rows_at, 2 * len(layers)),
+        (plan.list_at, max(2 * plan.list_length, 13 * layers[0].kernel ** 2, offsets)),
+        (plan.eights_at, 4 * (-(-plan.list_length // 64) * 8)),
+        (plan.more_at, 4 * plan.planes),
+        (plan.planes_at, 4 * plan.planes * blocks),
+        (plan.counts_at, 2 * 32 * blocks),
     ]
-    assert [first for first, _ in arena.phases] == [0, *(end + 1 for _, end in arena.phases[:-1])]
-    assert arena.phases[-1][1] == last
-    for first, end in arena.phases:
+    assert [first for first, _ in plan.phases] == [0, *(end + 1 for _, end in plan.phases[:-1])]
+    assert plan.phases[-1][1] == last
+    for first, end in plan.phases:
         used = list(common)
         for index in range(max(first - 1, 0), end + 1):
-            layer, rows = layers[index], arena.values_rows[index]
+            layer, rows = layers[index], plan.values_rows[index]
             is_whole = index in (first - 1, end) and index < last
             assert rows == (layer.out_size if is_whole else rows)
             size = rows * layer.out_size * layer.out_channels * value_bytes
-            used.append((arena.values_at[index], size))
+            used.append((plan.values_at[index], size))
             if index >= max(first, 1):
-                signs = layer.signs_rows * layer.in_size * layer.sign_bytes
-                used.append((arena.signs_at[index], signs))
+                signs = 4 * layer.signs_rows * layer.in_size * layer.sign_words
+                used.append((plan.signs_at[index], signs))
         if end == last and shape[2]:
-            used.append((arena.sums_at, 4 * layers[-1].out_channels))
-        yield [*used, (arena.bytes, 0)]
+            used.append((plan.sums_at, 4 * layers[-1].out_channels))
+        yield [*used, (plan.bytes, 0)]
     vectors = [layers[-1].out_channels, *shape[2]]
-    places = [arena.sums_at, *arena.vectors_at]
+    places = [plan.sums_at, *plan.vectors_at]
     for index in range(len(shape[2])):
         both = [(places[index], 4 * vectors[index])]
         if index < len(shape[2]) - 1:
             both.append((places[index + 1], 4 * vectors[index + 1]))
-        yield [*both, (arena.bytes, 0)]
+        yield [*both, (plan.bytes, 0)]
 
 
 @pytest.mark.parametrize("value_bytes", [2, 4])
@@ -223,7 +256,7 @@ def phase_bytes(layers: list[Geometry], first: int, last: int) -> int:
     for index in range(first, last + 1):
         layer = layers[index]
         if index:
-            total += -(-layer.signs_rows * layer.in_size * layer.sign_bytes // 4) * 4
+            total += 4 * layer.signs_rows * layer.in_size * layer.sign_words
         if index > first:
             total += rows(index - 1, layer.input_rows)
     return total + rows(last, 1 if last == len(layers) - 1 else layers[last].out_size)
@@ -240,7 +273,7 @@ def test_the_arena_is_the_smallest_of_all_phases():
             shortcut = bool(random.integers(4))
             after = -(-size // stride)
             layers.append(Geometry(size, after, channels, out, kernel, stride, shortcut, True))
-        arena = plan_arena(layers, [], 4)
+        plan = plan_arena(layers, [], 4)
         peaks: list[int] = []
         for count in range(len(layers)):
             for cuts in itertools.combinations(range(1, len(layers)), count):
@@ -248,7 +281,7 @@ def test_the_arena_is_the_smallest_of_all_phases():
                 ends = [*(cut - 1 for cut in cuts), len(layers) - 1]
                 phases = zip(begins, ends, strict=True)
                 peaks.append(max(phase_bytes(layers, *phase) for phase in phases))
-        assert arena.bytes - arena.sums_at == min(peaks)
+        assert plan.bytes - plan.sums_at == min(peaks)
 
 
 def exported(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -321,6 +354,18 @@ def test_other_refusals_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     (out / "n.c").write_text("mine")
     assert "n.c already exists" in refused(capsys, packed, out)
     assert [p.name for p in out.iterdir()] == ["n.c"]
+
+
+def test_a_layer_too_wide_for_16_bit_offsets_is_refused(tmp_path: Path):
+    def wide(channels: int) -> Path:
+        layers = [(1, channels, 1, False), (3, 1, 1, False)]
+        return random_file(tmp_path / "n.bnn", ((1, 8, 1), layers, [], False, 8))
+
+    with pytest.raises(UserError, match="layer 'b1' has 16,389 inputs, more than the 16,383 of C"):
+        export_c(wide(1821), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    packed = wide(1820)
+    check_float(host(packed, tmp_path, "float"), packed, noise(8, 0))
 
 
 def test_a_source_that_cannot_be_written_takes_the_header_with_it(

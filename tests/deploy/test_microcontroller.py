@@ -1,4 +1,4 @@
-"""Networks exported as C on Cortex-M: built with -Os, and run in QEMU.
+"""Networks exported as C on Cortex-M and RISC-V: built with -Os, and run in QEMU.
 
 `examples/microcontroller` is the firmware. QEMU counts instructions; it knows nothing of time.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,108 +21,114 @@ import burn_engine
 from burn.deploy.c.export import CODE_BYTES, STACK_BYTES, export_c
 from burn.deploy.layers import Array
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "microcontroller"
-HARD = ("-mthumb", "-mfloat-abi=hard")
-PROCESSORS = {
-    "M4": ("mps2-an386", ("-mcpu=cortex-m4", "-mfpu=fpv4-sp-d16", *HARD)),
-    "M7": ("mps2-an500", ("-mcpu=cortex-m7", "-mfpu=fpv5-sp-d16", *HARD)),
-    "M3": ("mps2-an385", ("-mcpu=cortex-m3", "-mthumb")),  # without floating point
-}
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from boards import BOARDS
 
 
-def need_compiler() -> None:
-    """Skip the test without the compiler or newlib, whose name the compiler finds with a folder."""
-    need("arm-none-eabi-gcc", "arm-none-eabi-size", "arm-none-eabi-nm")
-    if "/" not in call("arm-none-eabi-gcc", "-print-file-name=libc.a"):
-        pytest.skip("without libnewlib-arm-none-eabi")
+def compiled(source: Path, board: str, *options: str) -> Path:
+    """The object file of an exported network; beside it a .ci file has the stack of functions."""
+    need(*BOARDS[board].programs[:3])
+    options = options or ("-Os",)
+    call(*BOARDS[board].compile(source, *STRICT, *options, "-fcallgraph-info=su"))
+    return source.with_suffix(".o")
 
 
-def compiled(source: Path, processor: str, *options: str) -> Path:
-    """The object file of an exported network."""
-    need_compiler()
-    to = source.with_suffix(".o")
-    flags = PROCESSORS[processor][1]
-    call("arm-none-eabi-gcc", *STRICT, *flags, *(options or ("-Os",)), "-fstack-usage",
-         "-c", source, "-o", to)  # fmt: skip
-    return to
+def stack(built: Path) -> int:
+    """The most bytes of the stack that a compiled network takes, along its deepest calls."""
+    text = built.with_suffix(".ci").read_text()
+    assert "dynamic" not in text
+    own = {
+        name: int(size) for name, size in re.findall(r'title: "(\S+)" label: ".*\\n(\d+) b', text)
+    }
+    calls: dict[str, set[str]] = {}
+    for caller, called in re.findall(r'sourcename: "(\S+)" targetname: "(\S+)"', text):
+        calls.setdefault(caller, set()).add(called)
+
+    @cache
+    def deepest(name: str) -> int:  # the compiler's own library is not in the table
+        return own.get(name, 0) + max(map(deepest, calls.get(name, ())), default=0)
+
+    return max(map(deepest, own))
 
 
-def emulated(folder: Path, processor: str, firmware: str, files: Mapping[str, Array]) -> Array:
+def emulated(folder: Path, board: str, firmware: str, files: Mapping[str, Array]) -> Array:
     """The numbers, a row for each line, that firmware prints with the network `student`.
 
     Args:
         folder: Folder of the network.
-        processor: One of `PROCESSORS`.
+        board: One of `BOARDS`.
         firmware: Its source in the folder of examples.
         files: Contents of the files that it reads, by their names.
     """
-    need_compiler()
-    need("qemu-system-arm")
-    board, flags = PROCESSORS[processor]
-    call("arm-none-eabi-gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-Os", *flags,
-         f"-I{folder}", EXAMPLE / firmware, folder / "student.c", "-nostartfiles",
-         "-T", EXAMPLE / "mps2.ld", "-o", folder / "firmware.elf")  # fmt: skip
+    need(*BOARDS[board].programs)
+    compiled(folder / "student.c", board)
+    for command in BOARDS[board].link(folder, firmware):
+        call(*command)
     for name, content in files.items():
         (folder / name).write_bytes(content.tobytes())
-    printed = call(
-        "qemu-system-arm", "-M", board, "-icount", "shift=6", "-nographic", "-monitor", "none",
-        "-serial", "none", "-semihosting-config", "enable=on,target=native", "-kernel",
-        "firmware.elf", cwd=folder, timeout=120,
-    )  # fmt: skip
+    printed = call(*BOARDS[board].emulator, cwd=folder, timeout=120)
     return np.array([line.split() for line in printed.splitlines()], np.int64)
 
 
-def run(folder: Path, processor: str, images: Array) -> tuple[Array, Array]:
+def run(folder: Path, board: str, images: Array) -> tuple[Array, Array]:
     """Classes of images and instructions for each, of the network `student` in a folder."""
-    lines = emulated(folder, processor, "firmware.c", {"images.rgb": images})
+    lines = emulated(folder, board, "firmware.c", {"images.rgb": images})
     return lines[:, 0], lines[:, 1]
 
 
 @pytest.mark.parametrize(
-    ("processor", "epilogue", "least"),
-    [("M4", "float", 98), ("M7", "float", 98), ("M4", "int16", 85), ("M3", "int32", 98)],
-)
-def test_the_class_is_the_desktop_engines(
-    processor: str, epilogue: str, least: int, tmp_path: Path
-):
+    ("board", "epilogue", "least"),
+    [
+        ("Cortex-M4", "float", 98), ("Cortex-M7", "float", 98), ("Cortex-M4", "int16", 85),
+        ("Cortex-M3", "int32", 98), ("RISC-V with Zbb", "int16", 85), ("RISC-V", "int32", 98),
+    ],
+)  # fmt: skip
+def test_the_class_is_the_desktop_engines(board: str, epilogue: str, least: int, tmp_path: Path):
     """All or nearly all, see test_c_source.py on how many."""
     packed = digits_file(tmp_path)
     images, _ = digits("test", 100)
     expected = np.asarray(burn_engine.load(packed)(images)).argmax(axis=1)
     export_c(packed, tmp_path / "code", name="student", epilogue=epilogue)
-    classes, instructions = run(tmp_path / "code", processor, images)
+    classes, instructions = run(tmp_path / "code", board, images)
     assert (classes == expected).sum() >= least
-    # More than one for each word of weights and pixel, and less than what a mistake in the
+    # More than what the last layer's outputs alone take, and less than what a mistake in the
     # startup code would show.
     assert (instructions > 100_000).all()
     assert (instructions < 30_000_000).all()
-    assert instructions.max() < 1.05 * instructions.min()  # images differ in their signs alone
+    assert len(set(instructions)) > 1  # they depend on how many signs are the rarer ones
 
 
 @pytest.mark.parametrize("optimise", ["-Os", "-O2", "-O3"])
-@pytest.mark.parametrize("epilogue", ["float", "int32", "int16"])
-def test_flash_and_stack_are_what_the_export_says(epilogue: str, optimise: str, tmp_path: Path):
-    need_compiler()
+@pytest.mark.parametrize(
+    ("board", "epilogue"),
+    [*(("Cortex-M4", epilogue) for epilogue in ("float", "int32", "int16")),
+     ("RISC-V with Zbb", "int16")],
+)  # fmt: skip
+def test_flash_and_stack_are_what_the_export_says(
+    board: str, epilogue: str, optimise: str, tmp_path: Path
+):
     for name in ("all kinds of layers", "whole words", "smallest"):
         packed = random_file(tmp_path / "n.bnn", SHAPES[name])
         done = export_c(packed, tmp_path / name, epilogue=epilogue)
-        built = compiled(done.source, "M4", optimise)
-        text, data, bss = map(int, call("arm-none-eabi-size", built).splitlines()[1].split()[:3])
+        built = compiled(done.source, board, optimise)
+        tool = BOARDS[board].tools
+        text, data, bss = map(int, call(f"{tool}-size", built).splitlines()[1].split()[:3])
         assert (data, bss) == (0, 0)
         assert done.constants < text
-        usage = built.with_suffix(".su").read_text()
         if optimise != "-O3":  # which trades size for speed; the export promises nothing for it
             assert text <= done.flash
-            # The sum over all functions, none of which calls itself.
-            assert sum(int(found) for found in re.findall(r"\t(\d+)\t", usage)) <= STACK_BYTES
-        assert not re.search("dynamic", usage)
-        # Of libc it calls memcpy alone. Where functions of the compiler's own library end up as
-        # undefined symbols, they begin with __aeabi_.
-        undefined = set(call("arm-none-eabi-nm", "-u", built).split()) - {"U"}
-        assert {symbol for symbol in undefined if not symbol.startswith("__aeabi_")} == {"memcpy"}
-        defined = call("arm-none-eabi-nm", "-g", "--defined-only", built).split()[2::3]
+            assert stack(built) <= STACK_BYTES
+        assert own_undefined(board, built) == set()
+        defined = call(f"{tool}-nm", "-g", "--defined-only", built).split()[2::3]
         assert set(defined) <= {"n_run", "n_class_names"}
-    assert CODE_BYTES == 4096
+    assert CODE_BYTES == 6144
+
+
+def own_undefined(board: str, built: Path) -> set[str]:
+    """What a compiled network needs beside the compiler's own library, so of the C library."""
+    undefined = set(call(f"{BOARDS[board].tools}-nm", "-u", built).split()) - {"U"}
+    return {symbol for symbol in undefined if not re.match("__(aeabi_|[a-z]+[sd]i[23]$)", symbol)}
 
 
 def test_the_demos_student_fits_a_small_controller(tmp_path: Path):
@@ -130,8 +138,8 @@ def test_the_demos_student_fits_a_small_controller(tmp_path: Path):
         done = export_c(packed, tmp_path / epilogue, epilogue=epilogue, flash=320 * 1024,
                         ram=160 * 1024)  # fmt: skip
         if shutil.which("arm-none-eabi-gcc"):
-            sizes = call("arm-none-eabi-size", compiled(done.source, "M4")).splitlines()[1].split()
-            assert int(sizes[0]) <= done.flash <= 320 * 1024
+            sizes = call("arm-none-eabi-size", compiled(done.source, "Cortex-M4"))
+            assert int(sizes.splitlines()[1].split()[0]) <= done.flash <= 320 * 1024
         assert done.ram <= 32 * 1024
 
 

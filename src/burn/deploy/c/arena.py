@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Places (y, x) of the pixels of a 3×3 kernel that can be outside the map; at an even size and
+# stride 2 only the first five.
+TAPS = ((0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (1, 2), (2, 1), (2, 2))
+
+_LONGEST_LIST = 768  # ones among signs that are counted at once; more of them take more memory
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -31,19 +37,22 @@ class Geometry:
     is_binary: bool
 
     @property
-    def sign_bytes(self) -> int:
-        """Number of bytes of the signs of one input pixel."""
-        return -(-self.in_channels // 8)
+    def sign_words(self) -> int:
+        """Number of 32-bit words of the signs of one input pixel."""
+        return -(-self.in_channels // 32)
 
     @property
-    def words(self) -> int:
-        """Number of 32-bit words of the signs under the kernel."""
-        return -(-(self.kernel**2) * self.sign_bytes // 4)
+    def inputs(self) -> int:
+        """Number of inputs of an output."""
+        return self.kernel**2 * self.in_channels
 
     @property
-    def has_masks(self) -> bool:
-        """Whether a word can hold signs inside and outside the map."""
-        return self.is_binary and self.kernel > 1 and self.sign_bytes % 4 != 0
+    def outer_taps(self) -> int:
+        """Number of pixels of the kernel that may be outside the map, of the first of `TAPS`."""
+        if self.kernel == 1:
+            return 0
+        below = (self.out_size - 1) * self.stride - self.kernel // 2 + self.kernel > self.in_size
+        return len(TAPS) if below else 5
 
     @property
     def reach(self) -> int:
@@ -72,10 +81,14 @@ class Arena:
         values_rows: Number of rows of each layer's output that are kept.
         signs_at: Place of the signs of each layer's input; 0 for the first layer, which has none.
         rows_at: Place of the numbers of rows that are left to compute.
-        patch_at: Place of the signs under a kernel, or of the first layer's taps.
-        mask_at: Place of the mask for them.
-        shortcut_at: Place of a pixel's shortcut.
-        counts_at: Place of a pixel's counts of different bits.
+        list_at: Place of the list of ones among signs, of a pixel's offsets, or of the pixels under
+            the first kernel.
+        list_length: Number of entries of this list.
+        eights_at: Place of carries, while rows of weights are counted.
+        more_at: Place of counts that are added to those of 32 outputs.
+        planes_at: Place of a pixel's counts, in binary digits of 32 outputs each.
+        planes: Number of these digits.
+        counts_at: Place of a pixel's counts as numbers.
         sums_at: Place of the sums of the last map's channels.
         vectors_at: Place of each linear layer's output; the last one's is not in the arena.
     """
@@ -86,9 +99,12 @@ class Arena:
     values_rows: tuple[int, ...]
     signs_at: tuple[int, ...]
     rows_at: int
-    patch_at: int
-    mask_at: int
-    shortcut_at: int
+    list_at: int
+    list_length: int
+    eights_at: int
+    more_at: int
+    planes_at: int
+    planes: int
     counts_at: int
     sums_at: int
     vectors_at: tuple[int, ...]
@@ -107,16 +123,21 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
         value_bytes: Size of a number in a map.
     """
     binary = [layer for layer in layers if layer.is_binary]
-    # The first layer keeps a place in the image for each tap of its kernel there.
-    words = max(layers[0].kernel ** 2, *(layer.words for layer in binary))
-    masked = max((layer.words for layer in binary if layer.has_masks), default=0)
-    shortcut = max((layer.in_channels for layer in binary if layer.shortcut), default=0)
+    inputs = max(layer.inputs for layer in binary)
+    blocks = max(-(-layer.out_channels // 32) for layer in binary)
+    # Of the first layer, three numbers for each tap of its kernel and a byte are there.
+    taps = layers[0].kernel ** 2
+    list_length = _up_to(8, min(_LONGEST_LIST, max(inputs // 3, 80)))
+    planes = 16 if inputs > 255 else 10
     rows_at = 0
-    patch_at = _whole_words(2 * len(layers))
-    mask_at = patch_at + 4 * words
-    shortcut_at = mask_at + 4 * masked
-    counts_at = shortcut_at + 4 * shortcut
-    base = counts_at + _whole_words(2 * max(layer.out_channels for layer in binary))
+    list_at = _up_to(4, 2 * len(layers))
+    # Of an output pixel at the edge of the map, all outputs' offsets.
+    offsets = max(2 * layer.out_channels for layer in binary)
+    eights_at = list_at + _up_to(4, max(2 * list_length, 13 * taps, offsets))
+    more_at = eights_at + 4 * _up_to(8, list_length // 8)
+    planes_at = more_at + 4 * planes
+    counts_at = planes_at + 4 * planes * blocks
+    base = counts_at + 64 * blocks
 
     # The last linear layer writes to the caller's memory; without one the sums are there.
     sums = 4 * layers[-1].out_channels if outputs else 0
@@ -158,9 +179,12 @@ def plan_arena(layers: Sequence[Geometry], outputs: Sequence[int], value_bytes: 
         values_rows=tuple(values_rows),
         signs_at=tuple(signs_at),
         rows_at=rows_at,
-        patch_at=patch_at,
-        mask_at=mask_at,
-        shortcut_at=shortcut_at,
+        list_at=list_at,
+        list_length=list_length,
+        eights_at=eights_at,
+        more_at=more_at,
+        planes_at=planes_at,
+        planes=planes,
         counts_at=counts_at,
         sums_at=base,
         vectors_at=tuple(vectors_at[1:]) + ((0,) if outputs else ()),
@@ -177,7 +201,7 @@ class _Sizes:
 
     def _rows(self, index: int, rows: int) -> int:
         layer = self.layers[index]
-        return _whole_words(rows * layer.out_size * layer.out_channels * self._value_bytes)
+        return _up_to(4, rows * layer.out_size * layer.out_channels * self._value_bytes)
 
     def row(self, index: int) -> int:
         """Return the size of one row of a layer's output."""
@@ -194,7 +218,7 @@ class _Sizes:
     def signs(self, index: int) -> int:
         """Return the size of the signs that are kept of a layer's input."""
         layer = self.layers[index]
-        return _whole_words(layer.signs_rows * layer.in_size * layer.sign_bytes)
+        return 4 * layer.signs_rows * layer.in_size * layer.sign_words
 
     def of_phase(self, first: int, last: int) -> int:
         """Return the size of all that the layers from `first` to `last` need as one phase."""
@@ -225,5 +249,5 @@ def _best_phases(sizes: _Sizes) -> list[tuple[int, int]]:
     return found
 
 
-def _whole_words(size: int) -> int:
-    return -(-size // 4) * 4
+def _up_to(multiple: int, size: int) -> int:
+    return -(-size // multiple) * multiple

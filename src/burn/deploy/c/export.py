@@ -28,7 +28,7 @@ from burn_engine.format import (
 )
 
 EPILOGUES = ("float", "int32", "int16")
-CODE_BYTES = 4096  # most that the code takes; tests/deploy/test_microcontroller.py measures it
+CODE_BYTES = 6144  # most that the code takes; tests/deploy/test_microcontroller.py measures it
 STACK_BYTES = 512  # likewise
 LEARNING_CODE_BYTES = 1536  # most that the code adds that learns classes; likewise
 LEARNING_STACK_BYTES = 256  # likewise, on the stack

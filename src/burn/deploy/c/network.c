@@ -8,7 +8,7 @@
  */
 #include "network.h"
 
-#include <string.h>
+#include <stddef.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "signs are packed into words for a little-endian processor"
@@ -22,18 +22,24 @@
 /* @types */
 
 /* A layer from map to map. The first one is the convolution of the image, of which only sizes,
- * places and positive_shift are used. Places are offsets into the arena in bytes. */
+ * places and positive_shift are used. Places are offsets into the arena in bytes.
+ *
+ * A sign is stored as a bit that is 1 where the value is below the threshold, or, of the channels
+ * in `flipped`, where it is not: whichever was the rarer one in the sample images of `burn export`.
+ * Weights are stored alike, so that bits differ where the numbers +1 and -1 do. */
 struct layer {
-    const uint32_t *weight;   /* signs: [out_channels][words of a patch], see find_patch */
+    const uint32_t *weight;   /* [out_channels / 32][rows]: 32 outputs' bits, see count_rows */
+    const int16_t *offset;    /* [out_channels]: see finish_output */
+    const tap_t *taps;        /* [taps at the edge of a kernel][out_channels]: see find_offsets */
     const value_t *threshold; /* [in_channels] */
-    const sum_t *multiplier;  /* this and the next two: [out_channels] */
-    const sum_t *bias;
-    const sum_t *slope;
-    uint32_t signs_at;  /* of the input: [signs_rows][in_size][bytes of a pixel's signs] */
-    uint32_t values_at; /* of the output: [values_rows][out_size][out_channels] */
+    const uint32_t *flipped;  /* [words of a pixel's signs] */
+    const sum_t *constants;   /* [out_channels][3]: multiplier, bias, slope */
+    uint32_t signs_at;        /* of the input: [signs_rows][in_size][words of a pixel's signs] */
+    uint32_t values_at;       /* of the output: [values_rows][out_size][out_channels] */
     uint16_t signs_rows, values_rows;
     uint16_t in_size, out_size; /* height and width of the maps in pixels */
     uint16_t in_channels, out_channels;
+    uint16_t inputs; /* of an output: kernel * kernel * in_channels */
     uint8_t kernel, stride, shortcut;
     uint8_t shortcut_shift, positive_shift, negative_shift; /* with integers, see docs */
 };
@@ -55,15 +61,21 @@ struct linear {
 
 #if BURN_INTEGER
 
+#if - 1 >> 1 == -1
+#define BURN_SHIFTED(x, shift) ((x) >> (shift))
+#else /* C leaves open what >> does below 0 */
+#define BURN_SHIFTED(x, shift) ((x) < 0 ? ~(~(x) >> (shift)) : (x) >> (shift))
+#endif
+
 /* Returns the integer nearest to x / 2^shift, rounding halves up; shift is 0 to 30. */
 static int32_t rounded(int32_t x, uint32_t shift) {
     x += (int32_t)(1u << shift >> 1);
-    return x < 0 ? ~(~x >> shift) : x >> shift; /* C leaves open what >> does below 0 */
+    return BURN_SHIFTED(x, shift);
 }
 
 static int64_t rounded_long(int64_t x, uint32_t shift) {
     x += (int64_t)((uint64_t)1 << shift >> 1);
-    return x < 0 ? ~(~x >> shift) : x >> shift;
+    return BURN_SHIFTED(x, shift);
 }
 
 #endif
@@ -80,257 +92,404 @@ static int64_t rounded_long(int64_t x, uint32_t shift) {
 
 static uint32_t smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/* Returns eight sums of four bits each of x. */
-BURN_INLINE uint32_t sums_of_4(uint32_t x) {
-    x -= x >> 1 & 0x55555555u;
-    return (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+/* Adds three bits at each of 32 places. Returns the lower bits of the sums. */
+BURN_INLINE uint32_t add(uint32_t a, uint32_t b, uint32_t c, uint32_t *upper) {
+    const uint32_t different = a ^ b;
+    *upper = (a & b) | (different & c);
+    return different ^ c;
 }
 
-/* Returns the sum of eight sums of 4 bits, which are at most 15 each. */
-BURN_INLINE uint32_t sum_of_8(uint32_t x) {
-    x = (x & 0x0F0F0F0Fu) + (x >> 4 & 0x0F0F0F0Fu);
-    return x * 0x01010101u >> 24; /* at most 4 * 30 */
-}
-
-/* Counts, for each output, the bits in which its weights differ from the patch in `words` words.
+/* Adds eight words for each of `groups`, at each of 32 places: the rows in a list, or, if not
+ * `listed`, words that follow each other.
  *
- * weight: these words of the first output; those of the next are `pitch` words further.
- * adds: whether the number is added to the count, or replaces it. */
-BURN_APART void count_different(const uint32_t *weight, uint32_t pitch, const uint32_t *patch,
-                                uint32_t words, uint32_t outputs, int adds, uint16_t *counts) {
-    const uint32_t rest = words % 3;
-    const uint32_t *const end = patch + (words - rest);
-    for (; outputs; --outputs, weight += pitch, ++counts) {
-        const uint32_t *a = weight, *b = patch;
-        uint32_t total = adds ? *counts : 0;
-        while (b != end) {
-            /* Three words fit into sums of 4 bits (12), and thirty into sums of 8 bits (240). */
-            const uint32_t *const stop = end - b > 30 ? b + 30 : end;
-            uint32_t bytes = 0;
-            do {
-                const uint32_t x =
-                    sums_of_4(a[0] ^ b[0]) + sums_of_4(a[1] ^ b[1]) + sums_of_4(a[2] ^ b[2]);
-                bytes += (x & 0x0F0F0F0Fu) + (x >> 4 & 0x0F0F0F0Fu);
-                a += 3;
-                b += 3;
-            } while (b != stop);
-            bytes = (bytes & 0x00FF00FFu) + (bytes >> 8 & 0x00FF00FFu);
-            total += (bytes + (bytes >> 16)) & 0xFFFFu;
+ * planes: receives the lower three bits of the sums.
+ * eights: receives a word for each group, whose bits count eight. It may be `words`. */
+BURN_INLINE void add_words(const int listed, const uint8_t *rows, const uint16_t *list,
+                           const uint32_t *words, uint32_t groups, uint32_t *planes,
+                           uint32_t *eights) {
+#define BURN_WORD(i) (listed ? *(const uint32_t *)(const void *)(rows + list[i]) : words[i])
+    uint32_t ones = 0, twos = 0, fours = 0;
+    do {
+        uint32_t a, b, c, d;
+        ones = add(BURN_WORD(0), BURN_WORD(1), ones, &a);
+        ones = add(BURN_WORD(2), BURN_WORD(3), ones, &b);
+        twos = add(a, b, twos, &c);
+        ones = add(BURN_WORD(4), BURN_WORD(5), ones, &a);
+        ones = add(BURN_WORD(6), BURN_WORD(7), ones, &b);
+        twos = add(a, b, twos, &d);
+        fours = add(c, d, fours, eights++);
+        if (listed) {
+            list += 8;
+        } else {
+            words += 8;
         }
-        if (rest) {
-            uint32_t x = sums_of_4(a[0] ^ b[0]);
-            if (rest == 2) x += sums_of_4(a[1] ^ b[1]);
-            total += sum_of_8(x);
+    } while (--groups);
+    planes[0] = ones;
+    planes[1] = twos;
+    planes[2] = fours;
+#undef BURN_WORD
+}
+
+/* Counts, for 32 outputs at once, the weights whose bits are 1 among those of the inputs in a list.
+ *
+ * rows: for each input a word with a bit of each output.
+ * list: offsets of rows in bytes, eight for each of `groups`.
+ * memory: for a word of each group, and seven more.
+ * num_planes: as many as unpack_counts needs, 8 or 16.
+ * counted: receives the counts' lowest bits, the bits of twos and so on.
+ * planes: counts like these. If they are others, `counted` is added to them. */
+BURN_APART void count_rows(const uint32_t *rows, const uint16_t *list, uint32_t groups,
+                           uint32_t *memory, uint32_t num_planes, uint32_t *counted,
+                           uint32_t *planes) {
+    uint32_t count = 3;
+    add_words(1, (const uint8_t *)rows, list, NULL, groups, counted, memory);
+    while (groups > 1) {
+        while (groups % 8) memory[groups++] = 0;
+        groups /= 8;
+        add_words(0, NULL, NULL, memory, groups, counted + count, memory);
+        count += 3;
+    }
+    uint32_t last = memory[0];
+    for (; count < num_planes; ++count) {
+        counted[count] = last;
+        last = 0;
+    }
+    if (counted != planes) {
+        uint32_t carry = 0;
+        for (uint32_t i = 0; i < num_planes; ++i) {
+            planes[i] = add(planes[i], counted[i], carry, &carry);
         }
-        *counts = (uint16_t)total;
     }
 }
 
-#if BURN_MASKS
+/* Swaps the bits of one word under mask << shift with the bits of another one under mask. */
+BURN_INLINE void swap_bits(uint32_t *one, uint32_t *other, uint32_t shift, uint32_t mask) {
+    const uint32_t different = ((*one >> shift) ^ *other) & mask;
+    *other ^= different;
+    *one ^= different << shift;
+}
 
-/* The same for the bits where the mask has ones; the counts are replaced. */
-BURN_APART void count_masked(const uint32_t *weight, uint32_t pitch, const uint32_t *patch,
-                             const uint32_t *mask, uint32_t words, uint32_t outputs,
-                             uint16_t *counts) {
-    for (; outputs; --outputs, weight += pitch) {
-        uint32_t total = 0;
-        for (uint32_t i = 0; i < words; ++i) {
-            total += sum_of_8(sums_of_4((weight[i] ^ patch[i]) & mask[i]));
+/* Turns eight words with a bit of each of 32 numbers into eight words of four numbers: bit 8 b + i
+ * of the words becomes byte b of word i. */
+BURN_APART void transpose(uint32_t *words) {
+    uint32_t a = words[0], b = words[1], c = words[2], d = words[3];
+    uint32_t e = words[4], f = words[5], g = words[6], h = words[7];
+    swap_bits(&a, &e, 4, 0x0F0F0F0Fu);
+    swap_bits(&b, &f, 4, 0x0F0F0F0Fu);
+    swap_bits(&c, &g, 4, 0x0F0F0F0Fu);
+    swap_bits(&d, &h, 4, 0x0F0F0F0Fu);
+    swap_bits(&a, &c, 2, 0x33333333u);
+    swap_bits(&b, &d, 2, 0x33333333u);
+    swap_bits(&e, &g, 2, 0x33333333u);
+    swap_bits(&f, &h, 2, 0x33333333u);
+    swap_bits(&a, &b, 1, 0x55555555u);
+    swap_bits(&c, &d, 1, 0x55555555u);
+    swap_bits(&e, &f, 1, 0x55555555u);
+    swap_bits(&g, &h, 1, 0x55555555u);
+    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
+    words[4] = e, words[5] = f, words[6] = g, words[7] = h;
+}
+
+/* Turns the planes of 32 counts into numbers. Those of place i and i + 16, i + 8 and i + 24 follow
+ * each other; the export has put the weights at these places. */
+BURN_APART void unpack_counts(uint32_t *planes, uint32_t inputs, uint32_t *counts) {
+    transpose(planes);
+    if (inputs > 255) transpose(planes + 8);
+    for (uint32_t left = 8; left; --left, ++planes, counts += 2) {
+        counts[0] = planes[0] & 0x00FF00FFu;
+        counts[1] = planes[0] >> 8 & 0x00FF00FFu;
+        if (inputs > 255) {
+            counts[0] |= (planes[8] & 0x00FF00FFu) << 8;
+            counts[1] |= planes[8] & 0xFF00FF00u;
         }
-        *counts++ = (uint16_t)total;
     }
 }
 
+/* Lists the places of the ones in a word, times 4. Returns the end of the list. */
+BURN_INLINE uint16_t *list_ones(uint32_t word, uint32_t place, uint16_t *list) {
+#if defined(__GNUC__) && \
+    (defined(__riscv_zbb) || !(defined(__riscv) || defined(__ARM_ARCH_6M__) || defined(__AVR__)))
+    if (word) {
+        do *list++ = (uint16_t)(place + 4 * (uint32_t)__builtin_ctz(word));
+        while ((word &= word - 1) != 0);
+    }
+#else
+    for (; word; word >>= 1, place += 4) {
+        if (word & 1) *list++ = (uint16_t)place;
+    }
 #endif
+    return list;
+}
 
-/* The signs under a kernel, in the order of the weights: pixel after pixel, whole bytes for each,
- * and zeros up to a whole word. */
-struct patch {
-    uint32_t *words;
-    uint32_t *mask; /* ones where the map is, for patches that end outside it */
-    uint32_t masked;
-    uint32_t pixels;    /* inside the map */
-    uint32_t num_spans; /* of words inside the map */
-    uint32_t begin[3], length[3];
+/* Counts the rows in the list for all outputs. */
+BURN_APART void count_listed(const struct layer *layer, uint8_t *arena, uint32_t listed, int adds) {
+    uint16_t *const list = (uint16_t *)(void *)(arena + BURN_LIST_AT);
+    uint32_t *const memory = (uint32_t *)(void *)(arena + BURN_EIGHTS_AT);
+    uint32_t *const more = (uint32_t *)(void *)(arena + BURN_MORE_AT);
+    uint32_t *planes = (uint32_t *)(void *)(arena + BURN_PLANES_AT);
+    const uint32_t *rows = layer->weight;
+    do list[listed++] = (uint16_t)(4u * layer->inputs); /* the row of zeros */
+    while (listed % 8);
+    for (uint32_t output = 0; output < layer->out_channels; output += 32) {
+        count_rows(rows, list, listed / 8, memory, layer->inputs > 255 ? 16 : 8,
+                   adds ? more : planes, planes);
+        rows += layer->inputs + 1u;
+        planes += BURN_PLANES;
+    }
+}
+
+/* The pixels of a map under the kernel: from begin to before end, in the kernel. */
+struct window {
+    uint32_t begin, end;
+    uint32_t at; /* place of the kernel's first pixel in the map, plus the border */
 };
 
-/* Collects the signs under the kernel for the output pixel at `row` and `column`. */
-static void find_patch(const struct layer *layer, const uint8_t *signs, uint32_t row,
-                       uint32_t column, struct patch *patch) {
-    const uint32_t kernel = layer->kernel, border = kernel / 2, size = layer->in_size;
-    const uint32_t bytes = (layer->in_channels + 7u) / 8;
-    const uint32_t top = row * layer->stride, left = column * layer->stride; /* plus the border */
-    const uint32_t begin_y = top < border ? border - top : 0;
-    const uint32_t begin_x = left < border ? border - left : 0;
-    const uint32_t end_y = smaller(kernel, size + border - top);
-    const uint32_t end_x = smaller(kernel, size + border - left);
-    const uint32_t width = end_x - begin_x, line = kernel * bytes;
-    const uint32_t num_words = (kernel * line + 3) / 4;
-    uint8_t *to = (uint8_t *)patch->words + begin_y * line + begin_x * bytes;
-
-    patch->words[num_words - 1] = 0;
-    for (uint32_t y = begin_y; y < end_y; ++y) {
-        const uint32_t from =
-            (top + y - border) % layer->signs_rows * size + left + begin_x - border;
-        memcpy(to, signs + from * bytes, width * bytes);
-        to += line;
-    }
-    patch->pixels = (end_y - begin_y) * width;
-    patch->masked = 0;
-    patch->num_spans = 1;
-    if (patch->pixels == kernel * kernel) {
-        patch->begin[0] = 0;
-        patch->length[0] = num_words;
-        return;
-    }
-#if BURN_MASKS
-    if (bytes % 4) { /* words with signs of two pixels: from the first to the last one inside */
-        const uint32_t first = begin_y * line / 4, end = (end_y * line + 3) / 4;
-        uint32_t y = 0, x = 0, byte = 0, word = 0;
-        for (uint32_t i = 0; i < 4 * end; ++i) {
-            const uint32_t inside = y >= begin_y && y < end_y && x >= begin_x && x < end_x;
-            word = word >> 8 | (inside ? 0xFF000000u : 0);
-            if (i % 4 == 3) patch->mask[i / 4] = word;
-            if (++byte == bytes) {
-                byte = 0;
-                if (++x == kernel) x = 0, ++y;
-            }
-        }
-        patch->masked = 1;
-        patch->begin[0] = first;
-        patch->length[0] = end - first;
-        return;
-    }
-#endif
-    if (width == kernel) {
-        patch->begin[0] = begin_y * line / 4;
-        patch->length[0] = (end_y - begin_y) * line / 4;
-        return;
-    }
-    patch->num_spans = end_y - begin_y;
-    for (uint32_t i = 0; i < patch->num_spans; ++i) {
-        patch->begin[i] = ((begin_y + i) * line + begin_x * bytes) / 4;
-        patch->length[i] = width * bytes / 4;
-    }
+/* Finds the window of the output row or column `at`. */
+static struct window find_window(const struct layer *layer, uint32_t at) {
+    const uint32_t kernel = layer->kernel, border = kernel / 2, from = at * layer->stride;
+    struct window window;
+    window.begin = from < border ? border - from : 0;
+    window.end = smaller(kernel, layer->in_size + border - from);
+    window.at = from;
+    return window;
 }
 
-/* Finds the shortcut of an output pixel: the input at its place, or the mean of the two by two
- * pixels there that exist. */
-static void find_shortcut(const struct layer *layer, const uint8_t *arena, uint32_t row,
-                          uint32_t column, sum_t *shortcut) {
+/* Counts, for each output, the weights that are 1 among the inputs whose signs are. Returns the
+ * number of these inputs. */
+BURN_APART uint32_t count_pixel(const struct layer *layer, uint8_t *arena,
+                                const struct window *rows, const struct window *columns) {
+    const uint32_t kernel = layer->kernel, channels = layer->in_channels;
+    const uint32_t words = (channels + 31) / 32;
+    uint16_t *const list = (uint16_t *)(void *)(arena + BURN_LIST_AT);
+    uint16_t *const full = list + (BURN_LIST_LENGTH - 40); /* for a word, and the zeros after it */
+    uint16_t *end = list;
+    uint32_t pixels = columns->end - columns->begin, counted = 0;
+    uint32_t together = words; /* that follow each other in the map and in the kernel */
+    if (channels % 32 == 0) {
+        together *= pixels;
+        pixels = 1;
+    }
+    for (uint32_t y = rows->begin; y < rows->end; ++y) {
+        const uint32_t row = (rows->at + y - kernel / 2) % layer->signs_rows;
+        const uint32_t pixel = row * layer->in_size + columns->at + columns->begin - kernel / 2;
+        const uint32_t *sign = (const uint32_t *)(const void *)(arena + layer->signs_at);
+        uint32_t begin = 4 * (y * kernel + columns->begin) * channels;
+        sign += pixel * words;
+        for (uint32_t x = 0; x < pixels; ++x, begin += 4 * channels) {
+            uint32_t place = begin;
+            for (uint32_t left = together; left; --left, place += 128) {
+                if (end > full) {
+                    count_listed(layer, arena, (uint32_t)(end - list), counted > 0);
+                    counted += (uint32_t)(end - list);
+                    end = list;
+                }
+                end = list_ones(*sign++, place, end);
+            }
+        }
+    }
+    count_listed(layer, arena, (uint32_t)(end - list), counted > 0);
+    return counted + (uint32_t)(end - list);
+}
+
+/* How an output pixel's shortcut is found. */
+enum { NO_SHORTCUT, SAME_PIXEL, MEAN_OF_4 };
+
+/* What an output pixel is computed from.
+ *
+ * sum: part of the sums of products that is the same for all outputs.
+ * offset: what is added for an output, see find_offsets.
+ * counts: for each output the number of products of ones, which count 4.
+ * a, b, c, d: pixels of the shortcut. */
+struct terms {
+    int32_t sum;
+    const int16_t *offset;
+    const uint16_t *counts;
+    const sum_t *constants;
+    const value_t *a, *b, *c, *d;
+    uint32_t scale, up, down; /* shifts */
+};
+
+/* Computes one output, at place i of those that the terms' pointers are at. */
+BURN_INLINE void finish_output(const struct terms *terms, const int kind, uint32_t i,
+                               value_t *output) {
+    const sum_t *constant = terms->constants + 3 * i;
+    const int32_t products = terms->sum + terms->offset[i] + 4 * (int32_t)terms->counts[i];
+    sum_t y = constant[0] * (sum_t)products + constant[1];
+    const value_t *a = terms->a, *b = terms->b, *c = terms->c, *d = terms->d;
+#if BURN_INTEGER
+    if (kind == SAME_PIXEL) y += a[i] * (int32_t)(1u << terms->scale);
+    if (kind == MEAN_OF_4) {
+        y += ((int32_t)a[i] + b[i] + c[i] + d[i]) * (int32_t)(1u << terms->scale);
+    }
+    if (y >= 0) {
+        output[i] = (value_t)rounded(y, terms->up);
+    } else { /* the upper half of the product */
+        const uint64_t product = (uint64_t)((int64_t)y * constant[2]);
+        output[i] = (value_t)rounded((int32_t)(uint32_t)(product >> 32), terms->down);
+    }
+#else
+    if (kind == SAME_PIXEL) y += a[i];
+    if (kind == MEAN_OF_4) y += ((a[i] + b[i]) + (c[i] + d[i])) * 0.25f;
+    output[i] = y >= 0 ? y : constant[2] * y;
+#endif
+}
+
+/* Computes as many outputs as the shortcut has channels, and goes on to the next ones. */
+BURN_INLINE void finish_outputs(struct terms *given, const int kind, uint32_t channels,
+                                value_t *output) {
+    struct terms terms = *given;
+    for (uint32_t left = channels / 2; left; --left) {
+        finish_output(&terms, kind, 0, output);
+        finish_output(&terms, kind, 1, output);
+        output += 2;
+        terms.offset += 2;
+        terms.counts += 2;
+        terms.constants += 6;
+        if (kind != NO_SHORTCUT) terms.a += 2;
+        if (kind == MEAN_OF_4) terms.b += 2, terms.c += 2, terms.d += 2;
+    }
+    if (channels % 2) finish_output(&terms, kind, 0, output);
+    given->offset += channels;
+    given->counts += channels;
+    given->constants += 3 * channels;
+}
+
+/* Finds each output's offset: of the number of ones among the weights inside the map, minus half of
+ * their number, -2 times. `layer->offset` has it for a whole kernel, and `layer->taps` this number
+ * for each pixel at the edge of the kernel, to leave out. */
+static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
+                                   const struct window *rows, const struct window *columns) {
+    static const uint8_t taps[3][3] = {{0, 1, 2}, {3, 0, 5}, {4, 6, 7}}; /* not in the middle */
+    int16_t *const found = (int16_t *)(void *)(arena + BURN_LIST_AT);
+    const uint32_t outputs = layer->out_channels;
+    if (rows->end - rows->begin + columns->end - columns->begin == 2u * layer->kernel) {
+        return layer->offset;
+    }
+    for (uint32_t i = 0; i < outputs; ++i) found[i] = layer->offset[i];
+    for (uint32_t y = 0; y < 3; ++y) {
+        for (uint32_t x = 0; x < 3; ++x) {
+            const tap_t *tap = layer->taps + taps[y][x] * outputs;
+            if (y >= rows->begin && y < rows->end && x >= columns->begin && x < columns->end) {
+                continue;
+            }
+            for (uint32_t i = 0; i < outputs; ++i) found[i] = (int16_t)(found[i] + 2 * tap[i]);
+        }
+    }
+    return found;
+}
+
+/* Computes an output pixel, whose shortcut is the input at its place, or the mean of the two by two
+ * pixels there that exist: at the edge, pixels count two or four times. */
+BURN_APART void finish_pixel(const struct layer *layer, const uint8_t *arena,
+                             const struct window *row, const struct window *column, int32_t sum,
+                             const int16_t *offset, value_t *output) {
     const struct layer *before = layer - 1;
     const value_t *map = (const value_t *)(const void *)(arena + before->values_at);
     const uint32_t channels = layer->in_channels, size = layer->in_size;
-    const uint32_t top = row * layer->stride, left = column * layer->stride;
-    const uint32_t right = smaller(left + layer->stride, size) - 1;
-    const uint32_t bottom = smaller(top + layer->stride, size) - 1;
-    const uint32_t upper = top % before->values_rows * size;
-    const uint32_t lower = bottom % before->values_rows * size;
-    const value_t *a = map + (upper + left) * channels, *b = map + (upper + right) * channels;
-    const value_t *c = map + (lower + left) * channels, *d = map + (lower + right) * channels;
-#if BURN_INTEGER
-    const int32_t scale = (int32_t)(1u << layer->shortcut_shift);
-#endif
-    if (layer->stride == 1) {
-        for (uint32_t i = 0; i < channels; ++i) {
-#if BURN_INTEGER
-            shortcut[i] = a[i] * scale;
-#else
-            shortcut[i] = a[i];
-#endif
-        }
+    struct terms terms = {0};
+    terms.sum = sum;
+    terms.offset = offset;
+    terms.counts = (const uint16_t *)(const void *)(arena + BURN_COUNTS_AT);
+    terms.constants = layer->constants;
+    terms.scale = layer->shortcut_shift;
+    terms.up = layer->positive_shift;
+    terms.down = layer->negative_shift;
+    if (!layer->shortcut) {
+        finish_outputs(&terms, NO_SHORTCUT, layer->out_channels, output);
         return;
     }
-    for (uint32_t i = 0; i < channels; ++i) { /* at the edge, pixels count two or four times */
-#if BURN_INTEGER
-        shortcut[i] = ((int32_t)a[i] + b[i] + c[i] + d[i]) * scale;
-#else
-        shortcut[i] = ((a[i] + b[i]) + (c[i] + d[i])) * 0.25f;
-#endif
+    const uint32_t upper = row->at % before->values_rows * size;
+    terms.a = map + (upper + column->at) * channels;
+    if (layer->stride == 2) {
+        const uint32_t right = smaller(column->at + 1, size - 1);
+        const uint32_t lower = smaller(row->at + 1, size - 1) % before->values_rows * size;
+        terms.b = map + (upper + right) * channels;
+        terms.c = map + (lower + column->at) * channels;
+        terms.d = map + (lower + right) * channels;
     }
-}
-
-/* Computes an output pixel from the counts of different bits among `inside` bits. */
-BURN_APART void finish_pixel(const struct layer *layer, int32_t inside, const uint16_t *counts,
-                             const sum_t *shortcut, value_t *output) {
-    const sum_t *multiplier = layer->multiplier, *bias = layer->bias, *slope = layer->slope;
-    const uint32_t channels = layer->shortcut ? layer->in_channels : 0;
-    uint32_t channel = 0;
-    for (uint32_t left = layer->out_channels; left; --left) {
-        const int32_t sum = inside - 2 * (int32_t)*counts++;
-        sum_t y = *multiplier++ * (sum_t)sum + *bias++;
-        const sum_t factor = *slope++;
-        if (channels) {
-            y += shortcut[channel];
-            if (++channel == channels) channel = 0;
+    for (uint32_t left = layer->out_channels; left; left -= channels, output += channels) {
+        if (layer->stride == 1) {
+            finish_outputs(&terms, SAME_PIXEL, channels, output);
+        } else {
+            finish_outputs(&terms, MEAN_OF_4, channels, output);
         }
-#if BURN_INTEGER
-        if (y >= 0) {
-            *output++ = (value_t)rounded(y, layer->positive_shift);
-        } else { /* the upper half of the product */
-            const uint64_t product = (uint64_t)((int64_t)y * factor);
-            const int32_t upper = (int32_t)(uint32_t)(product >> 32);
-            *output++ = (value_t)rounded(upper, layer->negative_shift);
-        }
-#else
-        *output++ = y >= 0 ? y : factor * y;
-#endif
     }
 }
 
 /* Computes one row of a binary layer's output. */
-static void run_binary_row(const struct layer *layer, uint8_t *arena, uint32_t row,
-                           value_t *output) {
-    const uint32_t bytes = (layer->in_channels + 7u) / 8, outputs = layer->out_channels;
-    const uint32_t words = (layer->kernel * layer->kernel * bytes + 3) / 4;
-    uint16_t *counts = (uint16_t *)(void *)(arena + BURN_COUNTS_AT);
-    sum_t *shortcut = (sum_t *)(void *)(arena + BURN_SHORTCUT_AT);
-    struct patch patch;
-    patch.words = (uint32_t *)(void *)(arena + BURN_PATCH_AT);
-    patch.mask = (uint32_t *)(void *)(arena + BURN_MASK_AT);
-    for (uint32_t column = 0; column < layer->out_size; ++column, output += outputs) {
-        find_patch(layer, arena + layer->signs_at, row, column, &patch);
-        if (layer->shortcut) find_shortcut(layer, arena, row, column, shortcut);
-#if BURN_MASKS
-        if (patch.masked) {
-            const uint32_t at = patch.begin[0];
-            count_masked(layer->weight + at, words, patch.words + at, patch.mask + at,
-                         patch.length[0], outputs, counts);
-        } else
-#endif
-            for (uint32_t i = 0; i < patch.num_spans; ++i) {
-                const uint32_t at = patch.begin[i];
-                count_different(layer->weight + at, words, patch.words + at, patch.length[i],
-                                outputs, i > 0, counts);
-            }
-        finish_pixel(layer, (int32_t)(patch.pixels * layer->in_channels), counts, shortcut, output);
+BURN_APART void run_binary_row(const struct layer *layer, uint8_t *arena, uint32_t row,
+                               value_t *output) {
+    const struct window rows = find_window(layer, row);
+    for (uint32_t column = 0; column < layer->out_size; ++column) {
+        const struct window columns = find_window(layer, column);
+        const uint32_t ones = count_pixel(layer, arena, &rows, &columns);
+        const uint32_t pixels = (rows.end - rows.begin) * (columns.end - columns.begin);
+        uint32_t *planes = (uint32_t *)(void *)(arena + BURN_PLANES_AT);
+        uint32_t *counts = (uint32_t *)(void *)(arena + BURN_COUNTS_AT);
+        for (uint32_t i = 0; i < layer->out_channels; i += 32) {
+            unpack_counts(planes, layer->inputs, counts);
+            planes += BURN_PLANES;
+            counts += 16;
+        }
+        /* The offsets are of weights minus half of them, rounded down: one in an odd number of
+         * channels is left over. */
+        finish_pixel(layer, arena, &rows, &columns,
+                     (int32_t)(pixels * (layer->in_channels % 2u)) - 2 * (int32_t)ones,
+                     find_offsets(layer, arena, &rows, &columns), output);
+        output += layer->out_channels;
     }
 }
 
-/* Computes one row of the first convolution's output. */
-static void run_image_row(const struct layer *layer, const uint8_t *image, uint8_t *arena,
-                          uint32_t row, value_t *output) {
-    enum { KERNEL = BURN_STEM_KERNEL, TAPS = KERNEL * KERNEL, OUTSIDE = -1 };
-    int32_t *const taps = (int32_t *)(void *)(arena + BURN_PATCH_AT); /* places in the image */
+/* Finds the pixels under the first kernel, [kernel][kernel][3], and which of them are inside the
+ * image. Returns whether all are. */
+static int find_pixels(const struct layer *layer, const uint8_t *image, uint32_t row,
+                       uint32_t column, sum_t *pixels, uint8_t *inside) {
+    enum { KERNEL = BURN_STEM_KERNEL };
     const int32_t size = layer->in_size;
-    for (uint32_t column = 0; column < layer->out_size; ++column) {
-        for (uint32_t i = 0; i < TAPS; ++i) {
-            const int32_t y = (int32_t)(row * layer->stride + i / KERNEL) - KERNEL / 2;
-            const int32_t x = (int32_t)(column * layer->stride + i % KERNEL) - KERNEL / 2;
-            const int inside = y >= 0 && y < size && x >= 0 && x < size;
-            taps[i] = inside ? 3 * (y * size + x) : OUTSIDE;
+    const int32_t top = (int32_t)(row * layer->stride) - KERNEL / 2;
+    const int32_t left = (int32_t)(column * layer->stride) - KERNEL / 2;
+    int all = 1;
+    for (int32_t y = top; y < top + KERNEL; ++y) {
+        for (int32_t x = left; x < left + KERNEL; ++x, pixels += 3) {
+            *inside = y >= 0 && y < size && x >= 0 && x < size;
+            if (*inside++) {
+                const uint8_t *pixel = image + 3 * (y * size + x);
+                pixels[0] = pixel[0];
+                pixels[1] = pixel[1];
+                pixels[2] = pixel[2];
+            } else {
+                all = 0;
+            }
         }
-        const sum_t *weight = stem_weight, *outside = stem_outside;
+    }
+    return all;
+}
+
+/* Returns the sum of three products. */
+BURN_INLINE sum_t weighted(const sum_t *weight, const sum_t *pixel) {
+    return weight[0] * pixel[0] + weight[1] * pixel[1] + weight[2] * pixel[2];
+}
+
+/* Computes one row of the first convolution's output. */
+BURN_APART void run_image_row(const struct layer *layer, const uint8_t *image, uint8_t *arena,
+                              uint32_t row, value_t *output) {
+    enum { TAPS = BURN_STEM_KERNEL * BURN_STEM_KERNEL };
+    sum_t *const pixels = (sum_t *)(void *)(arena + BURN_LIST_AT);
+    uint8_t *const inside = arena + BURN_LIST_AT + 12 * TAPS;
+    for (uint32_t column = 0; column < layer->out_size; ++column) {
+        const int all = find_pixels(layer, image, row, column, pixels, inside);
+        const sum_t *weight = stem_weight;
         for (uint32_t o = 0; o < layer->out_channels; ++o) {
+            const sum_t *pixel = pixels;
             sum_t sum = stem_bias[o];
-            for (uint32_t i = 0; i < TAPS; ++i, weight += 3, ++outside) {
-                if (taps[i] != OUTSIDE) {
-                    const uint8_t *pixel = image + taps[i];
-                    sum += weight[0] * (sum_t)pixel[0] + weight[1] * (sum_t)pixel[1] +
-                           weight[2] * (sum_t)pixel[2];
-                } else {
-                    sum += *outside;
-                }
+            uint32_t i = 0;
+            for (; all && i + 3 <= TAPS; i += 3, weight += 9, pixel += 9) {
+                sum += weighted(weight, pixel);
+                sum += weighted(weight + 3, pixel + 3);
+                sum += weighted(weight + 6, pixel + 6);
+            }
+            for (; i < TAPS; ++i, weight += 3, pixel += 3) {
+                sum += inside[i] ? weighted(weight, pixel) : stem_outside[o * TAPS + i];
             }
 #if BURN_INTEGER
             *output++ = (value_t)rounded(sum, layer->positive_shift);
@@ -342,19 +501,38 @@ static void run_image_row(const struct layer *layer, const uint8_t *image, uint8
 }
 
 /* Finds the signs of a row of a layer's input. */
-static void find_signs(const struct layer *layer, uint8_t *arena, uint32_t row) {
+BURN_APART void find_signs(const struct layer *layer, uint8_t *arena, uint32_t row) {
     const struct layer *before = layer - 1;
-    const uint32_t channels = layer->in_channels, bytes = (channels + 7) / 8;
+    const uint32_t channels = layer->in_channels, words = (channels + 31) / 32;
     const value_t *value = (const value_t *)(const void *)(arena + before->values_at) +
                            row % before->values_rows * layer->in_size * channels;
-    uint8_t *sign = arena + layer->signs_at + row % layer->signs_rows * layer->in_size * bytes;
+    uint32_t *sign = (uint32_t *)(void *)(arena + layer->signs_at) +
+                     row % layer->signs_rows * layer->in_size * words;
     for (uint32_t pixel = 0; pixel < layer->in_size; ++pixel) {
         const value_t *threshold = layer->threshold;
-        for (uint32_t left = channels; left;) {
-            const uint32_t count = smaller(left, 8);
-            uint32_t byte = 0;
-            for (uint32_t i = 0; i < count; ++i) byte |= (uint32_t)(*value++ >= *threshold++) << i;
-            *sign++ = (uint8_t)byte;
+        uint32_t left = channels;
+        for (uint32_t i = 0; i < words; ++i) {
+            const uint32_t count = smaller(left, 32);
+            uint32_t word = 0, shift = 0;
+            for (; shift + 8 <= count; shift += 8, value += 8, threshold += 8) {
+                uint32_t byte = 0;
+#define BURN_BELOW(i) \
+    if (!(value[i] >= threshold[i])) byte |= 1u << (i)
+                BURN_BELOW(0);
+                BURN_BELOW(1);
+                BURN_BELOW(2);
+                BURN_BELOW(3);
+                BURN_BELOW(4);
+                BURN_BELOW(5);
+                BURN_BELOW(6);
+                BURN_BELOW(7);
+#undef BURN_BELOW
+                word |= byte << shift;
+            }
+            for (; shift < count; ++shift) {
+                word |= (uint32_t)!(*value++ >= *threshold++) << shift;
+            }
+            *sign++ = word ^ layer->flipped[i];
             left -= count;
         }
     }

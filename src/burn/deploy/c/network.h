@@ -1,6 +1,6 @@
 /* A packed binary network as C, written by `burn export --format c`.
  *
- * It needs a C99 compiler, a little-endian processor and memcpy: no heap, no threads, no files. All
+ * It needs a C99 compiler and a little-endian processor, and no C library: no heap, no files. All
  * that it writes is in the caller's arena and scores, so several networks can share one arena, and
  * several threads can run with an arena each.
  */

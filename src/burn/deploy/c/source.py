@@ -6,18 +6,25 @@ import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from burn.deploy.c.arena import Geometry, plan_arena
+from burn.core.errors import UserError
+from burn.deploy.c.arena import TAPS, Geometry, plan_arena
 from burn.deploy.c.fixed_point import IntegerNetwork, to_integers
+from burn.deploy.shared import sample_images
+from burn_engine import reference
 from burn_engine.format import BinaryConvolution, Convolution, GlobalMean, Linear, Program
 
-_LAYER_BYTES = 48  # of a `struct layer` where pointers have 32 bits
+_LAYER_BYTES = 52  # of a `struct layer` where pointers have 32 bits
 _LINEAR_BYTES = 28  # of a `struct linear`
+_MOST_INPUTS = 2**14 - 1  # offsets of their words, and of one more, are 16 bits
+_COUNTED_SIZE = 96  # most of the side in pixels of images on which signs are counted
+_ORDER = np.arange(32).reshape(8, 4)[:, [0, 2, 1, 3]].T.ravel()  # see `_rows`
 _PHASE_BYTES = 4  # of a `struct phase`
-_PLACES = ("rows", "patch", "mask", "shortcut", "counts", "sums")  # of an `Arena`
+_PLACES = ("rows", "list", "eights", "more", "planes", "counts", "sums")  # of an `Arena`
 _SIZES = ("in_size", "out_size", "in_channels", "out_channels", "kernel", "stride", "shortcut")
 
 
@@ -65,6 +72,9 @@ class CSource:
         digest: Its SHA-256.
         classes_on_device: Number of classes that can be learned on the device; 0 for none, and no
             code for it. Of more than 0 the program has no classifier.
+
+    Raises:
+        UserError: A layer is too wide, or its constants are for integers.
     """
 
     def __init__(
@@ -83,6 +93,12 @@ class CSource:
         self._epilogue = epilogue
         self._value_bytes = 2 if epilogue == "int16" else 4
         self._geometry = geometry_of(program, image_size)
+        for layer, geometry in zip(program.layers, self._geometry, strict=False):
+            if geometry.is_binary and geometry.inputs > _MOST_INPUTS:
+                raise UserError(
+                    f"{origin}: an output of layer {layer.name!r} has {geometry.inputs:,} inputs, "
+                    f"more than the {_MOST_INPUTS:,} of C: give a narrower network"
+                )
         self._linears = [one for one in program.layers if isinstance(one, Linear)]
         outputs = [one.channels for one in self._linears]
         self._arena = plan_arena(self._geometry, outputs, self._value_bytes)
@@ -90,6 +106,11 @@ class CSource:
         if epilogue != "float":
             bits = 8 * self._value_bytes
             self.integers = to_integers(program, self._geometry, bits, origin)
+        self._flipped = _rarer_signs(program, image_size)
+        binary = [one for one in program.layers if isinstance(one, BinaryConvolution)]
+        self._bits = [_weight_bits(*both) for both in zip(binary, self._flipped, strict=True)]
+        self._ones = [_ones(bits) for bits in self._bits]
+        self._tap_bytes = 1 if max(abs(ones).max() for ones in self._ones) < 128 else 2
         self._arrays: list[str] = []
         self.constants = sum(len(name.encode()) + 1 + 4 for name in program.classes)
         self._constants = self._make_constants()
@@ -148,19 +169,17 @@ class CSource:
         return "\n".join(lines)
 
     def _types(self) -> str:
-        if self.integers is None:
-            return (
-                "#define BURN_INTEGER 0\n\n"
-                "typedef float value_t;  /* of a map */\n"
-                "typedef float sum_t;    /* of arithmetic, and of vectors */\n"
-                "typedef float weight_t; /* of linear layers */"
-            )
-        return (
-            "#define BURN_INTEGER 1\n\n"
-            f"typedef int{8 * self._value_bytes}_t value_t;  /* of a map */\n"
-            "typedef int32_t sum_t;    /* of arithmetic, and of vectors */\n"
-            "typedef int16_t weight_t; /* of linear layers */"
-        )
+        value, number, weight = "float", "float", "float"
+        if self.integers:
+            value, number, weight = f"int{8 * self._value_bytes}_t", "int32_t", "int16_t"
+        kinds = {
+            "value_t": (value, "of a map"),
+            "sum_t": (number, "of arithmetic, and of vectors"),
+            "weight_t": (weight, "of linear layers"),
+            "tap_t": (f"int{8 * self._tap_bytes}_t", "numbers of weights of a pixel"),
+        }
+        lines = [f"typedef {kind} {name}; /* {why} */" for name, (kind, why) in kinds.items()]
+        return "\n".join([f"#define BURN_INTEGER {int(self.integers is not None)}", "", *lines])
 
     def _make_constants(self) -> str:
         arena, geometry = self._arena, self._geometry
@@ -172,7 +191,8 @@ class CSource:
             "NUM_PHASES": len(arena.phases),
             "NUM_MEANS": mean.channels,
             "NUM_LINEAR": len(self._linears),
-            "MASKS": int(any(layer.has_masks for layer in geometry)),
+            "LIST_LENGTH": arena.list_length,
+            "PLANES": arena.planes,
             **{f"{key.upper()}_AT": getattr(arena, f"{key}_at") for key in _PLACES},
             "MEAN_PIXELS": geometry[-1].out_size ** 2,
             "MEAN_SCALED": int(mean.scale is not None),
@@ -213,7 +233,10 @@ class CSource:
     def _array(self, kind: str, name: str, values: NDArray[np.generic]) -> str:
         """Add a constant array; return its name."""
         texts = _numbers(values.ravel())
-        widths = {"uint32_t": 4, "sum_t": 4, "value_t": self._value_bytes}
+        widths = {
+            "uint32_t": 4, "int16_t": 2, "sum_t": 4, "value_t": self._value_bytes,
+            "tap_t": self._tap_bytes,
+        }  # fmt: skip
         width = widths.get(kind, 4 if self.integers is None else 2)  # else weight_t
         self.constants += -(-len(texts) * width // 4) * 4
         per_line = 8 if len(texts[0]) > 6 else 12
@@ -246,13 +269,18 @@ class CSource:
     def _layer(self, index: int) -> str:
         layer, name = self._program.layers[index], f"layer_{index}"
         assert isinstance(layer, BinaryConvolution)
-        self._array("uint32_t", f"{name}_weight", _words(layer))
+        bits, ones = self._bits[index - 1], self._ones[index - 1]
+        self._array("uint32_t", f"{name}_weight", _rows(bits))
+        self._array("int16_t", f"{name}_offset", -2 * ones.sum(axis=(0, 1)))
+        pointers = ["weight", "offset", "threshold", "flipped", "constants"]
+        if outer := TAPS[: self._geometry[index].outer_taps]:
+            self._array("tap_t", f"{name}_taps", np.stack([ones[tap] for tap in outer]))
+            pointers.append("taps")
         one = self.integers.layers[index - 1] if self.integers else layer
         self._array("value_t", f"{name}_threshold", one.threshold)
-        self._array("sum_t", f"{name}_multiplier", one.multiplier)
-        self._array("sum_t", f"{name}_bias", one.bias)
-        self._array("sum_t", f"{name}_slope", one.slope)
-        pointers = ("weight", "threshold", "multiplier", "bias", "slope")
+        self._array("uint32_t", f"{name}_flipped", _packed(self._flipped[index - 1]))
+        constants = np.stack([one.multiplier, one.bias, one.slope], axis=1)
+        self._array("sum_t", f"{name}_constants", constants)
         kinds = ("shortcut_shift", "positive_shift", "negative_shift") if self.integers else ()
         shifts: dict[str, object] = {key: getattr(one, key) for key in kinds}
         return self._described(index, {key: f"{name}_{key}" for key in pointers} | shifts)
@@ -266,6 +294,8 @@ class CSource:
             "values_rows": arena.values_rows[index],
             **{key: int(getattr(geometry, key)) for key in _SIZES},
         }
+        if geometry.is_binary:
+            fields["inputs"] = geometry.inputs
         return _initializer(fields)
 
     def _linear(self, index: int) -> str:
@@ -287,11 +317,51 @@ class CSource:
         )
 
 
-def _words(layer: BinaryConvolution) -> NDArray[np.uint32]:
-    """Return the weights as little-endian words, each output's filled up with zeros."""
-    rows = layer.weight.reshape(layer.channels, -1)
-    rows = np.pad(rows, [(0, 0), (0, -rows.shape[1] % 4)])
-    return np.ascontiguousarray(rows).view("<u4").astype(np.uint32)
+def _rarer_signs(program: Program, image_size: int) -> list[NDArray[np.bool]]:
+    """Return for each binary layer which channels have more signs -1 than +1, (in_channels,).
+
+    Time on the device rises with the number of the signs that are stored as ones; which these are
+    changes no result. They are counted on built-in images.
+    """
+    images = sample_images(min(image_size, _COUNTED_SIZE)).permute(0, 2, 3, 1).numpy()
+    x: NDArray[Any] = np.ascontiguousarray(images)
+    found: list[NDArray[np.bool]] = []
+    with np.errstate(all="ignore"):  # whatever the constants are
+        for layer in program.layers:
+            if isinstance(layer, BinaryConvolution):
+                found.append((x >= layer.threshold).mean(axis=(0, 1, 2)) < 0.5)
+            if isinstance(layer, GlobalMean):
+                break
+            x = reference.run_layer(layer, x)
+    return found
+
+
+def _weight_bits(layer: BinaryConvolution, flipped: NDArray[np.bool]) -> NDArray[np.bool]:
+    """Return the weights as `network.c` has them, (out, k, k, in): 1 for -1; flipped, 1 for +1."""
+    bits = np.unpackbits(layer.weight, axis=-1, count=len(flipped), bitorder="little")
+    return (bits == 0) ^ flipped
+
+
+def _rows(bits: NDArray[np.bool]) -> NDArray[np.uint32]:
+    """Return for every 32 outputs a word for each input, then a zero: (out / 32, k · k · in + 1).
+
+    Bit i is that of output `_ORDER`[i]: the code gets counts in another order than that of bits.
+    """
+    flat = bits.reshape(len(bits), -1)
+    flat = np.pad(flat, [(0, -len(flat) % 32), (0, 1)])
+    blocks = flat.reshape(-1, 32, flat.shape[1])[:, _ORDER].transpose(0, 2, 1)
+    return _packed(np.ascontiguousarray(blocks))[..., 0]
+
+
+def _packed(bits: NDArray[np.bool]) -> NDArray[np.uint32]:
+    """Return bits as little-endian words along the last axis, filled up with zeros."""
+    padded = np.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, -bits.shape[-1] % 32)])
+    return np.packbits(padded, axis=-1, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _ones(bits: NDArray[np.bool]) -> NDArray[np.int64]:
+    """Return how many weights of each tap are ones, minus half of the weights: (k, k, out)."""
+    return bits.sum(axis=3).transpose(1, 2, 0) - bits.shape[3] // 2
 
 
 def _numbers(values: NDArray[np.generic]) -> list[str]:
