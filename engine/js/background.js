@@ -10,7 +10,8 @@ export function workersOf(script) {
   return () => new Worker(address);
 }
 
-// makeWorker: returns a worker; it may throw.
+// Returns a network that runs in the background, with imageSize and classNames of its model.
+// network: a packed file's bytes. makeWorker: returns a worker; it may throw.
 export async function openBackground({ network, wasm, makeWorker }) {
   const worker = await started(makeWorker);
   const background = new Background(worker ?? new Here(), worker ? makeWorker : null);
@@ -32,6 +33,7 @@ class Background {
     Object.assign(this, await this.#network.ask("open", [network, wasm]));
   }
 
+  // photo: a file or pixels. What it and `run` give says worker.js.
   features(photo) {
     return this.#network.ask("features", [photo]);
   }
@@ -40,6 +42,7 @@ class Background {
     return this.#network.ask("run", [photo]);
   }
 
+  // As `learn` of learn.js. The signal of an AbortController stops it.
   async learn(features, labels, classes, { signal, onProgress } = {}) {
     const values = [features, labels, classes];
     const learner = this.#learner ?? (this.#makeWorker && (await started(this.#makeWorker)));

@@ -590,7 +590,9 @@ function calibrate({ rows: number, columns: classes, data }, labels, prior) {
   const loss = sumOf((row, label) => {
     probabilitiesOf(row, factor);
     answerOf(label);
-    return probabilities.reduce((sum, one, c) => sum - answer[c] * Math.log(Math.max(one, TINY)), 0);
+    return probabilities.reduce((sum, one, c) => {
+      return sum - answer[c] * Math.log(Math.max(one, TINY));
+    }, 0);
   });
   return { factor, loss: loss / number };
 }

@@ -42,7 +42,9 @@ export function factsOf(learned, { hasFrames, empty, milliseconds }) {
       kind: "warning",
     });
   }
-  if (empty.length) facts.push({ text: `Without photographs: ${empty.join(", ")}.`, kind: "quiet" });
+  if (empty.length) {
+    facts.push({ text: `Without photographs: ${empty.join(", ")}.`, kind: "quiet" });
+  }
   facts.push({ text: `Learned in ${thousands(milliseconds)} ms.`, kind: "quiet" });
   return facts;
 }

@@ -57,7 +57,7 @@ class Panel {
     };
     takesDrops(this.#element("trial"), ([file]) => this.#try(file));
     for (const kind of ["dragover", "drop"]) {
-      addEventListener(kind, (event) => event.preventDefault()); // or a photograph replaces the page
+      addEventListener(kind, (event) => event.preventDefault()); // or it replaces the page
     }
     addEventListener("beforeunload", (event) => {
       if (!this.#isSaved) event.preventDefault();
@@ -347,7 +347,9 @@ class Panel {
   }
 
   #showFacts(facts) {
-    const parts = facts.map(({ text, texts, kind }) => (texts ? list(texts) : paragraph(text, kind)));
+    const parts = facts.map(({ text, texts, kind }) => {
+      return texts ? list(texts) : paragraph(text, kind);
+    });
     this.#element("facts").replaceChildren(...parts);
     this.#element("facts").classList.remove("old");
   }

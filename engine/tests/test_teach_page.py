@@ -441,7 +441,7 @@ def test_a_thousand_photographs_are_learned_beside_the_page(browser, served):
     assert found["progress"] == sorted(found["progress"])
     assert len(found["progress"]) == 36
     assert found["clicks"] > 2
-    # Of 0.5 to 2 s; a page that learns itself stands still for all of it.
+    # Shares of the time in six runs on two busy cores: 0.01 to 0.03, and 0.97 to 0.99 alone.
     assert found["longest"] < 0.5 * found["whole"]
     assert alone["longest"] > 0.8 * alone["whole"]
     page.context.close()

@@ -48,7 +48,8 @@ async function start() {
       if (last !== photo) return; // another one came meanwhile
       drawn(picture, canvas).hidden = false;
       show(classes);
-      const gives = classes.length ? "" : ` It has no classifier: it gave ${output.length} features.`;
+      const none = ` It has no classifier: it gave ${output.length} features.`;
+      const gives = classes.length ? "" : none;
       say(`${photo.name}: ${milliseconds.toFixed(1)} ms for the network, in this browser.${gives}`);
     } catch (error) {
       if (last !== photo) return;
