@@ -129,7 +129,7 @@ def test_threads_do_not_change_the_result(write, isa, network):
 
 @pytest.mark.parametrize("isa", _core.supported_isas())
 def test_gates_that_are_open_and_shut(tmp_path, isa):
-    """The engine has an e^x of its own: arguments at which float32's is 0, tiny, large, infinite."""
+    """The engine has an e^x of its own: arguments at which float32's is 0, tiny, large or inf."""
     network = packed.random_network(blocks=({"out": 64},))
     arguments = np.linspace(-120, 120, 64, dtype=np.float32)
     network.tensors["block0.gate.up.weight"][:] = 0
