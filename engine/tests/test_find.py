@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 
 import packed
-from burn_engine import Index, cli, load
+from burn_engine import Index, Model, cli, load
 from burn_engine.features_file import FeaturesFile
 from burn_engine.finding import sole_writer
+from burn_engine.images import read_input
 from burn_engine.sheet import MOST_THUMBNAILS, Shown, write_sheet
+from burn_engine.vectors import signs
 from burn_engine.whole_file import whole_file
 
 
@@ -263,6 +265,38 @@ def test_a_page_has_a_bounded_number_of_thumbnails(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert page.count("data:image/jpeg;base64,") == MOST_THUMBNAILS - 1
     assert page.count("<figure>") == MOST_THUMBNAILS + 50
+
+
+def test_an_index_has_what_each_image_gives_alone(photos, command, isa, monkeypatch):
+    """Also of other shapes, and beside one whose features have no direction."""
+    monkeypatch.setenv("BURN_ENGINE_ISA", isa)
+    for seed in range(40):
+        (photos / f"more{seed:02}.ppm").write_bytes(ppm(seed))
+    for side in (16, 20):
+        np.save(photos / f"{side}.npy", packed.random_images(shape=(side, side, 3)))
+    embed = Model.embed
+
+    def refuses(model, images):
+        """Refuse one image, and every batch that it is in, as features of length 0 are."""
+        if (np.atleast_2d(images)[..., 0, 0, :] == refused).all(axis=-1).any():
+            raise ValueError("all features of an image are 0")
+        return embed(model, images)
+
+    model = load(command.model)
+    refused = read_input(photos / "more07.ppm", model.image)[0, 0]
+    with monkeypatch.context() as patched:
+        patched.setattr(Model, "embed", refuses)
+        status, out, err = command("index", "photos", "a.index", "--vectors", "float32")
+    assert status == 2
+    assert "47 images (47 new, 1 left out)" in out
+    assert err.startswith("burn-engine: photos/more07.ppm: all features of an image are 0\n")
+    index = Index.load("a.index")
+    assert len(index) == 47
+    for position, name in enumerate(index.names):
+        vector = load(command.model, isa=isa).embed(name)
+        np.testing.assert_array_equal(index.codes[position], signs(vector[None])[0])
+        # Lengths are computed again when an index is made and when it is asked: three roundings.
+        np.testing.assert_allclose(index.vectors_of([position])[0], vector, rtol=3e-7)
 
 
 def test_embeddings_and_codes_of_lists(photos, command):
