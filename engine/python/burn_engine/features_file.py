@@ -46,6 +46,7 @@ class FeaturesFile:
             if self._file is None:
                 self._width = len(features)
                 self._file = self._begin()
+                hold(self._file)
                 self._start = self._write_header(self._file)
             self._file.write(np.ascontiguousarray(features, "<f4").tobytes())
         except OSError as error:
@@ -59,9 +60,7 @@ class FeaturesFile:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self._beside = beside
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        file = os.fdopen(os.open(beside, flags, 0o600), "wb")
-        hold(file)
-        return file
+        return os.fdopen(os.open(beside, flags, 0o600), "wb")
 
     def __exit__(
         self,
