@@ -164,7 +164,8 @@ def _export_c(options: Any) -> str:
     learned = f"classes {done.classes:,}, " if done.classes else ""
     print(
         f"RAM: {done.ram:,} bytes (arena {done.arena:,}, image {done.image:,}, scores "
-        f"{done.scores:,}, {learned}stack of at most {done.stack:,})"
+        f"{done.scores:,}, {learned}stack of at most {done.stack:,}), or "
+        f"{done.ram_by_rows:,} where the image comes row by row"
     )
     if (tested := done.tested) is not None:
         same = "" if tested.same_class is None else f", same class for {tested.same_class} of them"

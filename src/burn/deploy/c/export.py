@@ -67,6 +67,7 @@ class ExportedC:
         flash: Size of constants and code.
         arena: Size of the arena.
         image: Size of an image.
+        image_rows: Size of as many rows of it as are needed at once.
         scores: Size of the scores.
         classes: Size of the classes that are learned on the device; 0 without.
         stack: Most that the code takes of the stack.
@@ -84,12 +85,18 @@ class ExportedC:
     flash: int
     arena: int
     image: int
+    image_rows: int
     scores: int
     classes: int
     stack: int
     ram: int
     left_out: int
     tested: Tested | None
+
+    @property
+    def ram_by_rows(self) -> int:
+        """Size of arena, rows of the image, scores, classes and stack."""
+        return self.ram - self.image + self.image_rows
 
 
 def export_c(
@@ -157,6 +164,7 @@ def export_c(
         flash=made.constants + code,
         arena=made.arena,
         image=made.image,
+        image_rows=made.image_rows,
         scores=made.scores,
         classes=made.classes,
         stack=stack,
@@ -234,7 +242,8 @@ def _check_fit(
         raise UserError(
             f"{packed} needs {made.ram:,} bytes of RAM (arena {made.arena:,}, image "
             f"{made.image:,}, scores {made.scores:,}, {learned}stack at most {made.stack:,}), "
-            f"more than --ram {ram:,}: give {smaller}"
+            f"more than --ram {ram:,}: give {smaller}; with {made.ram_by_rows:,} bytes it takes an "
+            "image row by row"
         )
 
 
