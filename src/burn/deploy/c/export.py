@@ -119,8 +119,8 @@ def export_c(
         epilogue: One of `EPILOGUES`: numbers of the maps, and of the arithmetic on them.
         image_size: Side of the images in pixels. Default: the packed file's.
         flash: Bytes of flash that code and constants may take; None for any number.
-        ram: Bytes of RAM that arena, image, scores, classes and stack may take; None for any
-            number.
+        ram: Bytes of RAM that arena, rows of the image, scores, classes and stack may take; None
+            for any number.
         classes_on_device: Number of classes that can be learned on the device, from images there;
             None for none, and no code for it. The packed file's classifier is then left out.
 
@@ -231,7 +231,7 @@ def _check_fit(
             f"{packed} needs {made.flash:,} bytes of flash ({made.constants:,} of constants, code "
             f"of at most {made.code:,}), more than --flash {flash:,}: train a narrower network"
         )
-    if ram is not None and made.ram > ram:
+    if ram is not None and made.ram_by_rows > ram:
         smaller = "a smaller --image-size or a narrower network"
         learned = ""
         if made.classes:
@@ -240,10 +240,9 @@ def _check_fit(
         if epilogue != "int16":
             smaller = f"--epilogue int16, {smaller}"
         raise UserError(
-            f"{packed} needs {made.ram:,} bytes of RAM (arena {made.arena:,}, image "
-            f"{made.image:,}, scores {made.scores:,}, {learned}stack at most {made.stack:,}), "
-            f"more than --ram {ram:,}: give {smaller}; with {made.ram_by_rows:,} bytes it takes an "
-            "image row by row"
+            f"{packed} needs {made.ram_by_rows:,} bytes of RAM (arena {made.arena:,}, rows of the "
+            f"image {made.image_rows:,}, scores {made.scores:,}, {learned}stack at most "
+            f"{made.stack:,}), more than --ram {ram:,}: give {smaller}"
         )
 
 

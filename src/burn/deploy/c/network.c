@@ -28,8 +28,8 @@
  * in `flipped`, where it is not: whichever was the rarer one in the sample images of `burn export`.
  * Weights are stored alike, so that bits differ where the numbers +1 and -1 do. */
 struct layer {
-    const uint32_t *weight;   /* [out_channels / 32][rows]: 32 outputs' bits, see count_rows */
-    const int16_t *offset;    /* [out_channels]: see finish_output */
+    const uint32_t *weight;   /* [out_channels / 32][inputs + 1]: 32 outputs' bits; a row of 0 */
+    const int16_t *offset;    /* [out_channels]: see find_offsets */
     const tap_t *taps;        /* [taps at the edge of a kernel][out_channels]: see find_offsets */
     const value_t *threshold; /* [in_channels] */
     const uint32_t *flipped;  /* [words of a pixel's signs] */
@@ -61,7 +61,7 @@ struct linear {
 
 #if BURN_INTEGER
 
-#if - 1 >> 1 == -1
+#if (-1 >> 1) == -1
 #define BURN_SHIFTED(x, shift) ((x) >> (shift))
 #else /* C leaves open what >> does below 0 */
 #define BURN_SHIFTED(x, shift) ((x) < 0 ? ~(~(x) >> (shift)) : (x) >> (shift))
@@ -169,11 +169,12 @@ BURN_INLINE void swap_bits(uint32_t *one, uint32_t *other, uint32_t shift, uint3
     *one ^= different << shift;
 }
 
-/* Turns eight words with a bit of each of 32 numbers into eight words of four numbers: bit 8 b + i
- * of the words becomes byte b of word i. */
-BURN_APART void transpose(uint32_t *words) {
-    uint32_t a = words[0], b = words[1], c = words[2], d = words[3];
-    uint32_t e = words[4], f = words[5], g = words[6], h = words[7];
+/* Turns eight words with a bit of each of 32 numbers into these numbers, two in each of 16 words.
+ * Those of place i and i + 16, i + 8 and i + 24 follow each other; the export has put the weights
+ * at these places. `numbers` may be `bits`. */
+BURN_APART void transpose(const uint32_t *bits, uint32_t *numbers) {
+    uint32_t a = bits[0], b = bits[1], c = bits[2], d = bits[3];
+    uint32_t e = bits[4], f = bits[5], g = bits[6], h = bits[7];
     swap_bits(&a, &e, 4, 0x0F0F0F0Fu);
     swap_bits(&b, &f, 4, 0x0F0F0F0Fu);
     swap_bits(&c, &g, 4, 0x0F0F0F0Fu);
@@ -186,29 +187,34 @@ BURN_APART void transpose(uint32_t *words) {
     swap_bits(&c, &d, 1, 0x55555555u);
     swap_bits(&e, &f, 1, 0x55555555u);
     swap_bits(&g, &h, 1, 0x55555555u);
-    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
-    words[4] = e, words[5] = f, words[6] = g, words[7] = h;
+    /* Byte i of each word is now a number. */
+#define BURN_SPREAD(i, word)                 \
+    numbers[2 * (i)] = (word) & 0x00FF00FFu; \
+    numbers[2 * (i) + 1] = (word) >> 8 & 0x00FF00FFu
+    BURN_SPREAD(0, a);
+    BURN_SPREAD(1, b);
+    BURN_SPREAD(2, c);
+    BURN_SPREAD(3, d);
+    BURN_SPREAD(4, e);
+    BURN_SPREAD(5, f);
+    BURN_SPREAD(6, g);
+    BURN_SPREAD(7, h);
+#undef BURN_SPREAD
 }
 
-/* Turns the planes of 32 counts into numbers. Those of place i and i + 16, i + 8 and i + 24 follow
- * each other; the export has put the weights at these places. */
-BURN_APART void unpack_counts(uint32_t *planes, uint32_t inputs, uint32_t *counts) {
-    transpose(planes);
-    if (inputs > 255) transpose(planes + 8);
-    for (uint32_t left = 8; left; --left, ++planes, counts += 2) {
-        counts[0] = planes[0] & 0x00FF00FFu;
-        counts[1] = planes[0] >> 8 & 0x00FF00FFu;
-        if (inputs > 255) {
-            counts[0] |= (planes[8] & 0x00FF00FFu) << 8;
-            counts[1] |= planes[8] & 0xFF00FF00u;
-        }
+/* Turns the planes of 32 counts into numbers, and overwrites the planes. */
+static void unpack_counts(uint32_t *planes, uint32_t inputs, uint32_t *counts) {
+    transpose(planes, counts);
+    if (inputs > 255) {
+        transpose(planes + 8, planes);
+        for (uint32_t i = 0; i < 16; ++i) counts[i] |= planes[i] << 8;
     }
 }
 
 /* Lists the places of the ones in a word, times 4. Returns the end of the list. */
 BURN_INLINE uint16_t *list_ones(uint32_t word, uint32_t place, uint16_t *list) {
-#if defined(__GNUC__) && \
-    (defined(__riscv_zbb) || !(defined(__riscv) || defined(__ARM_ARCH_6M__) || defined(__AVR__)))
+/* Where the processor has an instruction for it; elsewhere it would be a call. */
+#if defined(__GNUC__) && (defined(__riscv_zbb) || defined(__ARM_FEATURE_CLZ) || defined(__x86_64__))
     if (word) {
         do *list++ = (uint16_t)(place + 4 * (uint32_t)__builtin_ctz(word));
         while ((word &= word - 1) != 0);
@@ -357,7 +363,7 @@ BURN_INLINE void finish_outputs(struct terms *given, const int kind, uint32_t ch
 
 /* Finds each output's offset: of the number of ones among the weights inside the map, minus half of
  * their number, -2 times. `layer->offset` has it for a whole kernel, and `layer->taps` this number
- * for each pixel at the edge of the kernel, to leave out. */
+ * for each pixel at the edge of the kernel, to leave out. It takes the place of the list. */
 static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
                                    const struct window *rows, const struct window *columns) {
     static const uint8_t taps[3][3] = {{0, 1, 2}, {3, 0, 5}, {4, 6, 7}}; /* not in the middle */
@@ -369,10 +375,10 @@ static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
     for (uint32_t i = 0; i < outputs; ++i) found[i] = layer->offset[i];
     for (uint32_t y = 0; y < 3; ++y) {
         for (uint32_t x = 0; x < 3; ++x) {
-            const tap_t *tap = layer->taps + taps[y][x] * outputs;
             if (y >= rows->begin && y < rows->end && x >= columns->begin && x < columns->end) {
                 continue;
             }
+            const tap_t *tap = layer->taps + taps[y][x] * outputs;
             for (uint32_t i = 0; i < outputs; ++i) found[i] = (int16_t)(found[i] + 2 * tap[i]);
         }
     }
