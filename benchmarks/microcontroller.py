@@ -112,7 +112,7 @@ def lines(name: str, file: Path, size: int, folder: Path) -> None:
     for epilogue, boards in MEASURED.items():
         done = export_c(file, folder / epilogue, name="student", epilogue=epilogue)
         found = [measured(done.source, size, board) for board in boards]
-        cells = [f"{found[0][0]:,}", f"{done.arena:,}", f"{done.ram:,}"]
+        cells = [f"{found[0][0]:,}", f"{done.arena:,}", f"{done.ram:,}", f"{done.ram_by_rows:,}"]
         each = [f"{count / 1e6:.1f} ({count / operations(file, size):.2f})" for _, count in found]
         cells += [*each, *["–"] * (2 - len(each))]
         print("|", " | ".join([name, f"{size} × {size}", epilogue, *cells]), "|", flush=True)
@@ -120,10 +120,9 @@ def lines(name: str, file: Path, size: int, folder: Path) -> None:
 
 def main() -> None:
     """Print the table."""
-    print(
-        "| network | image | epilogue | flash | arena | RAM in all | Cortex-M4 | RISC-V with Zbb |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    columns = ["network", "image", "epilogue", "flash", "arena", "RAM in all", "by rows"]
+    print("|", " | ".join([*columns, "Cortex-M4", "RISC-V with Zbb"]), "|")
+    print("|---" * 9 + "|")
     for name, (config, size) in networks().items():
         with tempfile.TemporaryDirectory() as temporary:
             lines(name, packed(Path(temporary), config, size), size, Path(temporary))

@@ -306,6 +306,9 @@ def test_the_command_prints_what_the_network_takes(
     done = export_c(packed, tmp_path / "again")
     assert f"flash: {done.flash:,} bytes" in printed
     assert f"RAM: {done.ram:,} bytes (arena {done.arena:,}, image 1,587, scores 16" in printed
+    by_rows = done.ram - 1587 + 5 * 23 * 3
+    assert f"RAM where the image comes row by row: {by_rows:,} bytes\n" in printed
+    assert "no room" not in printed
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["my_net_2.c", "my_net_2.h"]
     header = (tmp_path / "out" / "my_net_2.h").read_text()
     assert f"#define MY_NET_2_ARENA_BYTES {done.arena}\n" in header
@@ -323,13 +326,15 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
     error = refused(capsys, packed, out, "--flash", done.flash - 1)
     assert f"needs {done.flash:,} bytes of flash" in error
     assert f"more than --flash {done.flash - 1:,}" in error
-    error = refused(capsys, packed, out, "--ram", done.ram - 1)
-    assert f"needs {done.ram:,} bytes of RAM (arena {done.arena:,}" in error
+    error = refused(capsys, packed, out, "--ram", done.ram_by_rows - 1)
+    assert f"needs {done.ram_by_rows:,} bytes of RAM (arena {done.arena:,}" in error
     assert "--epilogue int16" in error
     error = refused(capsys, packed, out, "--ram", "1K", "--epilogue", "int16")
     assert "--epilogue int16" not in error
     assert not out.exists()
     exported(capsys, packed, out, "--flash", done.flash, "--ram", done.ram)
+    printed = exported(capsys, packed, tmp_path / "rows", "--ram", done.ram - 1)
+    assert "--ram has no room for a whole image: call n_run_rows\n" in printed
 
 
 def test_other_refusals_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

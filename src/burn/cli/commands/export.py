@@ -166,6 +166,9 @@ def _export_c(options: Any) -> str:
         f"RAM: {done.ram:,} bytes (arena {done.arena:,}, image {done.image:,}, scores "
         f"{done.scores:,}, {learned}stack of at most {done.stack:,})"
     )
+    print(f"RAM where the image comes row by row: {done.ram_by_rows:,} bytes")
+    if ram is not None and done.ram > ram:
+        print(f"--ram has no room for a whole image: call {done.source.stem}_run_rows")
     if (tested := done.tested) is not None:
         same = "" if tested.same_class is None else f", same class for {tested.same_class} of them"
         print(

@@ -67,6 +67,7 @@ class ExportedC:
         flash: Size of constants and code.
         arena: Size of the arena.
         image: Size of an image.
+        image_rows: Size of as many rows of it as are needed at once.
         scores: Size of the scores.
         classes: Size of the classes that are learned on the device; 0 without.
         stack: Most that the code takes of the stack.
@@ -84,12 +85,18 @@ class ExportedC:
     flash: int
     arena: int
     image: int
+    image_rows: int
     scores: int
     classes: int
     stack: int
     ram: int
     left_out: int
     tested: Tested | None
+
+    @property
+    def ram_by_rows(self) -> int:
+        """Size of arena, rows of the image, scores, classes and stack."""
+        return self.ram - self.image + self.image_rows
 
 
 def export_c(
@@ -112,8 +119,8 @@ def export_c(
         epilogue: One of `EPILOGUES`: numbers of the maps, and of the arithmetic on them.
         image_size: Side of the images in pixels. Default: the packed file's.
         flash: Bytes of flash that code and constants may take; None for any number.
-        ram: Bytes of RAM that arena, image, scores, classes and stack may take; None for any
-            number.
+        ram: Bytes of RAM that arena, rows of the image, scores, classes and stack may take; None
+            for any number.
         classes_on_device: Number of classes that can be learned on the device, from images there;
             None for none, and no code for it. The packed file's classifier is then left out.
 
@@ -157,6 +164,7 @@ def export_c(
         flash=made.constants + code,
         arena=made.arena,
         image=made.image,
+        image_rows=made.image_rows,
         scores=made.scores,
         classes=made.classes,
         stack=stack,
@@ -223,7 +231,7 @@ def _check_fit(
             f"{packed} needs {made.flash:,} bytes of flash ({made.constants:,} of constants, code "
             f"of at most {made.code:,}), more than --flash {flash:,}: train a narrower network"
         )
-    if ram is not None and made.ram > ram:
+    if ram is not None and made.ram_by_rows > ram:
         smaller = "a smaller --image-size or a narrower network"
         learned = ""
         if made.classes:
@@ -232,9 +240,9 @@ def _check_fit(
         if epilogue != "int16":
             smaller = f"--epilogue int16, {smaller}"
         raise UserError(
-            f"{packed} needs {made.ram:,} bytes of RAM (arena {made.arena:,}, image "
-            f"{made.image:,}, scores {made.scores:,}, {learned}stack at most {made.stack:,}), "
-            f"more than --ram {ram:,}: give {smaller}"
+            f"{packed} needs {made.ram_by_rows:,} bytes of RAM (arena {made.arena:,}, rows of the "
+            f"image {made.image_rows:,}, scores {made.scores:,}, {learned}stack at most "
+            f"{made.stack:,}), more than --ram {ram:,}: give {smaller}"
         )
 
 

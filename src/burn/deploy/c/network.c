@@ -28,8 +28,8 @@
  * in `flipped`, where it is not: whichever was the rarer one in the sample images of `burn export`.
  * Weights are stored alike, so that bits differ where the numbers +1 and -1 do. */
 struct layer {
-    const uint32_t *weight;   /* [out_channels / 32][rows]: 32 outputs' bits, see count_rows */
-    const int16_t *offset;    /* [out_channels]: see finish_output */
+    const uint32_t *weight;   /* [out_channels / 32][inputs + 1]: 32 outputs' bits; a row of 0 */
+    const int16_t *offset;    /* [out_channels]: see find_offsets */
     const tap_t *taps;        /* [taps at the edge of a kernel][out_channels]: see find_offsets */
     const value_t *threshold; /* [in_channels] */
     const uint32_t *flipped;  /* [words of a pixel's signs] */
@@ -61,7 +61,7 @@ struct linear {
 
 #if BURN_INTEGER
 
-#if - 1 >> 1 == -1
+#if (-1 >> 1) == -1
 #define BURN_SHIFTED(x, shift) ((x) >> (shift))
 #else /* C leaves open what >> does below 0 */
 #define BURN_SHIFTED(x, shift) ((x) < 0 ? ~(~(x) >> (shift)) : (x) >> (shift))
@@ -169,11 +169,12 @@ BURN_INLINE void swap_bits(uint32_t *one, uint32_t *other, uint32_t shift, uint3
     *one ^= different << shift;
 }
 
-/* Turns eight words with a bit of each of 32 numbers into eight words of four numbers: bit 8 b + i
- * of the words becomes byte b of word i. */
-BURN_APART void transpose(uint32_t *words) {
-    uint32_t a = words[0], b = words[1], c = words[2], d = words[3];
-    uint32_t e = words[4], f = words[5], g = words[6], h = words[7];
+/* Turns eight words with a bit of each of 32 numbers into these numbers, two in each of 16 words.
+ * Those of place i and i + 16, i + 8 and i + 24 follow each other; the export has put the weights
+ * at these places. `numbers` may be `bits`. */
+BURN_APART void transpose(const uint32_t *bits, uint32_t *numbers) {
+    uint32_t a = bits[0], b = bits[1], c = bits[2], d = bits[3];
+    uint32_t e = bits[4], f = bits[5], g = bits[6], h = bits[7];
     swap_bits(&a, &e, 4, 0x0F0F0F0Fu);
     swap_bits(&b, &f, 4, 0x0F0F0F0Fu);
     swap_bits(&c, &g, 4, 0x0F0F0F0Fu);
@@ -186,29 +187,34 @@ BURN_APART void transpose(uint32_t *words) {
     swap_bits(&c, &d, 1, 0x55555555u);
     swap_bits(&e, &f, 1, 0x55555555u);
     swap_bits(&g, &h, 1, 0x55555555u);
-    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
-    words[4] = e, words[5] = f, words[6] = g, words[7] = h;
+    /* Byte i of each word is now a number. */
+#define BURN_SPREAD(i, word)                 \
+    numbers[2 * (i)] = (word) & 0x00FF00FFu; \
+    numbers[2 * (i) + 1] = (word) >> 8 & 0x00FF00FFu
+    BURN_SPREAD(0, a);
+    BURN_SPREAD(1, b);
+    BURN_SPREAD(2, c);
+    BURN_SPREAD(3, d);
+    BURN_SPREAD(4, e);
+    BURN_SPREAD(5, f);
+    BURN_SPREAD(6, g);
+    BURN_SPREAD(7, h);
+#undef BURN_SPREAD
 }
 
-/* Turns the planes of 32 counts into numbers. Those of place i and i + 16, i + 8 and i + 24 follow
- * each other; the export has put the weights at these places. */
-BURN_APART void unpack_counts(uint32_t *planes, uint32_t inputs, uint32_t *counts) {
-    transpose(planes);
-    if (inputs > 255) transpose(planes + 8);
-    for (uint32_t left = 8; left; --left, ++planes, counts += 2) {
-        counts[0] = planes[0] & 0x00FF00FFu;
-        counts[1] = planes[0] >> 8 & 0x00FF00FFu;
-        if (inputs > 255) {
-            counts[0] |= (planes[8] & 0x00FF00FFu) << 8;
-            counts[1] |= planes[8] & 0xFF00FF00u;
-        }
+/* Turns the planes of 32 counts into numbers, and overwrites the planes. */
+static void unpack_counts(uint32_t *planes, uint32_t inputs, uint32_t *counts) {
+    transpose(planes, counts);
+    if (inputs > 255) {
+        transpose(planes + 8, planes);
+        for (uint32_t i = 0; i < 16; ++i) counts[i] |= planes[i] << 8;
     }
 }
 
 /* Lists the places of the ones in a word, times 4. Returns the end of the list. */
 BURN_INLINE uint16_t *list_ones(uint32_t word, uint32_t place, uint16_t *list) {
-#if defined(__GNUC__) && \
-    (defined(__riscv_zbb) || !(defined(__riscv) || defined(__ARM_ARCH_6M__) || defined(__AVR__)))
+/* Where the processor has an instruction for it; elsewhere it would be a call. */
+#if defined(__GNUC__) && (defined(__riscv_zbb) || defined(__ARM_FEATURE_CLZ) || defined(__x86_64__))
     if (word) {
         do *list++ = (uint16_t)(place + 4 * (uint32_t)__builtin_ctz(word));
         while ((word &= word - 1) != 0);
@@ -322,11 +328,12 @@ BURN_INLINE void finish_output(const struct terms *terms, const int kind, uint32
         y += ((int32_t)a[i] + b[i] + c[i] + d[i]) * (int32_t)(1u << terms->scale);
     }
     if (y >= 0) {
-        output[i] = (value_t)rounded(y, terms->up);
+        y = rounded(y, terms->up);
     } else { /* the upper half of the product */
         const uint64_t product = (uint64_t)((int64_t)y * constant[2]);
-        output[i] = (value_t)rounded((int32_t)(uint32_t)(product >> 32), terms->down);
+        y = rounded((int32_t)(uint32_t)(product >> 32), terms->down);
     }
+    output[i] = (value_t)y;
 #else
     if (kind == SAME_PIXEL) y += a[i];
     if (kind == MEAN_OF_4) y += ((a[i] + b[i]) + (c[i] + d[i])) * 0.25f;
@@ -356,7 +363,7 @@ BURN_INLINE void finish_outputs(struct terms *given, const int kind, uint32_t ch
 
 /* Finds each output's offset: of the number of ones among the weights inside the map, minus half of
  * their number, -2 times. `layer->offset` has it for a whole kernel, and `layer->taps` this number
- * for each pixel at the edge of the kernel, to leave out. */
+ * for each pixel at the edge of the kernel, to leave out. It takes the place of the list. */
 static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
                                    const struct window *rows, const struct window *columns) {
     static const uint8_t taps[3][3] = {{0, 1, 2}, {3, 0, 5}, {4, 6, 7}}; /* not in the middle */
@@ -368,10 +375,10 @@ static const int16_t *find_offsets(const struct layer *layer, uint8_t *arena,
     for (uint32_t i = 0; i < outputs; ++i) found[i] = layer->offset[i];
     for (uint32_t y = 0; y < 3; ++y) {
         for (uint32_t x = 0; x < 3; ++x) {
-            const tap_t *tap = layer->taps + taps[y][x] * outputs;
             if (y >= rows->begin && y < rows->end && x >= columns->begin && x < columns->end) {
                 continue;
             }
+            const tap_t *tap = layer->taps + taps[y][x] * outputs;
             for (uint32_t i = 0; i < outputs; ++i) found[i] = (int16_t)(found[i] + 2 * tap[i]);
         }
     }
@@ -440,9 +447,17 @@ BURN_APART void run_binary_row(const struct layer *layer, uint8_t *arena, uint32
     }
 }
 
+/* The image as it is read, from the top: row y is at y mod the height of the first kernel. */
+struct image {
+    network_row next;
+    void *camera;
+    const uint8_t *rows[BURN_STEM_KERNEL];
+    uint32_t num_read;
+};
+
 /* Finds the pixels under the first kernel, [kernel][kernel][3], and which of them are inside the
  * image. Returns whether all are. */
-static int find_pixels(const struct layer *layer, const uint8_t *image, uint32_t row,
+static int find_pixels(const struct layer *layer, const struct image *image, uint32_t row,
                        uint32_t column, sum_t *pixels, uint8_t *inside) {
     enum { KERNEL = BURN_STEM_KERNEL };
     const int32_t size = layer->in_size;
@@ -450,13 +465,14 @@ static int find_pixels(const struct layer *layer, const uint8_t *image, uint32_t
     const int32_t left = (int32_t)(column * layer->stride) - KERNEL / 2;
     int all = 1;
     for (int32_t y = top; y < top + KERNEL; ++y) {
+        const uint8_t *pixel = NULL; /* of a row that is outside or missing */
+        if (y >= 0 && y < size) pixel = image->rows[y % KERNEL];
         for (int32_t x = left; x < left + KERNEL; ++x, pixels += 3) {
-            *inside = y >= 0 && y < size && x >= 0 && x < size;
+            *inside = pixel && x >= 0 && x < size;
             if (*inside++) {
-                const uint8_t *pixel = image + 3 * (y * size + x);
-                pixels[0] = pixel[0];
-                pixels[1] = pixel[1];
-                pixels[2] = pixel[2];
+                pixels[0] = pixel[3 * x];
+                pixels[1] = pixel[3 * x + 1];
+                pixels[2] = pixel[3 * x + 2];
             } else {
                 all = 0;
             }
@@ -470,31 +486,55 @@ BURN_INLINE sum_t weighted(const sum_t *weight, const sum_t *pixel) {
     return weight[0] * pixel[0] + weight[1] * pixel[1] + weight[2] * pixel[2];
 }
 
-/* Computes one row of the first convolution's output. */
-BURN_APART void run_image_row(const struct layer *layer, const uint8_t *image, uint8_t *arena,
+/* Computes two outputs of the first convolution where all pixels are inside the image, so that each
+ * is loaded once. */
+BURN_INLINE void sum_two(const sum_t *one, const sum_t *other, const sum_t *pixel, sum_t *first,
+                         sum_t *second) {
+    const sum_t *const end = pixel + 3 * BURN_STEM_KERNEL * BURN_STEM_KERNEL;
+    sum_t a = *first, b = *second;
+    for (; pixel != end; one += 3, other += 3, pixel += 3) {
+        a += weighted(one, pixel);
+        b += weighted(other, pixel);
+    }
+    *first = a;
+    *second = b;
+}
+
+/* Computes one row of the first convolution's output, two channels at once. Where there is no
+ * second one, the last channel is computed twice. */
+BURN_APART void run_image_row(const struct layer *layer, struct image *image, uint8_t *arena,
                               uint32_t row, value_t *output) {
-    enum { TAPS = BURN_STEM_KERNEL * BURN_STEM_KERNEL };
+    enum { KERNEL = BURN_STEM_KERNEL, TAPS = KERNEL * KERNEL };
+    const uint32_t end = smaller(row * layer->stride + KERNEL - KERNEL / 2, layer->in_size);
+    const uint32_t channels = layer->out_channels;
     sum_t *const pixels = (sum_t *)(void *)(arena + BURN_LIST_AT);
     uint8_t *const inside = arena + BURN_LIST_AT + 12 * TAPS;
-    for (uint32_t column = 0; column < layer->out_size; ++column) {
+    for (; image->num_read < end; ++image->num_read) {
+        image->rows[image->num_read % KERNEL] = image->next(image->camera, image->num_read);
+    }
+    for (uint32_t column = 0; column < layer->out_size; ++column, output += channels) {
         const int all = find_pixels(layer, image, row, column, pixels, inside);
-        const sum_t *weight = stem_weight;
-        for (uint32_t o = 0; o < layer->out_channels; ++o) {
-            const sum_t *pixel = pixels;
-            sum_t sum = stem_bias[o];
-            uint32_t i = 0;
-            for (; all && i + 3 <= TAPS; i += 3, weight += 9, pixel += 9) {
-                sum += weighted(weight, pixel);
-                sum += weighted(weight + 3, pixel + 3);
-                sum += weighted(weight + 6, pixel + 6);
-            }
-            for (; i < TAPS; ++i, weight += 3, pixel += 3) {
-                sum += inside[i] ? weighted(weight, pixel) : stem_outside[o * TAPS + i];
+        for (uint32_t o = 0; o < channels; o += 2) {
+            const uint32_t other = smaller(o + 1, channels - 1);
+            const sum_t *one = stem_weight + 3 * TAPS * o, *two = stem_weight + 3 * TAPS * other;
+            sum_t first = stem_bias[o], second = stem_bias[other];
+            if (all) {
+                sum_two(one, two, pixels, &first, &second);
+            } else {
+                for (uint32_t i = 0; i < TAPS; ++i) {
+                    const uint32_t at = 3 * i;
+                    first +=
+                        inside[i] ? weighted(one + at, pixels + at) : stem_outside[o * TAPS + i];
+                    second += inside[i] ? weighted(two + at, pixels + at)
+                                        : stem_outside[other * TAPS + i];
+                }
             }
 #if BURN_INTEGER
-            *output++ = (value_t)rounded(sum, layer->positive_shift);
+            output[o] = (value_t)rounded(first, layer->positive_shift);
+            output[other] = (value_t)rounded(second, layer->positive_shift);
 #else
-            *output++ = sum;
+            output[o] = first;
+            output[other] = second;
 #endif
         }
     }
@@ -559,8 +599,7 @@ static int is_ready(const struct layer *layer, uint32_t rows, uint32_t rows_left
 
 /* Computes the last layer's output of a phase. The deepest layer that can compute a row does so
  * next, so that no row is overwritten before it has been used. */
-static void run_phase(const struct phase *phase, const uint8_t *image, uint8_t *arena,
-                      sum_t *sums) {
+static void run_phase(const struct phase *phase, struct image *image, uint8_t *arena, sum_t *sums) {
     const uint32_t first = phase->first, last = phase->last;
     uint16_t *left = (uint16_t *)(void *)(arena + BURN_ROWS_AT); /* rows of each layer to compute */
     uint32_t whole = 0; /* rows of the first layer's input whose signs have been found */
@@ -629,15 +668,19 @@ static void run_linear(const struct linear *layer, const sum_t *input, sum_t *ou
 
 #endif
 
-int network_run(const uint8_t *image, void *arena, network_score *scores) {
+int network_run_rows(network_row next, void *camera, void *arena, network_score *scores) {
     uint8_t *const memory = arena;
-    if (!image || !arena || !scores || (uintptr_t)arena % 4) return -1;
+    struct image image; /* its rows are read before they are used */
+    if (!next || !arena || !scores || (uintptr_t)arena % 4) return -1;
+    image.next = next;
+    image.camera = camera;
+    image.num_read = 0;
 #if BURN_NUM_LINEAR
     sum_t *const sums = (sum_t *)(void *)(memory + BURN_SUMS_AT);
 #else
     sum_t *const sums = scores;
 #endif
-    for (uint32_t i = 0; i < BURN_NUM_PHASES; ++i) run_phase(&phases[i], image, memory, sums);
+    for (uint32_t i = 0; i < BURN_NUM_PHASES; ++i) run_phase(&phases[i], &image, memory, sums);
     find_means(sums);
 #if BURN_NUM_LINEAR
     for (uint32_t i = 0; i < BURN_NUM_LINEAR; ++i) {
@@ -652,4 +695,12 @@ int network_run(const uint8_t *image, void *arena, network_score *scores) {
         if (scores[i] > scores[best]) best = i;
     }
     return best;
+}
+
+static const uint8_t *row_of_image(void *image, uint32_t row) {
+    return *(const uint8_t *const *)image + (size_t)row * 3 * NETWORK_IMAGE_SIZE;
+}
+
+int network_run(const uint8_t *image, void *arena, network_score *scores) {
+    return image ? network_run_rows(row_of_image, (void *)&image, arena, scores) : -1;
 }

@@ -29,6 +29,17 @@ extern "C" {
  * NULL or the arena's address is not a multiple of 4. */
 int network_run(const uint8_t *image, void *arena, network_score *scores);
 
+/* Returns a row of an image: NETWORK_IMAGE_SIZE pixels from the left, or NULL for a row that is
+ * missing, which then counts as outside of the image. */
+typedef const uint8_t *(*network_row)(void *camera, uint32_t row);
+
+/* The same for an image that is nowhere whole, such as one that a camera sends row by row.
+ *
+ * next: is called for every row that is needed, from the top and once for each. A row must stay
+ *   where it is until NETWORK_IMAGE_ROWS - 1 others have followed it.
+ * camera: what `next` is given. */
+int network_run_rows(network_row next, void *camera, void *arena, network_score *scores);
+
 #ifdef __cplusplus
 }
 #endif

@@ -59,6 +59,7 @@ class CSource:
         constants: Size in bytes of all constants where pointers have 32 bits.
         arena: Size in bytes of the arena.
         image: Size in bytes of an image.
+        image_rows: Size in bytes of as many rows of it as are needed at once.
         scores: Size in bytes of the scores.
         classes: Size in bytes of the classes that are learned on the device, 0 without.
         integers: The constants in integers; None with floats.
@@ -116,6 +117,7 @@ class CSource:
         self._constants = self._make_constants()
         self.arena = self._arena.bytes
         self.image, self.scores = 3 * image_size**2, 4 * program.layers[-1].channels
+        self.image_rows = 3 * image_size * self._geometry[0].kernel
         counts = -(-2 * classes_on_device // 4) * 4
         self.classes = self.scores * classes_on_device + counts
 
@@ -153,6 +155,7 @@ class CSource:
         lines = [
             f"#define {prefix}_IMAGE_SIZE {self._size}",
             f"#define {prefix}_IMAGE_BYTES {3 * self._size**2}",
+            f"#define {prefix}_IMAGE_ROWS {self._geometry[0].kernel}",
             f"#define {prefix}_ARENA_BYTES {self._arena.bytes}",
             f"#define {prefix}_NUM_SCORES {last.channels}",
             f"#define {prefix}_NUM_CLASSES {classes}",
