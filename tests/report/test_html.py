@@ -332,6 +332,15 @@ def test_features_that_collapse_are_an_alarm_while_the_stage_is_under_way(tmp_pa
     assert "Collapsed features: student (stage 2, step 80)." in words_of(page)
 
 
+def test_the_batch_is_the_one_that_was_trained_on(tmp_path: Path):
+    run = samples.run(tmp_path / "student")
+    assert "batch 128" in words_of(page_of(tmp_path, run))
+    for stage in (1, 2):
+        meta = json.loads((run / f"stage{stage}.json").read_text()) | {"images_per_step": 30}
+        (run / f"stage{stage}.json").write_text(json.dumps(meta))
+    assert "batch 30" in words_of(page_of(tmp_path, run))
+
+
 def test_every_stage_names_its_machine_and_commit(tmp_path: Path):
     run = samples.run(tmp_path / "student", teacher="runs/teacher")
     file = run / "stage2.json"
