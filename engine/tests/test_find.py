@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -407,6 +408,26 @@ def test_a_lock_that_was_removed_while_it_was_waited_for_is_none(tmp_path, monke
     assert not lock.exists()
 
 
+@pytest.mark.parametrize("kind", ["file", "pipe", "link"])
+def test_what_is_no_lock_stays(photos, command, kind):
+    lock, other = Path(".a.index.lock"), Path("other")
+    if kind == "file":
+        lock.write_text("precious")
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(other)
+    status, _, err = command("index", "photos", "a.index")
+    assert (status, err) == (
+        2,
+        "burn-engine: .a.index.lock is no lock of burn-engine: remove it, or give the index "
+        "another name\n",
+    )
+    assert lock.is_symlink() if kind == "link" else lock.exists()
+    assert not other.exists()
+    assert not Path("a.index").exists()
+
+
 def test_other_queries_are_answered(photos, command):
     command("index", "photos", "a.index")
     arguments = ("photos/0.ppm", "nothere.ppm", "photos/1.ppm", "--k", "1", "--html", "a.html")
@@ -466,8 +487,14 @@ def test_a_process_ends_without_a_word(photos, command, name):
 
 
 @pytest.mark.parametrize("name", ["run", "index", "duplicates"])
-def test_a_link_to_nothing_that_looks_like_a_folder_is_named(photos, command, run_command, name):
-    (photos / "trips").symlink_to("/nothing/here")
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [("/nothing/here", "No such file or directory"), ("trips", os.strerror(errno.ELOOP))],
+)
+def test_a_link_to_nothing_that_looks_like_a_folder_is_named(
+    photos, command, run_command, name, to, why
+):
+    (photos / "trips").symlink_to(to)
     if name == "duplicates":
         status, _, err = run_command(name, "photos")
     elif name == "run":
@@ -477,7 +504,7 @@ def test_a_link_to_nothing_that_looks_like_a_folder_is_named(photos, command, ru
         assert "6 images (6 new, 1 left out)" in out
     assert status == 2
     assert err.splitlines() == [
-        "burn-engine: photos/trips: No such file or directory",
+        f"burn-engine: photos/trips: {why}",
         "burn-engine: 1 of 7 images were left out; see above",
     ]
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from burn_engine import cli, load
 from burn_engine.features_file import FeaturesFile
 from burn_engine.images import read_input
 from burn_engine.many import Progress, paths_in, read_ahead
+from burn_engine.whole_file import whole_file
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +188,25 @@ def test_two_features_files_of_one_name_do_not_share_rows(tmp_path):
     assert path.stat().st_mode == plain.stat().st_mode
 
 
+@pytest.mark.parametrize("kind", ["whole file", "features"])
+def test_a_file_behind_a_link_is_replaced_where_it_is_and_keeps_its_permissions(tmp_path, kind):
+    file, link = tmp_path / "there" / "rows.npy", tmp_path / "link.npy"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for mode in (None, 0o600):
+        if mode is not None:
+            file.chmod(mode)
+        if kind == "features":
+            with FeaturesFile(link) as writing:
+                writing.add(np.zeros(3, np.float32))
+        else:
+            with whole_file(link) as writing:
+                writing.write(b"new")
+    assert link.is_symlink()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
 def read(path):
     return read_input(path, None)
 
@@ -259,6 +280,32 @@ def test_a_signal_leaves_no_lock_that_the_threads_wait_for(tmp_path, monkeypatch
         images.close()
     assert not taken  # as queue.Queue, threading.Event and futures would
     more.set()
+
+
+def test_readers_have_ended_before_python_ends(tmp_path):
+    """Or it would abort the process if one were in the compiled core."""
+    code = """
+import time
+from threading import enumerate as threads
+from burn_engine.many import read_ahead
+import atexit
+def read(path):
+    time.sleep(0.2)
+    return path
+atexit.register(lambda: print([t.name for t in threads() if "work_off" in t.name]))
+images = read_ahead(map(str, range(100)), read, 3)
+print(next(images)[0])
+held = [images]
+raise SystemExit(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(burn_engine.__file__).parents[1])},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "0\n[]\n", "")
 
 
 class Terminal(io.StringIO):

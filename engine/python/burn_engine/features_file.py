@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from burn_engine.format import Floats
-from burn_engine.whole_file import hidden_name, hold
+from burn_engine.whole_file import hidden_name, hold, replace
 
 
 class FeaturesFile:
@@ -28,6 +28,7 @@ class FeaturesFile:
     def __init__(self, path: Path) -> None:
         self.num_rows = 0
         self._path = path
+        self._target = Path(os.path.realpath(path))
         self._beside: Path | None = None
         self._file: BinaryIO | None = None
         self._width = 0
@@ -55,7 +56,7 @@ class FeaturesFile:
 
     def _begin(self) -> BinaryIO:
         """Create the hidden file, whose name is known first: a signal may come at any moment."""
-        beside = hidden_name(self._path)
+        beside = hidden_name(self._target)
         if beside.exists() or beside.is_symlink():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self._beside = beside
@@ -86,7 +87,7 @@ class FeaturesFile:
                 assert end == self._start, "the header has another length than at first"
         if whole:
             beside.chmod(0o666 & ~_umask())  # it was its owner's alone
-            beside.replace(self._path)
+            replace(beside, self._target)
 
     def _write_header(self, file: BinaryIO) -> int:
         """Write the header for the rows so far, and return where the first row begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -236,10 +237,16 @@ def sole_writer(path: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     while True:
         try:
-            held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # Not blocked by a pipe of that name, nor led elsewhere by a link.
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            held = os.open(lock, flags, 0o666)
         except OSError as error:
+            if lock.is_symlink():
+                raise ValueError(_in_the_way(lock)) from None
             raise ValueError(f"{path} cannot be written: {error.strerror}") from error
         try:
+            if not stat.S_ISREG(os.fstat(held).st_mode) or os.fstat(held).st_size:
+                raise ValueError(_in_the_way(lock))
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -255,6 +262,10 @@ def sole_writer(path: Path) -> Iterator[None]:
             return
         finally:
             os.close(held)
+
+
+def _in_the_way(lock: Path) -> str:
+    return f"{lock} is no lock of burn-engine: remove it, or give the index another name"
 
 
 def results(matches: Sequence[Match], base: Path) -> list[dict[str, object]]:

@@ -5,6 +5,7 @@ This rule is burn's too. It needs nothing but Python.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections import Counter
@@ -159,7 +160,7 @@ def _target(link: os.DirEntry[str]) -> os.stat_result | None:
     except OSError as error:
         if named_as_file:
             return None
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
             raise _LinkToNothing(
                 f"{link.path} is a link to nothing: fix it, or remove it"
             ) from None

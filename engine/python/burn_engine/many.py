@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ IMAGE_ERRORS = (OSError, ValueError, MemoryError)  # for which an image is left 
 _AHEAD = 4  # images that each reader may be ahead of the network
 _LONGEST_LINE = 2**16  # of a list of paths, in bytes
 _BETWEEN = 0.2  # seconds between two updates of the progress line
+_PATIENCE = 10.0  # seconds for a reader to finish its image, which may be on a network
 
 _Item = TypeVar("_Item")
 _Read = TypeVar("_Read")
@@ -134,10 +136,25 @@ def read_ahead(
             except Exception as error:
                 answer.put(error)
 
-    # Daemons, because nothing ends the wait for a line of standard input.
-    for work in (submit, *[work_off] * readers):
-        Thread(target=work, daemon=True).start()
+    threads = [Thread(target=work_off, daemon=True) for _ in range(readers)]
+
+    def end() -> None:
+        nonlocal left
+        left = True
+        room.put(None)
+        for _ in threads:
+            jobs.put(None)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(_PATIENCE)
+
+    # Python's end would abort the process if a reader were in the compiled core.
+    atexit.register(end)
     try:
+        # A daemon, because nothing ends the wait for a line of standard input.
+        Thread(target=submit, daemon=True).start()
+        for thread in threads:
+            thread.start()
         while (item := waiting.get()) is not None:
             if isinstance(item, Exception):
                 raise item
@@ -148,10 +165,8 @@ def read_ahead(
                 raise found
             yield each, found
     finally:
-        left = True
-        room.put(None)
-        for _ in range(readers):
-            jobs.put(None)
+        end()
+        atexit.unregister(end)
 
 
 class Progress:

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +26,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a hidden file in the folder of a path; it takes the path's name if nothing is raised.
 
     Args:
-        path: The file, which is replaced if it exists.
+        path: The file, which is replaced if it exists, by one with the same permissions. Of a link
+            its target is.
 
     Raises:
         ValueError: The file cannot be written.
     """
-    beside = hidden_name(path)
+    target = Path(os.path.realpath(path))
+    beside = hidden_name(target)
     try:
-        if path.exists() and not path.is_file():
+        if target.exists() and not target.is_file():
             raise OSError(errno.EINVAL, "it is not a regular file")
         try:
             with beside.open("xb") as file:
@@ -40,7 +43,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            replace(beside, target)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
@@ -60,11 +63,18 @@ def hidden_name(path: Path) -> Path:
     return path.parent / (own + secrets.token_hex(4))
 
 
+def replace(beside: Path, path: Path) -> None:
+    """Give a file another one's name, and its permissions if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        beside.chmod(stat.S_IMODE(path.stat().st_mode))
+    beside.replace(path)
+
+
 def hold(file: BinaryIO) -> None:
     """Keep others from taking an open file to be abandoned, as long as this process lives."""
     if fcntl is not None:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX)  # waits while another process looks at its age
 
 
 def _remove_abandoned(left: Path) -> None:
