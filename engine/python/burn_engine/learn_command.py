@@ -21,7 +21,7 @@ from burn_engine.format import Floats, parse_program
 from burn_engine.images import PillowMissing, read_input
 from burn_engine.learning import KNOWN_REFUSED, Learned, Way, check_classes, learn
 from burn_engine.many import Progress, is_read, read_ahead
-from burn_engine.maps import averaged, equal_lengths, is_better, scaled, widened
+from burn_engine.maps import LEAST_IMAGES, averaged, equal_lengths, is_better, scaled, widened
 from burn_engine.model import Model, load_bytes
 from burn_engine.pretrained import read_model
 from burn_engine.terminal import (
@@ -57,7 +57,7 @@ def add_to(commands: Any) -> None:
         choices=("auto", "last", "several"),
         default="auto",
         help="learn from the means of the last map, or of the last four blocks' maps; auto takes "
-        "the last alone unless several are more accurate (default: auto)",
+        "several if they are more accurate and each class has 10 images or more (default: auto)",
     )
     parser.add_argument("--threads", metavar="N", type=int, default=1, help="1 to 256 (default: 1)")
     add_readers(parser)
@@ -146,7 +146,7 @@ def _choice(
         width = _num_features(base)
         last = learn(features[:, :width], labels, classes)
         accuracies["last"] = last.accuracy
-    if wide is not None:
+    if wide is not None and (last is None or last.counts.min() >= LEAST_IMAGES):
         program = parse_program(wide)
         widths = [program.layers[at].channels for at in averaged(program)]
         factors = equal_lengths(features, widths)
@@ -349,7 +349,7 @@ def _maps(facts: dict[str, Any]) -> list[str]:
         ]
     return [
         "features: means of the last map alone; with those of more blocks the accuracy is "
-        f"{known['several']:.1%}, which so few images do not tell from chance"
+        f"{known['several']:.1%}"
     ]
 
 
